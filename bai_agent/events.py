@@ -1,0 +1,59 @@
+"""The run's own story: `events.jsonl`, one JSON object a line, appended by the agent.
+
+It is also the agent's memory: a restarted one reads which phases have finished.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bai_agent.rundir import now_ms, open_append, write_all
+
+log = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Appends events, each complete or not there at all, and remembers them."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], int] = now_ms) -> None:
+        self._descriptor = open_append(path)
+        self._clock = clock
+        self.seen: list[dict[str, Any]] = list(read_events(path))
+
+    def add(self, kind: str, **details: Any) -> None:
+        """Append one event: `{"time": ms UTC, "type": kind, …details}`."""
+        event = {"time": self._clock(), "type": kind, **details}
+        write_all(self._descriptor, (json.dumps(event, ensure_ascii=False) + "\n").encode())
+        self.seen.append(event)
+        log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
+
+    def finished_phases(self) -> dict[str, float]:
+        """Return the phases that have finished, with their seconds."""
+        return {
+            event["phase"]: event["seconds"]
+            for event in self.seen
+            if event["type"] == "phase" and event["state"] == "finished"
+        }
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete events in `path`; a line that is no JSON object is passed over."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in content[: content.rfind(b"\n") + 1].splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("type"), str):
+            yield event

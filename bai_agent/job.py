@@ -1,0 +1,312 @@
+"""The job descriptor: what one job's agents need, fully resolved, nothing left to look up.
+
+The executor writes it; a person may write one by hand. `docs/job-descriptor.md` is its reference.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from bai_agent.errors import DescriptorError
+from bai_agent.tables import read_table, write_table
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+VERSION = 1
+"""The format that this agent reads and writes; it refuses newer ones."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DESCRIPTOR_LIMIT = 16 * 2**20
+
+
+class Better(str, Enum):
+    """Which direction of a metric is an improvement."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+class Unpack(str, Enum):
+    """What becomes of a pulled archive."""
+
+    NO = "no"
+    """It stays as it is, at `path`."""
+    INTO = "into"
+    """Its members land in the folder `path`; the archive itself is not kept."""
+    IN_PLACE = "in_place"
+    """It lands at `path` and its members beside it; the archive itself is not kept."""
+
+
+class SourceKind(str, Enum):
+    DATA = "data"
+    SCRIPTS = "scripts"
+
+
+class Buffering(str, Enum):
+    """How the benchmark's output is buffered on its way into the file."""
+
+    LINE = "line"
+    TIMED = "timed"
+    OWN = "own"
+
+
+class Power(str, Enum):
+    """What becomes of the machine after the end."""
+
+    STAY = "stay"
+    OFF = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who this job is: the `[job]` table."""
+
+    id: str
+    name: str = ""
+    action_id: str | None = None
+    """The service's id of the request; the job id unless said."""
+    parent_action_id: str | None = None
+    client_id: str = "local"
+    """Whose job it is: the Kafka messages' key and their label `client-id`."""
+    attempt: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels of every metric message."""
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ValueError(f'id "{self.id}" must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """How the nodes work together: the `[strategy]` table."""
+
+    name: str = "single_node"
+    nodes: int = 1
+    processes_per_node: str = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What runs: the `[benchmark]` table. Either `argv` or `script` is set."""
+
+    argv: tuple[str, ...] = ()
+    """The command and its arguments; no shell sees it. `$(NAME)` is expanded from the environment."""
+    script: str | None = None
+    """The text of a script; without a first line `#!` it is run by /bin/sh. `argv` are then its arguments."""
+    cwd: str | None = None
+    """Absolute, or relative to the work folder; unset: the scripts' folder if there is one, else the work folder."""
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Environment name → reference ("env:NAME", "secretsmanager:…", "ssm:…"), resolved where it runs."""
+    inherit_env: bool = False
+    """Whether the agent's own environment is passed on (locally it is the caller's)."""
+    python: str | None = None
+    """Absolute path of the Python whose folder comes first on PATH."""
+    requirements: str | None = None
+    """A requirements file, relative to the scripts' folder, installed into a venv of the job."""
+    user: str | None = None
+    buffering: Buffering = Buffering.LINE
+
+    def __post_init__(self) -> None:
+        if not self.argv and self.script is None:
+            raise ValueError("neither argv nor script says what to run")
+        for text in (*self.argv, self.script or "", *self.env.values()):
+            if "\0" in text:
+                raise ValueError("a NUL character cannot be passed to a process")
+        for name in (*self.env, *self.secrets):
+            if not _ENVIRONMENT_NAME.fullmatch(name):
+                raise ValueError(f'"{name}" is no name of an environment variable')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The `[limits]` table. Durations."""
+
+    max_runtime: timedelta | None = None
+    """From the benchmark's start to its forced end; unset: no limit."""
+    pull_timeout: timedelta = timedelta(hours=1)
+    grace: timedelta = timedelta(seconds=30)
+    """From SIGTERM to SIGKILL."""
+    drain: timedelta = timedelta(seconds=60)
+    """After the benchmark's exit, for what is still to be sent."""
+    no_output: timedelta | None = None
+    """A benchmark that neither prints nor emits for so long is ended; unset: off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One thing to pull: an item of `[[sources]]`."""
+
+    src: str
+    """s3://bucket/key, s3://bucket/prefix/ (a folder), http(s)://…, file:///absolute/path."""
+    path: str
+    """Where it lands: absolute, or relative to the work folder (data) or the scripts' folder (scripts)."""
+    kind: SourceKind = SourceKind.DATA
+    id: str | None = None
+    directory: bool = False
+    """The source is a prefix or folder even though `src` does not end in a slash."""
+    size: int | None = None
+    """Bytes, where known."""
+    md5: str | None = None
+    sha256: str | None = None
+    unpack: Unpack = Unpack.NO
+    mode: str | None = None
+    """Octal permissions of a file, "0644"."""
+    region: str | None = None
+    anonymous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and not re.fullmatch(r"0?[0-7]{3}", self.mode):
+            raise ValueError(f'mode "{self.mode}" is not an octal permission such as "0644"')
+        for name, digits in (("md5", 32), ("sha256", 64)):
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", value):
+                raise ValueError(f"{name} must be {digits} hexadecimal digits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric to extract: an item of `[[metrics]]`."""
+
+    name: str
+    pattern: str
+    """A regular expression in Python's syntax; the value is group `value`, else group 1, else the whole match."""
+    units: str = ""
+    better: Better | None = None
+    required: bool = False
+    """A run in which it never matched has not succeeded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMetrics:
+    """The `[host_metrics]` table."""
+
+    enabled: bool = True
+    interval: timedelta = timedelta(seconds=5)
+
+    def __post_init__(self) -> None:
+        if self.interval < timedelta(milliseconds=100):
+            raise ValueError("interval must be at least 100ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kafka:
+    """The `[kafka]` table: where metric messages go."""
+
+    brokers: tuple[str, ...]
+    topic: str = "BAI_METRICS"
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    """A reference, never the secret itself: "env:NAME", "secretsmanager:…", "ssm:…"."""
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    host_metrics: bool = False
+    """Whether host metrics are pushed as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The `[output]` table."""
+
+    artifacts: tuple[str, ...] = ()
+    """Globs relative to the benchmark's working folder, kept in the store at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The `[store]` table: where the job's record is kept, beside the run directory."""
+
+    url: str
+    """file:///absolute/folder (later also s3://bucket/prefix); the job is `<url>/<job id>/`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The `[end]` table."""
+
+    power: Power = Power.STAY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Git:
+    """The commit that the descriptor's folder stood at: the `[git]` table."""
+
+    commit: str
+    branch: str = ""
+    dirty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A whole job descriptor."""
+
+    job: Identity
+    benchmark: Benchmark
+    version: int = VERSION
+    strategy: Strategy = Strategy()
+    limits: Limits = Limits()
+    sources: tuple[Source, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    host_metrics: HostMetrics = HostMetrics()
+    kafka: Kafka | None = None
+    output: Output = Output()
+    store: Store | None = None
+    end: End = End()
+    git: Git | None = None
+
+    def __post_init__(self) -> None:
+        for index, metric in enumerate(self.metrics):
+            try:
+                re.compile(metric.pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {error}') from error
+
+
+def read_job(path: Path) -> Job:
+    """Return the job descriptor in the file `path`. Raises DescriptorError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_DESCRIPTOR_LIMIT + 1)
+    except OSError as error:
+        raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > _DESCRIPTOR_LIMIT:
+        raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
+    return parse_job(content, where=str(path))
+
+
+def parse_job(content: bytes, *, where: str) -> Job:
+    """Return the job descriptor that `content` (TOML, UTF-8) holds. Raises DescriptorError."""
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DescriptorError(f"{where}: not UTF-8 text (byte {error.start})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DescriptorError(f"{where}: not valid TOML: {error}") from error
+    version = table.get("version")
+    if type(version) is not int:
+        raise DescriptorError(f'{where}: lacks "version = {VERSION}"; is it a job descriptor?')
+    if version != VERSION:
+        raise DescriptorError(
+            f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
+            "Use the agent that came with the `bai` that wrote it."
+        )
+    return read_table(Job, table, where=f"{where}:")
+
+
+def job_table(job: Job) -> dict[str, Any]:
+    """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
+    return {"version": job.version, **write_table(job)}

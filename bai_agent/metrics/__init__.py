@@ -1,0 +1,1 @@
+"""Follows the benchmark's output and writes the numbers in it to metrics.jsonl."""

@@ -1,0 +1,1 @@
+"""Brings data and scripts to the machine."""

@@ -1,0 +1,1 @@
+"""Follows metrics.jsonl and sends it on."""

@@ -1,0 +1,40 @@
+"""Resolves references to secrets on the machine that uses them. Nothing here is ever written to disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from bai_agent.errors import BaiError
+
+KINDS = ("env", "ssm", "secretsmanager")
+
+
+class SecretError(BaiError):
+    """A reference cannot be resolved; the message names the reference, never the secret."""
+
+
+def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the secret that `reference` ("env:NAME", "ssm:…", "secretsmanager:…") names. Raises SecretError."""
+    kind, separator, name = reference.partition(":")
+    if not separator or kind not in KINDS or not name:
+        raise SecretError(f'"{reference}" is no reference to a secret; write "env:NAME", "ssm:NAME" or "secretsmanager:NAME"')
+    if kind == "env":
+        if name not in environment:
+            raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
+        return environment[name]
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise SecretError(f'"{reference}" needs boto3 where the benchmark runs; install it there') from None
+    config = Config(connect_timeout=10, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"})
+    try:
+        if kind == "ssm":
+            answer = boto3.client("ssm", config=config).get_parameter(Name=name, WithDecryption=True)
+            return str(answer["Parameter"]["Value"])
+        answer = boto3.client("secretsmanager", config=config).get_secret_value(SecretId=name)
+        return str(answer["SecretString"])
+    except (BotoCoreError, ClientError, KeyError) as error:
+        raise SecretError(f'"{reference}" cannot be resolved: {error}') from error

@@ -1,0 +1,1 @@
+"""The user's side: what to run and where; plan, launch, watch, cancel, report."""

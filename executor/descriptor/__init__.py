@@ -1,0 +1,1 @@
+"""What the user wrote: the benchmark descriptor, and every mistake in it."""
