@@ -84,7 +84,9 @@ class Identity:
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
-            raise ValueError(f'id "{self.id}" must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit')
+            raise ValueError(
+                f'id "{self.id}" must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit'
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +275,9 @@ class Job:
             try:
                 re.compile(metric.pattern)
             except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {error}') from error
+                raise ValueError(
+                    f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {error}'
+                ) from error
 
 
 def read_job(path: Path) -> Job:

@@ -94,7 +94,11 @@ _STATUS: dict[ExitCode, Status] = {
 _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
     Outcome.SUCCEEDED: (ExitCode.SUCCEEDED, False, "The benchmark finished successfully."),
     Outcome.FAILED: (ExitCode.BENCHMARK_FAILED, False, "The benchmark failed."),
-    Outcome.NOT_FOUND: (ExitCode.BENCHMARK_FAILED, False, "The benchmark's command was not found; it never ran."),
+    Outcome.NOT_FOUND: (
+        ExitCode.BENCHMARK_FAILED,
+        False,
+        "The benchmark's command was not found; it never ran.",
+    ),
     Outcome.NOT_EXECUTABLE: (
         ExitCode.BENCHMARK_FAILED,
         False,
@@ -106,7 +110,11 @@ _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
         "The benchmark ended well, but a required metric was never seen.",
     ),
     Outcome.BAD_DESCRIPTOR: (ExitCode.USAGE, False, "The job descriptor is wrong."),
-    Outcome.MAX_RUNTIME: (ExitCode.OUT_OF_TIME, False, "The benchmark ran longer than limits.max_runtime and was ended."),
+    Outcome.MAX_RUNTIME: (
+        ExitCode.OUT_OF_TIME,
+        False,
+        "The benchmark ran longer than limits.max_runtime and was ended.",
+    ),
     Outcome.NO_OUTPUT: (
         ExitCode.OUT_OF_TIME,
         False,
@@ -117,9 +125,25 @@ _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
     Outcome.PULL_FAILED: (ExitCode.OURS, True, "The data or scripts could not be pulled."),
     Outcome.STORE_FAILED: (ExitCode.OURS, True, "The job store could not be read or written."),
     Outcome.DISK_FULL: (ExitCode.OURS, False, "The disk ran full and the benchmark was ended."),
-    Outcome.INTERRUPTED: (ExitCode.OURS, True, "The agent was told to stop before the benchmark had finished."),
-    Outcome.LOST: (ExitCode.OURS, True, "The benchmark was lost: the machine rebooted, or what watched it was killed."),
+    Outcome.INTERRUPTED: (
+        ExitCode.OURS,
+        True,
+        "The agent was told to stop before the benchmark had finished.",
+    ),
+    Outcome.LOST: (
+        ExitCode.OURS,
+        True,
+        "The benchmark was lost: the machine rebooted, or what watched it was killed.",
+    ),
     Outcome.AGENT_ERROR: (ExitCode.OURS, True, "The agent met an error of its own."),
-    Outcome.OOM: (ExitCode.KILLED, False, "The benchmark ran out of memory: the kernel killed a process of it."),
-    Outcome.KILLED: (ExitCode.KILLED, True, "The benchmark was killed by a signal that did not come from us."),
+    Outcome.OOM: (
+        ExitCode.KILLED,
+        False,
+        "The benchmark ran out of memory: the kernel killed a process of it.",
+    ),
+    Outcome.KILLED: (
+        ExitCode.KILLED,
+        True,
+        "The benchmark was killed by a signal that did not come from us.",
+    ),
 }

@@ -18,7 +18,9 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
     """Return the secret that `reference` ("env:NAME", "ssm:…", "secretsmanager:…") names. Raises SecretError."""
     kind, separator, name = reference.partition(":")
     if not separator or kind not in KINDS or not name:
-        raise SecretError(f'"{reference}" is no reference to a secret; write "env:NAME", "ssm:NAME" or "secretsmanager:NAME"')
+        raise SecretError(
+            f'"{reference}" is no reference to a secret; write "env:NAME", "ssm:NAME" or "secretsmanager:NAME"'
+        )
     if kind == "env":
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')

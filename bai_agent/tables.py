@@ -13,7 +13,6 @@ import typing
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
-from functools import cache
 from typing import Any, TypeVar
 
 from bai_agent.durations import format_duration, parse_duration
@@ -27,7 +26,7 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
 
     Raises DescriptorError for an unknown key, a missing one, or a value of another type.
     """
-    hints = _hints(kind)
+    hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
@@ -51,7 +50,9 @@ def write_table(value: Any) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        default = (
+            field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        )
         if item is None or item == default:
             continue
         table[field.name] = _write_value(item)
@@ -72,11 +73,6 @@ def _write_value(item: Any) -> Any:
     return item
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _read_value(kind: Any, value: Any, *, where: str, key: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -92,7 +88,8 @@ def _read_value(kind: Any, value: Any, *, where: str, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong(where, key, "a table", value)
         return {
-            name: _read_value(arguments[1], each, where=where, key=f"{key}.{name}") for name, each in value.items()
+            name: _read_value(arguments[1], each, where=where, key=f"{key}.{name}")
+            for name, each in value.items()
         }
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):

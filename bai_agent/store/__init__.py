@@ -1,1 +1,72 @@
-"""The job's record: an interface, and one module for each place that it can lie in."""
+"""The job store: all that is known of a job, as whole objects under keys, in a folder or in S3.
+
+```
+<job-id>/  job.toml  cancel.json  result.json  artifacts/…
+           attempts/<n>/nodes/<rank>/  ready.json  heartbeat.json  events.jsonl  log/<offset>  metrics/<offset>.jsonl  result.json
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from bai_agent.errors import StoreError
+
+
+class MissingObjectError(StoreError):
+    """There is no object of this key. S3 may say so only to those who may list; so ask by `find` what may be absent."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object's key, and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class JobStore(Protocol):
+    """Objects under keys such as "job-1/result.json": written once, or replaced whole, never seen half-written.
+
+    All methods raise StoreError where the place cannot be reached or refuses.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        """Write an object. With `if_absent`, return False and leave it alone where one is already there."""
+        ...
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write the file `path` as an object, of any size."""
+        ...
+
+    def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
+        """Return an object's bytes from `start`, at most `limit`; empty past its end. Raises MissingObjectError."""
+        ...
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        """Return the objects whose keys start with `prefix`, in the order of their keys."""
+        ...
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names directly below `prefix` ("" or ending in a slash) that have objects below them."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Delete every object whose key starts with `prefix`, which ends in a slash; absent ones are no error."""
+        ...
+
+
+def open_store(url: str) -> JobStore:
+    """Return the store at `url`: file:///absolute/folder. Raises StoreError for any other."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        from bai_agent.store.directory import DirectoryStore
+
+        return DirectoryStore(Path(unquote(parts.path)))
+    raise StoreError(f'"{url}" is no job store; write file:///absolute/folder')

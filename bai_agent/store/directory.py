@@ -1,0 +1,125 @@
+"""A job store in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.errors import StoreError
+from bai_agent.rundir import write_atomic
+from bai_agent.store import MissingObjectError, StoredObject
+
+
+@dataclass(frozen=True)
+class DirectoryStore:
+    """Each object is a file; a key is its path. Hidden files are writes under way and are no objects."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return self.folder.as_uri()
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        path = self._path(key)
+        with _plain_errors(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not if_absent:
+                write_atomic(path, content)
+                return True
+            # A link is the one way to make a name that fails where the name exists and whose content is whole.
+            draft = _draft(path)
+            write_atomic(draft, content)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                return False
+            finally:
+                draft.unlink(missing_ok=True)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        target = self._path(key)
+        draft = _draft(target)
+        with _plain_errors(key):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(path, draft)
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
+        path = self._path(key)
+        with _plain_errors(key):
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    return file.read(-1 if limit is None else limit)
+            except (FileNotFoundError, IsADirectoryError):
+                raise MissingObjectError(f"{self.url}: there is no {key}") from None
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        parent, _, start = prefix.rpartition("/")
+        folder = self._path(parent) if parent else self.folder
+        with _plain_errors(prefix):
+            found = [
+                StoredObject(path.relative_to(self.folder).as_posix(), path.stat().st_size)
+                for entry in _entries(folder)
+                if entry.name.startswith(start)
+                for path in _files(entry)
+            ]
+        return sorted(found, key=lambda each: each.key)
+
+    def folders(self, prefix: str) -> list[str]:
+        folder = self._path(prefix.rstrip("/")) if prefix else self.folder
+        with _plain_errors(prefix):
+            return sorted(entry.name for entry in _entries(folder) if entry.is_dir())
+
+    def delete(self, prefix: str) -> None:
+        if not prefix.endswith("/"):
+            raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
+        path = self._path(prefix.rstrip("/"))
+        with _plain_errors(prefix):
+            if path.is_dir():
+                shutil.rmtree(path)
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise StoreError(f'"{key}" is no key of an object')
+        return self.folder.joinpath(*parts)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.new")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(entry: Path) -> Iterator[Path]:
+    if entry.is_dir() and not entry.is_symlink():
+        for below in _entries(entry):
+            yield from _files(below)
+    elif entry.is_file():
+        yield entry
+
+
+@contextmanager
+def _plain_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the job store failed at {error.filename or key}: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,112 @@
+"""A job's record in a store: the names of its objects, and how its growing streams are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bai_agent.errors import StoreError
+from bai_agent.job import Job, parse_job
+from bai_agent.rundir import now_ms
+from bai_agent.store import JobStore, MissingObjectError
+
+Stream = Literal["log", "metrics", "events"]
+
+_CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One job in `store`. Nothing is cached: each call asks the store."""
+
+    store: JobStore
+    job_id: str
+
+    def key(self, name: str) -> str:
+        """Return the key of the job's object `name`."""
+        return f"{self.job_id}/{name}"
+
+    def node(self, rank: int = 0, *, attempt: int = 0) -> str:
+        """Return the key of a node's place, without a slash at its end."""
+        return self.key(f"attempts/{attempt}/nodes/{rank}")
+
+    def exists(self) -> bool:
+        return bool(self.store.find(self.key("job.toml")))
+
+    def job(self) -> Job:
+        """Return the job descriptor. Raises StoreError where there is none, DescriptorError where it is wrong."""
+        content = self._read(self.key("job.toml"))
+        if content is None:
+            raise StoreError(f'there is no job "{self.job_id}" in {self.store.url}')
+        return parse_job(content, where=f"{self.store.url}/{self.key('job.toml')}")
+
+    def result(self) -> dict[str, Any] | None:
+        """Return how the job ended, or None while it has not."""
+        return self._read_object(self.key("result.json"))
+
+    def cancel(self, *, by: str) -> bool:
+        """Ask for the job's end; return False where that was asked before."""
+        content = json.dumps({"time": now_ms(), "by": by}).encode() + b"\n"
+        return self.store.put(self.key("cancel.json"), content, if_absent=True)
+
+    def cancelled(self) -> bool:
+        return bool(self.store.find(self.key("cancel.json")))
+
+    def node_object(self, name: str, rank: int = 0, *, attempt: int = 0) -> dict[str, Any] | None:
+        """Return the JSON object `name` ("ready.json", "heartbeat.json") of a node, or None."""
+        return self._read_object(f"{self.node(rank, attempt=attempt)}/{name}")
+
+    def read(
+        self, stream: Stream, position: int, *, rank: int = 0, attempt: int = 0, limit: int = 2**20
+    ) -> bytes:
+        """Return what a node's stream holds from `position` on, at most `limit` bytes; empty where it has not come so far.
+
+        A stream is a row of objects, each named by the position at which it starts; the last one may still grow.
+        """
+        node = self.node(rank, attempt=attempt)
+        if stream == "events":
+            key, start = f"{node}/events.jsonl", 0
+            if not self.store.find(key):
+                return b""
+        else:
+            chunks = {}
+            for each in self.store.find(f"{node}/{stream}/"):
+                if name := _CHUNK.fullmatch(each.key.rpartition("/")[2]):
+                    chunks[int(name[1])] = each.key
+            starts = [each for each in chunks if each <= position]
+            if not starts:
+                return b""
+            start = max(starts)
+            key = chunks[start]
+        return self.store.get(key, start=position - start, limit=limit)
+
+    def size(self, stream: Stream, *, rank: int = 0, attempt: int = 0) -> int:
+        """Return how many bytes a node's stream has so far."""
+        node = self.node(rank, attempt=attempt)
+        if stream == "events":
+            return sum(each.size for each in self.store.find(f"{node}/events.jsonl"))
+        ends = [0]
+        for each in self.store.find(f"{node}/{stream}/"):
+            if name := _CHUNK.fullmatch(each.key.rpartition("/")[2]):
+                ends.append(int(name[1]) + each.size)
+        return max(ends)
+
+    def _read_object(self, key: str) -> dict[str, Any] | None:
+        content = self._read(key)
+        if content is None:
+            return None
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise StoreError(f"{self.store.url}/{key} is no JSON: {error}") from error
+        return value if isinstance(value, dict) else None
+
+    def _read(self, key: str) -> bytes | None:
+        if not any(each.key == key for each in self.store.find(key)):
+            return None
+        try:
+            return self.store.get(key)
+        except MissingObjectError:
+            return None
