@@ -20,16 +20,19 @@ log = logging.getLogger(__name__)
 class EventLog:
     """Appends events, each complete or not there at all, and remembers them."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, path: Path, *, redact: Callable[[str], str] = str, clock: Callable[[], int] = now_ms
+    ) -> None:
         self._descriptor = open_append(path)
+        self._redact = redact
         self._clock = clock
         self.seen: list[dict[str, Any]] = list(read_events(path))
 
     def add(self, kind: str, **details: Any) -> None:
         """Append one event: `{"time": ms UTC, "type": kind, …details}`."""
-        event = {"time": self._clock(), "type": kind, **details}
-        write_all(self._descriptor, (json.dumps(event, ensure_ascii=False) + "\n").encode())
-        self.seen.append(event)
+        line = self._redact(json.dumps({"time": self._clock(), "type": kind, **details}, ensure_ascii=False))
+        write_all(self._descriptor, f"{line}\n".encode())
+        self.seen.append(json.loads(line))
         log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
 
     def finished_phases(self) -> dict[str, float]:

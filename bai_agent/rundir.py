@@ -147,6 +147,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def boot_id() -> str:
+    """Return what tells this boot of the machine from every other one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` by `content` so that a reader, or a kill at any moment, sees all of it or none."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")

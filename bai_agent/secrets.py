@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bai_agent.errors import BaiError
 
@@ -40,3 +41,29 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         return str(answer["SecretString"])
     except (BotoCoreError, ClientError, KeyError) as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
+
+
+class Redactor(logging.Filter):
+    """Takes known secrets out of whatever is logged or written into an event."""
+
+    _SHORTEST = 4
+    """A shorter secret would blacken ordinary words, and is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: set[str] = set()
+
+    def know(self, secrets: Iterable[str]) -> None:
+        self._known.update(each for each in secrets if len(each) >= self._SHORTEST)
+
+    def redact(self, text: str) -> str:
+        """Return `text` with every known secret replaced by three stars."""
+        for each in sorted(self._known, key=len, reverse=True):
+            text = text.replace(each, "***")
+        return text
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._known:
+            record.msg = self.redact(record.getMessage())
+            record.args = ()
+        return True

@@ -1,0 +1,172 @@
+"""`bai-agent`: runs one job, as its job descriptor says, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bai_agent import __version__
+from bai_agent.detach import say_ready, say_refused, start_detached
+from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.events import EventLog
+from bai_agent.job import Job, read_job
+from bai_agent.outcome import ExitCode, Outcome
+from bai_agent.rundir import RunDir, boot_id, locked, read_json, write_atomic
+from bai_agent.secrets import Redactor
+from bai_agent.store import open_store
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
+from bai_agent.watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.outcome`)."""
+    parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "run", help="run a job, or go on with one, to its end", description=run_job.__doc__
+    )
+    command.add_argument("descriptor", type=Path, metavar="JOB.toml", help="the job descriptor")
+    command.add_argument(
+        "--dir", type=Path, help="the run directory (default: the job's place in its [store], else ./JOB-ID)"
+    )
+    command.add_argument(
+        "--detach", action="store_true", help="return as soon as the agent runs, in a session of its own"
+    )
+    command.add_argument(
+        "--quiet", action="store_true", help="do not show the benchmark's output and the agent's log"
+    )
+    command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        code = run_job(
+            options.descriptor,
+            directory=options.dir,
+            detach=options.detach,
+            quiet=options.quiet,
+            ready=options.ready_fd,
+        )
+    except DescriptorError as error:
+        code = _refuse(error, ExitCode.USAGE, ready=options.ready_fd)
+    except BaiError as error:
+        code = _refuse(error, ExitCode.OURS, ready=options.ready_fd)
+    sys.exit(int(code))
+
+
+def run_job(
+    descriptor: Path, *, directory: Path | None, detach: bool, quiet: bool, ready: int | None = None
+) -> ExitCode:
+    """Run a job, or go on with one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark failed,
+    2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
+    if sys.platform != "linux":
+        raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
+    job = read_job(descriptor)
+    record = _record_of(job)
+    rundir = RunDir(_directory(job, record, directory))
+    _make(rundir)
+    if detach:
+        return start_detached(descriptor, rundir)
+    with locked(rundir.agent_lock, wait=2):
+        _claim(rundir, descriptor)
+        redactor = Redactor()
+        with _logging(rundir, redactor, quiet=quiet):
+            if ready is not None:
+                say_ready(ready)
+            return _run(job, rundir, record, redactor, quiet=quiet).exit_code
+
+
+def _run(job: Job, rundir: RunDir, record: JobRecord | None, redactor: Redactor, *, quiet: bool) -> Outcome:
+    # Only here, so that a wrong usage is answered before anything heavy is imported.
+    from bai_agent.alongside import beating, shown
+    from bai_agent.metrics.supervise import Extractor
+    from bai_agent.run import Run, run
+
+    if (result := read_json(rundir.result)) is not None:
+        log.info("this run has ended before: %s", result["sentence"])
+        return Outcome(result["outcome"])
+    events = EventLog(rundir.events, redact=redactor.redact)
+    events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
+    watch = Watch(rundir, job.limits, record=record)
+    watch.listen()
+    extractor = Extractor(rundir)
+    this = Run(job, rundir, events, watch, redactor, record, extractor)
+    with beating(this), shown(rundir.output, enabled=not quiet):
+        try:
+            return run(this)
+        finally:
+            extractor.stop()
+
+
+def _record_of(job: Job) -> JobRecord | None:
+    return None if job.store is None else JobRecord(open_store(job.store.url), job.job.id)
+
+
+def _directory(job: Job, record: JobRecord | None, wanted: Path | None) -> Path:
+    """Return the run directory. A job store in a folder holds it: nothing is copied."""
+    if record is None or not isinstance(record.store, DirectoryStore):
+        return (wanted or Path(job.job.id)).absolute()
+    place = record.store.folder / record.node(attempt=job.job.attempt)
+    if wanted is not None and wanted.absolute() != place and wanted.resolve() != place.resolve():
+        raise DescriptorError(
+            f"--dir {wanted}: [store] url says that this job's run directory is {place}; leave --dir out"
+        )
+    return place
+
+
+def _make(rundir: RunDir) -> None:
+    try:
+        rundir.path.mkdir(parents=True, exist_ok=True)
+        probe = rundir.path / f".probe.{os.getpid()}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise BaiError(f"the run directory {rundir.path} cannot be written: {error.strerror}") from error
+
+
+def _claim(rundir: RunDir, descriptor: Path) -> None:
+    """Make this directory the run of this descriptor, or see that it is already."""
+    content = descriptor.read_bytes()
+    if not rundir.job.exists():
+        write_atomic(rundir.job, content)
+    elif rundir.job.read_bytes() != content:
+        raise DescriptorError(f"{rundir.path} holds the run of another job descriptor; give another --dir")
+
+
+@contextmanager
+def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[None]:
+    """Log to `agent.log`, and to stderr unless `quiet`; times are UTC."""
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handlers: list[logging.Handler] = [logging.FileHandler(rundir.agent_log)]
+    if not quiet:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        handler.addFilter(redactor)
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+
+
+def _refuse(error: BaiError, code: ExitCode, *, ready: int | None) -> ExitCode:
+    if ready is not None:
+        say_refused(ready, code, str(error))
+    print(f"bai-agent: {error}", file=sys.stderr)
+    return code

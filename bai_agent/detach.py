@@ -1,0 +1,80 @@
+"""Starts an agent that outlives whoever asked for it, and hears from it whether it runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bai_agent.errors import BaiError
+from bai_agent.outcome import ExitCode
+from bai_agent.rundir import RunDir
+
+_START = 30.0
+"""Seconds in which a detached agent must have said that it runs."""
+
+_READY = b"ready"
+
+# Neither -m nor PYTHONPATH: the one looks into the current folder first, the other would leak into the benchmark.
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bai_agent.cli import main; main()"
+
+
+def start_detached(descriptor: Path, rundir: RunDir) -> ExitCode:
+    """Start the agent in a session of its own; return when it runs, or with the code of its refusal.
+
+    The reason of a refusal is then on stderr. Raises BaiError where it says nothing.
+    """
+    reader, writer = os.pipe()
+    try:
+        with rundir.agent_log.open("ab") as output:
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-c", _PROGRAM, Path(__file__).parent.parent),
+                    *("run", descriptor.absolute(), "--dir", rundir.path, "--quiet", f"--ready-fd={writer}"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(writer,),
+                start_new_session=True,
+                cwd=rundir.path,
+            )
+        os.close(writer)
+        writer = -1
+        answer = _read(reader)
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    if answer == _READY:
+        return ExitCode.SUCCEEDED
+    code, _, message = answer.decode(errors="replace").partition(" ")
+    if not message:
+        raise BaiError(f"the agent did not start; {rundir.agent_log} may say why")
+    print(f"bai-agent: {message}", file=sys.stderr)
+    return ExitCode(int(code))
+
+
+def say_ready(descriptor: int) -> None:
+    """Tell whoever detached this agent that it runs."""
+    os.write(descriptor, _READY)
+    os.close(descriptor)
+
+
+def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
+    """Tell whoever detached this agent why it does not run."""
+    os.write(descriptor, f"{int(code)} {message}".encode())
+
+
+def _read(descriptor: int) -> bytes:
+    answer = b""
+    deadline = time.monotonic() + _START
+    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            break
+        answer += piece
+    return answer

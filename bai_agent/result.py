@@ -1,0 +1,134 @@
+"""The last word about a run: `result.json`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.artifacts import Kept, keep_artifacts
+from bai_agent.benchmark import process
+from bai_agent.errors import StoreError
+from bai_agent.outcome import Outcome
+from bai_agent.rundir import now_ms, read_json, write_json
+from bai_agent.store import JobStore
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.tables import write_table
+
+if TYPE_CHECKING:
+    from bai_agent.run import Run
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+_LAST_LINES = 20
+_LAST_BYTES = 65536
+
+
+def write_result(this: Run) -> Outcome:
+    """Keep the artifacts, write `result.json` here and in the store, and return the outcome."""
+    artifacts = _keep_artifacts(this)
+    outcome, sentence = _judge(this)
+    extracted = read_json(this.rundir.extracted)
+    result: dict[str, Any] = {
+        "version": VERSION,
+        "job_id": this.job.job.id,
+        "outcome": outcome.value,
+        "status": outcome.status.value,
+        "exit_code": int(outcome.exit_code),
+        "sentence": this.redactor.redact(sentence),
+        "benchmark": read_json(this.rundir.exit),
+        "phases": this.events.finished_phases(),
+        "metrics": extracted,
+        "kafka": _kafka(this),
+        "last_lines": [this.redactor.redact(line) for line in _last_lines(this.rundir.output)],
+        "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
+        "started": this.events.seen[0]["time"],
+        "ended": now_ms(),
+        "git": write_table(this.job.git) if this.job.git else None,
+        "warnings": list(dict.fromkeys([*_told_warnings(this), *(extracted or {}).get("warnings", [])])),
+    }
+    this.events.add(
+        "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
+    )
+    write_json(this.rundir.result, result)
+    if this.record is not None:
+        try:
+            this.record.store.put(
+                this.record.key("result.json"), this.rundir.result.read_bytes(), if_absent=True
+            )
+        except StoreError:
+            log.exception("the result could not be written to the job store")
+            return Outcome.STORE_FAILED
+    return outcome
+
+
+def _judge(this: Run) -> tuple[Outcome, str]:
+    """Return how the run ended, and a sentence with what is known about it."""
+    left = read_json(this.rundir.exit)
+    if left is None:
+        reason = this.reason
+        if reason is None:
+            return Outcome.LOST, Outcome.LOST.sentence
+        return reason.outcome, reason.message
+    outcome, sentence = process.classify(left, command=this.job.benchmark.argv)
+    if left["stop"] is not None:
+        told = [event["message"] for event in this.events.seen if event["type"] == "stop"]
+        return outcome, told[0] if told else sentence
+    if outcome is not Outcome.SUCCEEDED:
+        return outcome, sentence
+    extracted = read_json(this.rundir.extracted)
+    if extracted is None:
+        return (
+            Outcome.AGENT_ERROR,
+            "The benchmark finished successfully, but its metrics could not be extracted in time.",
+        )
+    if extracted["required_missing"]:
+        names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
+        return (
+            Outcome.REQUIRED_METRIC_MISSING,
+            f"The benchmark ended well, but these required metrics were never seen: {names}.",
+        )
+    return outcome, sentence
+
+
+def _keep_artifacts(this: Run) -> Kept:
+    if not this.job.output.artifacts or not this.rundir.started.exists():
+        return Kept(0, 0, ())
+    deadline = time.monotonic() + this.job.limits.pull_timeout.total_seconds()
+    store: JobStore = DirectoryStore(this.rundir.path) if this.record is None else this.record.store
+    kept = keep_artifacts(
+        this.job.output.artifacts,
+        folder=process.working_folder(this.job, this.rundir, scripts=this.scripts),
+        store=store,
+        prefix="artifacts/" if this.record is None else this.record.key("artifacts/"),
+        stopping=lambda: this.watch.hurried or time.monotonic() > deadline,
+    )
+    for warning in kept.warnings:
+        this.warn(warning)
+    return kept
+
+
+def _kafka(this: Run) -> dict[str, Any] | None:
+    for event in reversed(this.events.seen):
+        if event["type"] == "delivery":
+            return {key: event[key] for key in ("delivered", "undelivered", "error")}
+    return None
+
+
+def _told_warnings(this: Run) -> list[str]:
+    return [event["message"] for event in this.events.seen if event["type"] == "warning"]
+
+
+def _last_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _LAST_BYTES))
+            content = file.read()
+    except FileNotFoundError:
+        return []
+    lines = content.decode(errors="replace").replace("\r", "\n").splitlines()
+    return [line for line in lines if line.strip()][-_LAST_LINES:]

@@ -1,0 +1,22 @@
+"""One node, one process: the benchmark's command as it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bai_agent.errors import DescriptorError
+from bai_agent.job import Job
+
+
+@dataclass(frozen=True)
+class SingleNode:
+    job: Job
+
+    def __post_init__(self) -> None:
+        if self.job.strategy.nodes != 1:
+            raise DescriptorError(
+                f"[strategy] nodes: single_node runs on 1 node, not on {self.job.strategy.nodes}"
+            )
+
+    def argv(self) -> tuple[str, ...]:
+        return self.job.benchmark.argv
