@@ -1,0 +1,70 @@
+"""What the examples' descriptors say is true of the files beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from executor.descriptor.model import Descriptor
+from executor.descriptor.toml_file import read_toml
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+DESCRIPTORS = sorted(EXAMPLES.glob("*/benchmark.toml"))
+
+of_each_example = pytest.mark.parametrize("path", DESCRIPTORS, ids=lambda path: path.parent.name)
+
+
+def read(path: Path) -> Descriptor:
+    table, findings = read_toml(path)
+    assert table is not None, findings
+    return Descriptor.model_validate(table)
+
+
+def test_every_example_has_a_descriptor_and_a_row_in_the_table() -> None:
+    folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+    rows = re.findall(
+        r"^\| \[([a-z-]+)\]\(\1/benchmark\.toml\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE
+    )
+    assert folders == {path.parent.name for path in DESCRIPTORS}
+    assert folders == set(rows)
+
+
+@of_each_example
+def test_an_example_runs_on_this_machine_unless_told_otherwise(path: Path) -> None:
+    assert read(path).info.execution_engine == "local"
+
+
+@of_each_example
+def test_every_metric_takes_a_number_from_its_example(path: Path) -> None:
+    for metric in read(path).output.metrics:
+        assert metric.example is not None, metric.name
+        match = re.search(metric.pattern, metric.example)
+        assert match is not None, metric.name
+        float(match["value"] if "value" in match.re.groupindex else match[1])
+
+
+@of_each_example
+def test_data_is_there_and_is_what_its_checksum_says(path: Path) -> None:
+    for source in read(path).data.sources:
+        content = (path.parent / source.src).read_bytes()
+        assert source.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@of_each_example
+def test_the_files_that_a_descriptor_names_are_there(path: Path) -> None:
+    ml = read(path).ml
+    assert ml is not None
+    assert ml.script is not None
+    assert ml.script.path is not None
+    assert ml.benchmark_code is not None
+    scripts = path.parent / ml.script.path
+    command = ml.benchmark_code.split()
+    program = scripts / command[-1].replace("$(BAI_SCRIPTS_PATH)", str(scripts))
+    assert program.is_file()
+    assert command[0] == "python3" or os.access(program, os.X_OK)
+    if ml.script.requirements is not None:
+        assert (scripts / ml.script.requirements).is_file()
