@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bai_agent.errors import DescriptorError
+from bai_agent.job import Better, Unpack, job_table, parse_job, read_job
+from bai_agent.tables import read_table
+
+MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'
+
+
+def parse(more: str) -> None:
+    parse_job((MINIMAL + more).encode(), where="job.toml")
+
+
+def test_a_minimal_job_has_defaults_for_the_rest() -> None:
+    job = parse_job(MINIMAL.encode(), where="job.toml")
+
+    assert job.limits.grace == timedelta(seconds=30)
+    assert job.limits.max_runtime is None
+    assert job.kafka is None
+    assert job_table(job) == {"version": 1, "job": {"id": "job-1"}, "benchmark": {"argv": ["true"]}}
+
+
+def test_every_kind_of_value_is_read() -> None:
+    more = """
+[limits]
+max_runtime = "1h30m"
+[[sources]]
+src = "s3://b/k"
+path = "/data/k"
+unpack = "in_place"
+[[metrics]]
+name = "loss"
+pattern = 'loss=(\\d+)'
+better = "lower"
+required = true
+"""
+    job = parse_job((MINIMAL + more).encode(), where="job.toml")
+
+    assert job.limits.max_runtime == timedelta(minutes=90)
+    assert job.sources[0].unpack is Unpack.IN_PLACE
+    assert job.metrics[0].better is Better.LOWER
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "[limits]\nmax_runtimes = '1h'",
+            r'job\.toml: \[limits\] has no key "max_runtimes"; did you mean "max_runtime"\?',
+        ),
+        ("[limits]\nmax_runtime = 5", r"job\.toml: \[limits\] max_runtime: expected a duration"),
+        ("[limits]\nmax_runtime = 'soon'", r'job\.toml: \[limits\] max_runtime: "soon" is not a duration'),
+        ("[kafka]\ntopic = 'x'", r'job\.toml: \[kafka\] lacks the key "brokers"'),
+        ("[kafka]\nbrokers = 'x:9'", r"job\.toml: \[kafka\] brokers: expected a list"),
+        ("[[metrics]]\nname = 'x'\npattern = '('", r'\[\[metrics\]\] 0 "x": the pattern does not compile'),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\nbetter = 'bigger'",
+            r'metrics\[0\]\] better: expected one of "lower", "higher"',
+        ),
+        ("[[sources]]\nsrc = 'x'\npath = 'y'\nmd5 = 'abc'", r"md5 must be 32 hexadecimal digits"),
+        ("[nowhere]\nx = 1", r'has no key "nowhere"'),
+    ],
+)
+def test_an_error_names_file_table_and_key(more: str, message: str) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        parse(more)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", 'lacks "version = 1"'),
+        (b"version = 2\n", "version 2 of the job descriptor; this agent reads version 1"),
+        (b"version = true\n", 'lacks "version = 1"'),
+        (b"version = \n", "not valid TOML"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"x=" + b"[" * 100_000, "not valid TOML"),
+        (b'version = 1\njob = 1\n[benchmark]\nargv = ["true"]', "expected a table"),
+        (b'version = 1\n[job]\nid = "../up"\n[benchmark]\nargv = ["true"]', "must be 1 to 128"),
+        (b'version = 1\n[job]\nid = "a"\n[benchmark]\n', "neither argv nor script"),
+        (b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a\\u0000"]', "NUL"),
+        (
+            b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a"]\nenv = {"A=B" = "x"}',
+            "no name of an environment variable",
+        ),
+    ],
+)
+def test_a_broken_file_is_refused_in_a_sentence(content: bytes, message: str) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        parse_job(content, where="job.toml")
+
+
+def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.toml"
+    with huge.open("wb") as file:
+        file.truncate(17 * 2**20)
+
+    for path, message in (
+        (tmp_path / "none.toml", "No such file"),
+        (tmp_path, "directory"),
+        (huge, "larger than 16 MiB"),
+    ):
+        with pytest.raises(DescriptorError, match=message):
+            read_job(path)
+
+
+def test_a_wrong_type_deep_inside_says_where() -> None:
+    from bai_agent.job import Benchmark
+
+    with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):
+        read_table(Benchmark, {"argv": ["a", 5]}, where="x: [benchmark]")
