@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ from bai_agent.rundir import write_atomic
 from bai_agent.store import MissingObjectError, StoredObject
 
 
+_DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
+"""What `_draft` and `write_atomic` name their files."""
+
+
 @dataclass(frozen=True)
 class DirectoryStore:
-    """Each object is a file; a key is its path. Hidden files are writes under way and are no objects."""
+    """Each object is a file; a key is its path. Drafts (writes under way, or cut short by a kill) are no objects."""
 
     folder: Path
 
@@ -102,7 +107,7 @@ def _draft(path: Path) -> Path:
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+        return [entry for entry in folder.iterdir() if not _DRAFT.fullmatch(entry.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
 

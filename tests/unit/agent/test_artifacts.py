@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bai_agent.artifacts import Kept, keep_artifacts
+from bai_agent.store.directory import DirectoryStore
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    for name in ("runs/a/events.bin", "runs/model.pt", "runs/.hidden", "notes.txt", "runs/a b, c: 100%.txt"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def keep(work: Path, *globs: str, stopping: bool = False) -> tuple[Kept, list[str]]:
+    store = DirectoryStore(work.parent / "store")
+    kept = keep_artifacts(
+        globs, folder=work, store=store, prefix="job-1/artifacts/", stopping=lambda: stopping
+    )
+    return kept, sorted(each.key.removeprefix("job-1/artifacts/") for each in store.find("job-1/artifacts/"))
+
+
+def test_two_stars_keep_everything_below(work: Path) -> None:
+    kept, names = keep(work, "runs/**")
+
+    assert names == ["runs/.hidden", "runs/a b, c: 100%.txt", "runs/a/events.bin", "runs/model.pt"]
+    assert kept.files == 4
+
+
+def test_a_file_that_two_globs_match_is_kept_once(work: Path) -> None:
+    kept, names = keep(work, "*.txt", "notes.*")
+
+    assert names == ["notes.txt"]
+    assert (kept.files, kept.bytes) == (1, len("notes.txt"))
+
+
+def test_a_glob_that_matches_nothing_is_a_warning(work: Path) -> None:
+    kept, names = keep(work, "checkpoints/*.pt")
+
+    assert names == []
+    assert 'No file matched output.artifacts "checkpoints/*.pt"' in kept.warnings[0]
+
+
+def test_links_out_of_the_folder_and_what_is_no_file_stay_where_they_are(work: Path) -> None:
+    (work / "runs" / "passwd").symlink_to("/etc/passwd")
+    (work / "runs" / "loop").symlink_to("loop")
+    os.mkfifo(work / "runs" / "fifo")
+
+    _, names = keep(work, "runs/*")
+
+    assert "runs/passwd" not in names
+    assert "runs/fifo" not in names
+    assert "runs/model.pt" in names
+
+
+def test_what_there_is_no_time_for_is_counted(work: Path) -> None:
+    kept, names = keep(work, "notes.txt", stopping=True)
+
+    assert names == []
+    assert kept.warnings[0].startswith("1 artifacts were not kept")
