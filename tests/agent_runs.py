@@ -1,0 +1,84 @@
+"""Starts real agents on real jobs, for the tests of every room."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+AGENT = (sys.executable, "-m", "bai_agent", "run")
+
+RUN_SECONDS = 120
+"""Far beyond what any run of a test takes: a hang ends the test, not the suite."""
+
+
+def write_job(folder: Path, argv: Sequence[str | Path], *, name: str = "job", **tables: Any) -> Path:
+    """Write a job descriptor that runs `argv`; `tables` are merged over the defaults."""
+    benchmark = {"argv": [str(each) for each in argv], "inherit_env": True, **tables.pop("benchmark", {})}
+    table = {
+        "version": 1,
+        "job": {"id": name},
+        "benchmark": benchmark,
+        "host_metrics": {"enabled": False},
+        "limits": {"grace": "2s", "drain": "30s", **tables.pop("limits", {})},
+        **tables,
+    }
+    path = folder / f"{name}.toml"
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+def python_job(folder: Path, program: str, *, arguments: Sequence[str] = (), **tables: Any) -> Path:
+    """Write a job that runs `program` (Python) with this Python."""
+    script = folder / "benchmark.py"
+    script.write_text(program)
+    return write_job(folder, [sys.executable, script, *arguments], **tables)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process's environment without what changes how Python buffers."""
+    return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, **more}
+
+
+def start_agent(
+    job: Path, rundir: Path, *, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start an agent in the foreground of nothing: its output goes to a file beside the run directory."""
+    with rundir.with_suffix(".out").open("ab") as output:
+        return subprocess.Popen(
+            [*prefix, *AGENT, job, "--dir", rundir, "--quiet"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=dict(env or environment()),
+        )
+
+
+def run_agent(job: Path, rundir: Path, **options: Any) -> int:
+    """Run an agent to its end and return its exit code."""
+    with start_agent(job, rundir, **options) as agent:
+        try:
+            return agent.wait(timeout=RUN_SECONDS)
+        finally:
+            agent.kill()
+
+
+def result_of(rundir: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((rundir / "result.json").read_bytes())
+    return result
+
+
+def records_of(rundir: Path) -> list[dict[str, Any]]:
+    """Return the complete records; each line must be one."""
+    return [json.loads(line) for line in (rundir / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def events_of(rundir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (rundir / "events.jsonl").read_bytes().splitlines()]

@@ -1,0 +1,413 @@
+"""What one agent does with one job, seen from outside: exit code, result, files, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agent_runs import (
+    AGENT,
+    environment,
+    events_of,
+    python_job,
+    records_of,
+    result_of,
+    run_agent,
+    start_agent,
+    write_job,
+)
+
+TRAIN = """
+for step in range(5):
+    print(f"step={step} loss={1 / (step + 1):.3f}")
+"""
+FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
+LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "required": True}]
+
+
+def wait_until(condition: Callable[[], object], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def begun(rundir: Path) -> Callable[[], bool]:
+    return lambda: (rundir / "output.log").exists() and b"begun" in (rundir / "output.log").read_bytes()
+
+
+def test_a_run_leaves_numbers_a_result_and_its_story(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(python_job(tmp_path, TRAIN, metrics=LOSS), rundir)
+
+    assert code == 0
+    assert [(each["value"], each["units"]) for each in records_of(rundir) if each["src"] == "log"] == [
+        (1, "nats"),
+        (0.5, "nats"),
+        (0.333, "nats"),
+        (0.25, "nats"),
+        (0.2, "nats"),
+    ]
+    facts = {each["name"]: each["value"] for each in records_of(rundir) if each["src"] == "run"}
+    assert facts["bai_run_wall_seconds"] > 0
+    assert facts["bai_run_peak_memory_bytes"] > 1_000_000
+    result = result_of(rundir)
+    assert result["sentence"].startswith("The benchmark finished successfully")
+    assert result["metrics"]["per_metric"] == {"loss": 5}
+    assert list(result["phases"]) == ["prepare", "pull", "join", "run", "drain"]
+    assert [event["type"] for event in events_of(rundir)][-1] == "phase"
+    assert (rundir / "log" / f"{0:020}").read_bytes() == (rundir / "output.log").read_bytes()
+
+
+def test_the_exit_code_and_the_last_lines_of_a_failed_benchmark_are_kept(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(python_job(tmp_path, "import sys\nprint('no such weights')\nsys.exit(7)\n"), rundir)
+
+    assert code == 1
+    assert result_of(rundir)["outcome"] == "failed"
+    assert result_of(rundir)["benchmark"]["code"] == 7
+    assert result_of(rundir)["last_lines"] == ["no such weights"]
+    assert "7" in result_of(rundir)["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"), [("no-such-command-anywhere", "not_found"), ("/etc/hostname", "not_executable")]
+)
+def test_a_command_that_never_ran_differs_from_one_that_failed(
+    tmp_path: Path, command: str, outcome: str
+) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(write_job(tmp_path, [command]), rundir)
+
+    assert code == 1
+    assert result_of(rundir)["outcome"] == outcome
+    assert command in result_of(rundir)["sentence"]
+
+
+def test_a_required_metric_that_never_came_is_no_success(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(python_job(tmp_path, "print('lots=1.0')", metrics=LOSS), rundir)
+
+    assert code == 1
+    assert result_of(rundir)["outcome"] == "required_metric_missing"
+    assert '"loss"' in result_of(rundir)["sentence"]
+
+
+def test_a_benchmark_beyond_its_time_is_ended(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(python_job(tmp_path, FOREVER, limits={"max_runtime": "1s"}), rundir)
+
+    assert code == 3
+    assert result_of(rundir)["outcome"] == "max_runtime"
+    assert "limits.max_runtime (1s)" in result_of(rundir)["sentence"]
+    assert result_of(rundir)["benchmark"]["signal"] == signal.SIGTERM
+
+
+def test_a_silent_benchmark_is_ended_and_says_where_it_hung(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import time\ndef wait_for_a_peer():\n    time.sleep(1000)\nprint('begun', flush=True)\nwait_for_a_peer()\n"
+
+    code = run_agent(python_job(tmp_path, program, limits={"no_output": "1s"}), rundir)
+
+    assert code == 3
+    assert result_of(rundir)["outcome"] == "no_output"
+    assert b"wait_for_a_peer" in (rundir / "output.log").read_bytes()
+
+
+def test_a_benchmark_that_only_emits_is_not_silent(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = """
+import os, time
+with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
+    for number in range(15):
+        print('{"x": 1}', file=fifo, flush=True)
+        time.sleep(0.2)
+"""
+
+    assert run_agent(python_job(tmp_path, program, limits={"no_output": "2s"}), rundir) == 0
+
+
+def test_a_wish_to_cancel_ends_the_run(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    with start_agent(python_job(tmp_path, FOREVER), rundir) as agent:
+        wait_until(begun(rundir))
+        (rundir / "cancel.json").write_text("{}")
+
+        assert agent.wait(timeout=60) == 4
+    assert result_of(rundir)["outcome"] == "cancelled"
+
+
+def test_sigterm_ends_the_run_gracefully(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = """
+import signal, sys, time
+def leave(number, frame):
+    print("loss=0.125 at the checkpoint")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("begun")
+while True: time.sleep(0.05)
+"""
+    with start_agent(python_job(tmp_path, program, metrics=LOSS), rundir) as agent:
+        wait_until(begun(rundir))
+        agent.terminate()
+
+        assert agent.wait(timeout=60) == 5
+    assert result_of(rundir)["outcome"] == "interrupted"
+    assert [each["value"] for each in records_of(rundir) if each["src"] == "log"] == [0.125]
+
+
+HIDES = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("hidden", "w").write(str(os.getpid()))
+        while True:
+            print("still here", flush=True)
+            time.sleep(0.05)
+    os._exit(0)
+print("begun", flush=True)
+while "stay" in sys.argv: time.sleep(0.1)
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["stay"]], ids=["after its end", "when it is ended"])
+def test_nothing_that_the_benchmark_started_is_left(tmp_path: Path, arguments: list[str]) -> None:
+    rundir = tmp_path / "run"
+    limits = {"max_runtime": "2s", "grace": "1s"}
+
+    code = run_agent(python_job(tmp_path, HIDES, arguments=arguments, limits=limits), rundir)
+
+    assert code == (3 if arguments else 0)
+    pid = int((rundir / "work" / "hidden").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+    assert result_of(rundir)["benchmark"]["left_behind"] >= (0 if arguments else 1)
+
+
+def test_an_agent_that_was_killed_adopts_the_benchmark(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import os, time\nopen('starts', 'a').write('x')\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('loss=0.5')\n"
+    job = python_job(tmp_path, program, metrics=LOSS)
+    with start_agent(job, rundir) as agent:
+        wait_until(begun(rundir))
+        agent.kill()
+    (rundir / "work" / "go").touch()
+
+    assert run_agent(job, rundir) == 0
+    assert (rundir / "work" / "starts").read_text() == "x"
+    assert [each["value"] for each in records_of(rundir) if each["src"] == "log"] == [0.5]
+    assert run_agent(job, rundir) == 0, "an ended run says again how it ended"
+
+
+def test_a_benchmark_whose_shim_was_killed_is_lost_and_not_started_again(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import os, time\nopen('starts', 'a').write('x')\n" + FOREVER
+    with start_agent(python_job(tmp_path, program), rundir) as agent:
+        wait_until(begun(rundir))
+        started = json.loads((rundir / "started.json").read_bytes())
+        os.kill(started["shim_pid"], signal.SIGKILL)
+
+        assert agent.wait(timeout=60) == 5
+    assert result_of(rundir)["outcome"] == "lost"
+    assert not Path(f"/proc/{started['pid']}").exists()
+    assert (rundir / "work" / "starts").read_text() == "x"
+
+
+def test_a_second_agent_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, FOREVER)
+    with start_agent(job, rundir) as agent:
+        wait_until(begun(rundir))
+
+        second = subprocess.run([*AGENT, job, "--dir", rundir], capture_output=True, text=True, timeout=60)
+
+        assert second.returncode == 5
+        assert "another live process holds agent.lock" in second.stderr
+        agent.terminate()
+        agent.wait(timeout=60)
+
+
+def test_a_run_directory_belongs_to_one_job(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    assert run_agent(write_job(tmp_path, ["true"], name="first"), rundir) == 0
+
+    second = subprocess.run(
+        [*AGENT, write_job(tmp_path, ["true"], name="second"), "--dir", rundir],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert second.returncode == 2
+    assert "holds the run of another job descriptor" in second.stderr
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    unwritable = Path("/proc/sys/run")
+
+    done = subprocess.run(
+        [*AGENT, write_job(tmp_path, ["true"]), "--dir", unwritable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 5
+    assert f"the run directory {unwritable} cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["version = 99\n", "version = 1\n[job\n", "hello"])
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["in front", "detached"])
+def test_a_wrong_descriptor_is_a_usage_error(tmp_path: Path, content: str, detach: list[str]) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(content)
+
+    done = subprocess.run([*AGENT, job, *detach], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert str(job) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_detached_agent_outlives_its_caller(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, TRAIN, metrics=LOSS)
+
+    done = subprocess.run([*AGENT, job, "--dir", rundir, "--detach"], timeout=60, env=environment())
+
+    assert done.returncode == 0
+    wait_until(lambda: (rundir / "result.json").exists())
+    assert result_of(rundir)["outcome"] == "succeeded"
+
+
+def test_a_detached_agent_that_is_refused_says_so_to_its_caller(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, FOREVER)
+    with start_agent(job, rundir) as agent:
+        wait_until(begun(rundir))
+
+        done = subprocess.run(
+            [*AGENT, job, "--dir", rundir, "--detach"], capture_output=True, text=True, timeout=60
+        )
+
+        assert done.returncode == 5
+        assert "another live process" in done.stderr
+        agent.terminate()
+        agent.wait(timeout=60)
+
+
+def test_in_front_the_agent_shows_what_the_benchmark_prints(tmp_path: Path) -> None:
+    job = python_job(tmp_path, TRAIN)
+
+    done = subprocess.run(
+        [*AGENT, job, "--dir", tmp_path / "run"], capture_output=True, timeout=60, env=environment()
+    )
+
+    assert done.stdout == b"".join(b"step=%d loss=%.3f\n" % (step, 1 / (step + 1)) for step in range(5))
+
+
+def test_artifacts_are_kept_beside_the_result(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import pathlib\npathlib.Path('runs').mkdir()\npathlib.Path('runs/model.bin').write_bytes(b'w' * 1000)\n"
+
+    code = run_agent(python_job(tmp_path, program, output={"artifacts": ["runs/**"]}), rundir)
+
+    assert code == 0
+    assert (rundir / "artifacts" / "runs" / "model.bin").read_bytes() == b"w" * 1000
+    assert result_of(rundir)["artifacts"] == {"files": 1, "bytes": 1000}
+
+
+def test_a_secret_reaches_the_benchmark_and_nothing_else(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import os, sys\nsys.exit(0 if os.environ['HF_TOKEN'] == 'pl4nted-s3cret' else 9)\n"
+    job = python_job(
+        tmp_path, program, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}, "inherit_env": False}
+    )
+
+    assert run_agent(job, rundir, env=environment(MY_TOKEN="pl4nted-s3cret")) == 0
+
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and b"pl4nted-s3cret" in path.read_bytes()]
+    assert held == []
+
+
+def test_a_secret_that_is_not_there_ends_the_run_before_anything_is_pulled(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(
+        write_job(tmp_path, ["true"], benchmark={"secrets": {"HF_TOKEN": "env:NOWHERE_TO_BE_FOUND"}}), rundir
+    )
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "prepare_failed"
+    assert "NOWHERE_TO_BE_FOUND" in result_of(rundir)["sentence"]
+
+
+def test_a_source_that_cannot_be_pulled_is_named(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    missing = (tmp_path / "no such file").as_uri()
+
+    code = run_agent(write_job(tmp_path, ["true"], sources=[{"src": missing, "path": "data"}]), rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "pull_failed"
+    assert "no such file" in result_of(rundir)["sentence"]
+    assert result_of(rundir)["benchmark"] is None
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True, timeout=30)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True, timeout=30)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_run_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, small_disk: Path) -> None:
+    rundir = small_disk / "run"
+    program = (
+        "import sys, time\nwhile True:\n    sys.stdout.write('x' * 65535 + chr(10))\n    time.sleep(0.005)\n"
+    )
+
+    code = run_agent(python_job(tmp_path, program, limits={"grace": "1s"}), rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "disk_full"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * (22 * 2**20))
+
+    with (tmp_path / "err").open("wb") as err:
+        code = subprocess.run(
+            [*AGENT, write_job(tmp_path, ["true"]), "--dir", small_disk / "run"], stderr=err, timeout=60
+        ).returncode
+
+    assert code == 5
+    assert b"bytes left" in (tmp_path / "err").read_bytes() or b"No space" in (tmp_path / "err").read_bytes()
+
+
+def test_usage_is_explained(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bai_agent", "run"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+
+    assert done.returncode == 2
+    assert "JOB.toml" in done.stderr

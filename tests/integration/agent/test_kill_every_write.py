@@ -1,0 +1,94 @@
+"""The agent is killed at each of its writes, renames, links and syncs in turn, and started again each time."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from agent_runs import python_job, records_of, result_of, run_agent
+
+PROGRAM = """
+import json, os, time
+with open("starts", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
+    for step in range(30):
+        print(f"step={step} loss={1 / (step + 1):.4f} accuracy={step / 30:.4f}")
+        fifo.write(json.dumps({"emitted": step, "twice": 2 * step}) + "\\n")
+        fifo.flush()
+        time.sleep(0.01)
+print("last=1.5e-05", end="")
+"""
+
+METRICS = [
+    {"name": "loss", "pattern": r"loss=(\d+\.\d+)"},
+    {"name": "accuracy", "pattern": r"accuracy=(\d+\.\d+)", "required": True},
+    {"name": "last", "pattern": r"last=(\S+)"},
+]
+
+
+def expected() -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    log, emit = 0, 0
+    for step in range(30):
+        line = f"step={step} loss={1 / (step + 1):.4f} accuracy={step / 30:.4f}\n"
+        found.append(("log", log, 0, 0, "loss", float(f"{1 / (step + 1):.4f}")))
+        found.append(("log", log, 1, 0, "accuracy", float(f"{step / 30:.4f}")))
+        log += len(line)
+        emitted = json.dumps({"emitted": step, "twice": 2 * step}) + "\n"
+        found.append(("emit", emit, 0, 0, "emitted", step))
+        found.append(("emit", emit, 1, 0, "twice", 2 * step))
+        emit += len(emitted)
+    found.append(("log", log, 2, 0, "last", 1.5e-05))
+    return found
+
+
+def by_source(records: list[tuple[object, ...]], source: str) -> list[tuple[object, ...]]:
+    return [record for record in records if record[0] == source]
+
+
+@pytest.mark.parametrize("call", ["write", "rename", "link", "fsync", "ftruncate", "unlink", "mkdir"])
+def test_killed_at_every_call_the_agent_goes_on_without_losing_or_doubling_anything(
+    call: str, tmp_path: Path
+) -> None:
+    number, killed = 0, True
+    while killed:
+        number += 1
+        rundir = tmp_path / f"{call}-{number}"
+        job = python_job(tmp_path, PROGRAM, metrics=METRICS)
+
+        # -b execve: the shim and the extractor are let go as soon as they are programs of their own.
+        trace = (
+            "strace",
+            "-f",
+            "-qq",
+            "-b",
+            "execve",
+            "-o",
+            "/dev/null",
+            "-e",
+            f"inject={call}:signal=SIGKILL:when={number}",
+        )
+        code = run_agent(job, rundir, prefix=trace)
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        if killed:
+            code = run_agent(job, rundir)
+
+        assert code == 0, f"after a kill at {call} {number}"
+        records = [
+            tuple(record[key] for key in ("src", "off", "i", "k", "name", "value"))
+            for record in records_of(rundir)
+        ]
+        for source in ("log", "emit"):
+            assert by_source(records, source) == by_source(expected(), source), (
+                f"after a kill at {call} {number}"
+            )
+        assert [record["seq"] for record in records_of(rundir)] == list(range(len(records)))
+        assert len((rundir / "work" / "starts").read_text().splitlines()) == 1
+        assert result_of(rundir)["outcome"] == "succeeded"
+        assert result_of(rundir)["benchmark"]["code"] == 0
+    assert number > 1 or call in ("ftruncate", "unlink"), (
+        f"the agent never called {call}: the test killed nothing"
+    )
