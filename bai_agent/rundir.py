@@ -126,6 +126,11 @@ class RunDir:
         return self.path / "work"
 
     @property
+    def script(self) -> Path:
+        """The text that `[benchmark] script` holds, as a file."""
+        return self.path / "script"
+
+    @property
     def scripts(self) -> Path:
         return self.path / "scripts"
 

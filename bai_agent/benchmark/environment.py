@@ -1,0 +1,199 @@
+"""What the benchmark is run with: its environment, its command, its folder, its user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import bai_agent
+from bai_agent.benchmark.proc import RUN_MARKER
+from bai_agent.errors import BaiError
+from bai_agent.job import Benchmark, Buffering, Job
+from bai_agent.rundir import RunDir, write_atomic
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FIFO_WAIT_SECONDS = 60
+"""How long the client library waits for the FIFO; it is there before the benchmark starts."""
+
+STARTUP = Path(__file__).parent / "startup"
+"""A folder for PYTHONPATH: its sitecustomize.py sets how Python buffers its output."""
+
+IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
+"""Where AWS's deep learning images keep their frameworks; the only one there is taken without being asked for."""
+
+_STDBUF_FOLDERS = (
+    "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux
+    "/usr/lib/coreutils",
+    "/usr/lib64/coreutils",
+    "/usr/lib/x86_64-linux-gnu/coreutils",
+    "/usr/lib/aarch64-linux-gnu/coreutils",
+)
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+class SetupError(BaiError):
+    """What the benchmark is to be run with does not exist on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def find_user(name: str | None) -> User | None:
+    """Return the account that the benchmark is to run as; None where that is our own. Raises SetupError."""
+    if name is None:
+        return None
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise SetupError(
+            f'[benchmark] user "{name}" does not exist on this machine; create it or leave the key out'
+        ) from None
+    if entry.pw_uid == os.geteuid():
+        return None
+    groups = tuple(os.getgrouplist(name, entry.pw_gid))
+    return User(name=name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
+
+
+def prepare_environment(
+    job: Job,
+    rundir: RunDir,
+    *,
+    scripts: Path | None,
+    secrets: Mapping[str, str],
+    base: Mapping[str, str],
+    user: User | None = None,
+) -> dict[str, str]:
+    """Return the benchmark's whole environment.
+
+    `base` is the agent's own, passed on where the job says so; `secrets` are the resolved ones; `scripts` is the
+    scripts' folder where there is one. Later ones win: base, the job's variables, its secrets, the contract's.
+    """
+    benchmark = job.benchmark
+    env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
+    env.update(_account(env, user))
+    env["PATH"] = env.get("PATH") or DEFAULT_PATH
+    if benchmark.buffering is Buffering.TIMED:
+        env.pop("PYTHONUNBUFFERED", None)  # the caller's: it would undo what the job asks for
+    env.update(benchmark.env)
+    env.update(secrets)
+    _put_python_first(env, benchmark, rundir)
+    _set_buffering(env, benchmark.buffering)
+    env["BENCHMARK_AI"] = "fifo"
+    env["BENCHMARK_AI_FIFO_FILEPATH"] = str(rundir.fifo)
+    env["BENCHMARK_AI_FIFO_MAX_WAIT_TIME"] = str(FIFO_WAIT_SECONDS)
+    if scripts is not None:
+        env["BAI_SCRIPTS_PATH"] = str(scripts)
+    env["BAI_JOB_ID"] = job.job.id
+    env[RUN_MARKER] = str(rundir.path)
+    return env
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """Replace each `$(NAME)` in `text` by the variable's value, as Kubernetes does in a container's command.
+
+    An unknown name stays as it stands; `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`. Values are not
+    expanded again. Source: Kubernetes, "Define a Command and Arguments for a Container".
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "$"
+        return env.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def command(benchmark: Benchmark, rundir: RunDir, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the expanded argv; a script's text is written to a file of the run directory first."""
+    argv = tuple(expand(argument, env) for argument in benchmark.argv)
+    if benchmark.script is None:
+        return argv
+    write_atomic(rundir.script, benchmark.script.encode())
+    rundir.script.chmod(0o755)
+    interpreter = () if benchmark.script.startswith("#!") else ("/bin/sh",)
+    return (*interpreter, str(rundir.script), *argv)
+
+
+def working_folder(
+    benchmark: Benchmark, rundir: RunDir, *, scripts: Path | None, user: User | None = None
+) -> Path:
+    """Return the folder that the benchmark starts in; the work folder is made, writable by `user`."""
+    rundir.work.mkdir(exist_ok=True)
+    if user is not None:
+        os.chown(rundir.work, user.uid, user.gid)
+    if benchmark.cwd is not None:
+        return rundir.work / benchmark.cwd
+    return scripts if scripts is not None else rundir.work
+
+
+def benchmark_python(benchmark: Benchmark) -> Path | None:
+    """Return the Python that comes first on the benchmark's PATH; None: whichever PATH has."""
+    if benchmark.python is not None:
+        return Path(benchmark.python)
+    found = [python for python in IMAGE_PYTHONS if python.exists()]
+    return found[0] if len(found) == 1 and not benchmark.inherit_env else None
+
+
+def _without_ours(base: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's environment without what only makes the agent itself run."""
+    env = dict(base)
+    ours = Path(bai_agent.__file__).resolve().parent.parent
+    theirs = [
+        entry for entry in env.pop("PYTHONPATH", "").split(":") if entry and Path(entry).resolve() != ours
+    ]
+    if theirs:
+        env["PYTHONPATH"] = ":".join(theirs)
+    return env
+
+
+def _account(env: Mapping[str, str], user: User | None) -> dict[str, str]:
+    if user is not None:
+        return {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+    if env.get("HOME"):
+        return {}
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:  # a container's arbitrary uid
+        return {"HOME": "/"}
+    return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+
+def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir) -> None:
+    python = benchmark_python(benchmark)
+    first = [] if python is None else [python.parent]
+    if benchmark.requirements is not None:
+        first.insert(0, rundir.venv / "bin")
+    if not first:
+        return
+    env["PATH"] = ":".join([*map(str, first), env["PATH"]])
+    env.pop("PYTHONHOME", None)
+    env.pop("VIRTUAL_ENV", None)
+    environment = first[0].parent
+    if (environment / "pyvenv.cfg").exists():
+        env["VIRTUAL_ENV"] = str(environment)
+
+
+def _set_buffering(env: dict[str, str], buffering: Buffering) -> None:
+    """Into a file, Python and C write whole blocks: nothing would be live, and a SIGTERM would lose the last one."""
+    if buffering is Buffering.OWN:
+        return
+    env["BAI_BUFFERING"] = buffering.value
+    env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))
+    if buffering is Buffering.LINE:
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        library = next(
+            (path for folder in _STDBUF_FOLDERS if (path := Path(folder, "libstdbuf.so")).exists()), None
+        )
+        if library is not None and "LD_PRELOAD" not in env:
+            env["LD_PRELOAD"] = str(library)
+            env.setdefault("_STDBUF_O", "L")

@@ -1,0 +1,68 @@
+"""The FIFO that `emit()` of the benchmark writes to, and the copying of it into a file."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+_F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
+_READ_SIZE = 256 * 1024
+_PIPE_SIZES = (1024 * 1024, 256 * 1024)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What a write answers that may succeed later."""
+
+
+class Fifo:
+    """Holds the FIFO open for reading *and* writing, so that no writer ever waits for a reader or meets EPIPE.
+
+    It is as large as the kernel allows: a write of more than PIPE_BUF bytes is kept in one piece as long as there is
+    room for it (the kernel holds the pipe's lock), so lines of several writers do not get mixed.
+    """
+
+    def __init__(self, path: str, copy: str, *, owner: tuple[int, int] | None) -> None:
+        """Make the FIFO `path`, writable by `owner` (uid, gid), whose content goes to the file `copy`. Raises OSError."""
+        try:
+            os.mkfifo(path, 0o600)
+        except FileExistsError:
+            if not stat.S_ISFIFO(os.lstat(path).st_mode):
+                raise FileExistsError(errno.EEXIST, "something that is no FIFO is in the way", path) from None
+        self._path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if owner is not None:
+            os.fchown(self.descriptor, *owner)
+        for size in _PIPE_SIZES:
+            try:
+                fcntl.fcntl(self.descriptor, _F_SETPIPE_SZ, size)
+            except PermissionError:  # beyond /proc/sys/fs/pipe-max-size or this user's share
+                continue
+            break
+        self._copy = os.open(copy, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._pending = memoryview(b"")
+
+    @property
+    def stuck(self) -> int:
+        """How many bytes were read and cannot be written: the disk is full. The rest waits in the FIFO."""
+        return len(self._pending)
+
+    def copy(self) -> bool:
+        """Copy what is there, once. Return whether there was anything; nothing is lost where the disk is full."""
+        if not self._pending:
+            try:
+                self._pending = memoryview(os.read(self.descriptor, _READ_SIZE))
+            except BlockingIOError:
+                return False
+        while self._pending:
+            try:
+                written = os.write(self._copy, self._pending)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                return False
+            self._pending = self._pending[written:]
+        return True
+
+    def remove(self) -> None:
+        """Take the FIFO away: whoever opened it for writing from now on would wait for ever."""
+        os.unlink(self._path)

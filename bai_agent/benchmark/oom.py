@@ -1,0 +1,75 @@
+"""How often the kernel's out-of-memory killer has struck, in our cgroup and on the whole machine."""
+
+from __future__ import annotations
+
+import os
+
+KILLED = 9
+SHELL_KILLED = 128 + KILLED
+"""What a shell exits with when its command died of SIGKILL."""
+
+
+class OomWatch:
+    """Remembers the counters as they are now; `struck` compares."""
+
+    def __init__(self) -> None:
+        self._own_file = _own_counter_file()
+        self._own = _read_counter(self._own_file)
+        self._machine = _read_counter("/proc/vmstat")
+
+    def struck(self, *, code: int | None, signal: int | None) -> bool:
+        """Return whether the killer took a process of the benchmark that ended with this code or signal.
+
+        A benchmark that ended well lost nothing that matters. The counter of our own cgroup is believed for every bad
+        end. The machine's counts the neighbours' dead too: it is believed for a SIGKILL (the benchmark's own, or the one
+        that its shell reports), and where there is no other.
+        """
+        if code == 0 or (code is None and signal is None):
+            return False
+        own = _read_counter(self._own_file)
+        if own is not None and self._own is not None and own > self._own:
+            return True
+        machine = _read_counter("/proc/vmstat")
+        if machine is None or self._machine is None or machine <= self._machine:
+            return False
+        return self._own is None or signal == KILLED or code == SHELL_KILLED
+
+
+def _read_counter(path: str | None) -> int | None:
+    """Return the `oom_kill` in a file of "name number" lines; None where there is no such file or line."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            for line in file:
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number)
+    except OSError:
+        return None
+    return None
+
+
+def _own_counter_file(proc: str = "/proc/self") -> str | None:
+    """Return the file that counts the kills in our cgroup: memory.events of version 2, memory.oom_control of 1."""
+    try:
+        with open(f"{proc}/cgroup", encoding="utf-8") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+        with open(f"{proc}/mountinfo", encoding="utf-8") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return None
+    for hierarchy, controllers, group in groups:
+        if hierarchy != "0" and "memory" not in controllers.split(","):
+            continue
+        kind, name = ("cgroup2", "memory.events") if hierarchy == "0" else ("cgroup", "memory.oom_control")
+        for mount in mounts:
+            separator = mount.index("-")
+            if mount[separator + 1] != kind or (kind == "cgroup" and "memory" not in mount[-1].split(",")):
+                continue
+            root, point = mount[3], mount[4]
+            inside = group[len(root) :] if root != "/" and group.startswith(root) else group
+            path = os.path.normpath(f"{point}/{inside}/{name}")
+            if _read_counter(path) is not None:
+                return path
+    return None

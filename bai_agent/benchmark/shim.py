@@ -1,0 +1,367 @@
+"""The benchmark's parent: starts it once, waits for it, ends what is left of it, and writes how it ended.
+
+It runs as a plain file, `python -I -S shim.py DIR` (DIR is there for who reads `ps`), with the whole order as JSON on
+its stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.process.Order` is
+the order's other side, `docs/run-directory.md` describes the files. Everything that it imports stays in memory for as
+long as the benchmark runs: standard library only, and little of it.
+
+What goes wrong before the benchmark runs is said on stderr, with exit code 1. 2: the order did not arrive whole (its
+writer was killed). 3: another shim holds this directory. 4: the benchmark was started before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from bai_agent.benchmark.durable import ReservedFile, take_lock, write_durably
+from bai_agent.benchmark.fifo import NO_SPACE, Fifo
+from bai_agent.benchmark.oom import OomWatch
+from bai_agent.benchmark.proc import Process, all_processes, boot_id, descendants, read_process, send_signal
+from bai_agent.benchmark.spawn import Spawned
+from bai_agent.benchmark.stacks import python_processes, start_dump
+
+if TYPE_CHECKING:
+    from typing import Any
+
+DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
+
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK = 0.2
+"""Seconds between two looks for stop.json."""
+_SETTLE = 0.5
+"""Seconds for processes that are on their way out anyway, when the benchmark has ended."""
+_LEFT_BEHIND_GRACE = 5.0
+_SHUTDOWN_GRACE = 5.0
+"""Seconds from SIGTERM to SIGKILL where we are told to end ourselves: the machine is going down."""
+_KILL_LIMIT = 10.0
+"""Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
+_STACKS_LIMIT = 5.0
+_DISK_FULL_LIMIT = 60.0
+
+
+class Stop:
+    """An order to end the benchmark, from stop.json or by a signal."""
+
+    def __init__(self, *, reason: str | None, grace: float, stacks: bool) -> None:
+        self.reason = reason
+        self.grace = grace
+        self.stacks = stacks
+
+
+class Shim:
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._files: dict[str, str] = order["files"]
+        self._grace = float(order["grace_seconds"])
+        self._status: int | None = None
+        self._usage: Any = None
+        self._ended = 0.0
+        self._childless = False
+        self._exec_error: dict[str, Any] | None = None
+        self._stop: Stop | None = None
+        self._signal: int | None = None
+        self._signalled = 0.0
+        self._left_behind: set[tuple[int, int]] = set()
+        self._looked = 0.0
+        self._helper = 0
+
+    def run(self) -> None:
+        """Run the benchmark to its end, and write exit.json when nothing of it is left. Raises OSError before it runs."""
+        _prctl_subreaper()
+        self._exit_file = ReservedFile(self._files["exit"])
+        self._output = os.open(
+            self._files["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+        )
+        user = self._order["user"]
+        owner = (user["uid"], user["gid"]) if user else None
+        if owner:
+            os.fchown(self._output, *owner)  # or else it could not open /dev/stdout
+        self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
+        self._take_signals()
+        self._oom = OomWatch()
+        self._stop = self._asked_to_stop()
+        if self._stop is not None:
+            self._write_exit(wall=0.0)
+            return
+        started = self._start()
+        while self._status is None and self._stop is None:
+            self._pump(_TICK)
+            asked = self._asked_to_stop()
+            if asked is not None and self._status is None:
+                self._end(asked)
+        self._end_what_is_left()
+        self._finish_copying()
+        self._write_exit(wall=self._ended - started)
+
+    def _start(self) -> float:
+        """Fork the benchmark, make that known, and let it run; return when, on the monotonic clock."""
+        order = self._order
+        child = Spawned(
+            order["argv"],
+            order["env"],
+            cwd=order["cwd"],
+            user=order["user"],
+            oom_score_adj=order["oom_score_adj"],
+            output=self._output,
+        )
+        self._pid, self._errors = child.pid, child.errors
+        write_durably(
+            self._files["started"],
+            {
+                "shim_pid": os.getpid(),
+                "shim_start": _start_of(os.getpid()),
+                "pid": child.pid,
+                "start": _start_of(child.pid),
+                "boot_id": boot_id(),
+                "time": _now_ms(),
+            },
+        )
+        started = time.monotonic()
+        child.go()
+        # The agent waits for this end of its pipe; from here on what we have to say belongs into the log.
+        os.dup2(self._output, 1)
+        os.dup2(self._output, 2)
+        return started
+
+    # Waiting -----------------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember_signal)
+
+    def _remember_signal(self, number: int, frame: object) -> None:
+        if self._signal is None:
+            self._signal, self._signalled = number, time.monotonic()
+
+    def _pump(self, seconds: float) -> None:
+        """Wait up to `seconds` for something to happen; copy what was emitted and reap who has ended."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if not self._fifo.stuck:
+            poll.register(self._fifo.descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+        self._fifo.copy()
+        self._reap()
+
+    def _pump_until(self, done: Callable[[], bool], limit: Callable[[], float], tick: float = _TICK) -> None:
+        """Wait until `done()`, at the latest until the monotonic clock shows `limit()`."""
+        while not done() and (left := limit() - time.monotonic()) > 0:
+            self._pump(min(tick, left))
+
+    def _reap(self) -> None:
+        """Take in all that have ended: the benchmark, and, as we are their subreaper, its orphans."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                # Exact: every descendant has a living ancestor among our children, or is one of them itself.
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._ended = time.monotonic()
+                self._status, self._usage = status, usage
+                self._read_exec_error()
+            elif pid == self._helper:
+                self._helper = 0
+
+    def _read_exec_error(self) -> None:
+        content = b""
+        while part := os.read(self._errors, 65536):
+            content += part
+        if content:
+            self._exec_error = json.loads(content)
+
+    def _asked_to_stop(self) -> Stop | None:
+        if self._signal is not None:
+            return Stop(reason=None, grace=min(self._grace, _SHUTDOWN_GRACE), stacks=False)
+        now = time.monotonic()
+        if now - self._looked < _TICK * 0.9:
+            return None
+        self._looked = now
+        try:
+            with open(self._files["stop"], "rb") as file:
+                wish = json.load(file)
+            return Stop(
+                reason=str(wish["reason"]),
+                grace=float(wish["grace_seconds"]),
+                stacks=bool(wish.get("stacks")),
+            )
+        except FileNotFoundError:
+            return None
+
+    # Ending ------------------------------------------------------------------------------------------------------
+
+    def _end(self, stop: Stop) -> None:
+        """SIGTERM to the benchmark's group, and the grace for it."""
+        if stop.stacks:
+            self._dump_stacks()
+        self._reap()
+        if self._status is not None:
+            return
+        self._stop = stop
+        self._deadline = time.monotonic() + stop.grace
+        os.killpg(self._pid, signal.SIGTERM)
+        os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not see it
+        self._pump_until(lambda: self._status is not None, self._limit)
+
+    def _limit(self) -> float:
+        """When the grace is over: sooner where we are told meanwhile to end ourselves."""
+        if self._signal is not None:
+            return min(self._deadline, self._signalled + _SHUTDOWN_GRACE)
+        return self._deadline
+
+    def _end_what_is_left(self) -> None:
+        if self._stop is None:
+            self._deadline = time.monotonic() + _SETTLE + min(self._grace, _LEFT_BEHIND_GRACE)
+        settled = min(time.monotonic() + _SETTLE, self._limit())
+        self._pump_until(lambda: self._childless, lambda: settled, 0.02)
+        for process in self._living():
+            # The group has had its SIGTERM where the benchmark was stopped.
+            if self._stop is None or (process.group != self._pid and process.pid != self._pid):
+                self._left_behind.add(process.identity)
+                send_signal(process, signal.SIGTERM)
+                send_signal(process, signal.SIGCONT)
+        self._pump_until(lambda: self._childless, self._limit, 0.05)
+        given_up = time.monotonic() + _KILL_LIMIT
+        while not self._childless and time.monotonic() < given_up:
+            for process in self._living():
+                if process.pid != self._pid:
+                    self._left_behind.add(process.identity)
+                send_signal(process, signal.SIGKILL)
+            self._pump(0.02)
+        if self._status is None:
+            self._ended = time.monotonic()
+
+    def _living(self) -> list[Process]:
+        return [] if self._childless else descendants({os.getpid()}, all_processes())
+
+    def _dump_stacks(self) -> None:
+        py_spy = self._order["py_spy"]
+        pids = python_processes(os.getpid())
+        if not pids:
+            return
+        if py_spy is None:
+            self._say(
+                "no Python stacks: py-spy is not installed beside the agent or on PATH (pip install py-spy)"
+            )
+            return
+        limit = time.monotonic() + _STACKS_LIMIT
+        for pid in pids:
+            if time.monotonic() >= limit or self._status is not None:
+                return
+            self._say(f"the Python stacks of process {pid} before it is ended:")
+            try:
+                helper = self._helper = start_dump(py_spy, pid)
+            except OSError as error:
+                self._say(f"no Python stacks: {py_spy}: {error.strerror}")
+                return
+            self._pump_until(lambda: not self._helper, lambda: limit, 0.02)
+            if self._helper:
+                os.kill(helper, signal.SIGKILL)  # ours and not reaped: the pid is its own
+                self._pump_until(lambda: not self._helper, lambda: time.monotonic() + 0.1, 0.02)
+                self._say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT:g} s")
+
+    def _say(self, text: str) -> None:
+        """Put a line of ours into the benchmark's log; a full disk takes none."""
+        try:
+            os.write(self._output, f"\n[bai] {text}\n".encode())
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+
+    def _finish_copying(self) -> None:
+        """Empty the FIFO: nobody is left who writes."""
+        given_up = time.monotonic() + _DISK_FULL_LIMIT
+        while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
+            if self._fifo.stuck:
+                time.sleep(_TICK)
+        self._fifo.remove()
+
+    def _write_exit(self, *, wall: float) -> None:
+        code = killer = None
+        if self._status is not None and self._exec_error is None:
+            if os.WIFSIGNALED(self._status):
+                killer = os.WTERMSIG(self._status)
+            else:
+                code = os.WEXITSTATUS(self._status)
+        usage = self._usage
+        value = {
+            "code": code,
+            "signal": killer,
+            "exec_error": self._exec_error,
+            "stop": self._stop.reason if self._stop else None,
+            "stop_signal": self._signal if self._stop and self._stop.reason is None else None,
+            "oom": self._oom.struck(code=code, signal=killer),
+            "left_behind": len(self._left_behind),
+            "wall_seconds": round(wall, 6),
+            "user_seconds": usage.ru_utime if usage else 0.0,
+            "system_seconds": usage.ru_stime if usage else 0.0,
+            "peak_memory_bytes": usage.ru_maxrss * 1024 if usage else 0,
+            "context_switches_voluntary": usage.ru_nvcsw if usage else 0,
+            "context_switches_involuntary": usage.ru_nivcsw if usage else 0,
+            "emit_lost_bytes": self._fifo.stuck,
+            "time": _now_ms(),
+        }
+        self._exit_file.write(value)
+
+
+def main() -> int:
+    try:
+        order = json.loads(sys.stdin.buffer.read())
+    except ValueError:
+        sys.stderr.write("the order did not arrive whole\n")
+        return NO_ORDER
+    try:
+        lock = take_lock(order["files"]["lock"])
+        if lock is None:
+            return BUSY
+        if os.path.exists(order["files"]["started"]) or os.path.exists(order["files"]["exit"]):
+            return STARTED_BEFORE
+        Shim(order).run()
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return FAILED
+    return DONE
+
+
+def _prctl_subreaper() -> None:
+    """Become the parent of every orphan below us, so that no double fork leaves our sight."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _start_of(pid: int) -> int:
+    process = read_process(pid)
+    if process is None:
+        raise OSError(f"/proc/{pid}/stat cannot be read: is /proc mounted?")
+    return process.start
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    sys.exit(main())
