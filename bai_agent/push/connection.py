@@ -82,6 +82,7 @@ def connect(kafka: Kafka, *, client_id: str, environment: Mapping[str, str] = os
                 delivery_timeout_ms=_DELIVERY_MS,
                 max_block_ms=_REQUEST_MS,
                 metrics_enabled=False,
+                partitioner=_same_partition(),
             )
 
 
@@ -95,6 +96,25 @@ def release(producer: KafkaProducer) -> None:
         producer.close(timeout=1)
     except KafkaError as error:
         log.warning("Kafka: the connection did not close in time: %s", error)
+
+
+def _same_partition() -> Any:
+    """Return the usual partitioner, asked once for all: its hash in Python costs as much as the rest of a message."""
+    from kafka.partitioner import DefaultPartitioner
+
+    class SamePartition(DefaultPartitioner):  # type: ignore[misc]
+        _chosen: tuple[int, int] = (0, 0)
+
+        def partition(
+            self, topic: str, key: Any, key_bytes: bytes, value: Any, value_bytes: bytes, cluster: Any
+        ) -> int:
+            partitions = len(cluster.partitions_for_topic(topic))
+            if self._chosen[0] != partitions:
+                chosen = super().partition(topic, key, key_bytes, value, value_bytes, cluster)
+                self._chosen = (partitions, chosen)
+            return self._chosen[1]
+
+    return SamePartition()
 
 
 def _create_topic(kafka: Kafka, settings: Mapping[str, Any]) -> None:

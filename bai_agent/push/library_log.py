@@ -38,10 +38,11 @@ class _LibraryLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
         reasons = [str(argument) for argument in arguments if isinstance(argument, Exception)]
+        # "Unable to bootstrap" follows upon the reason, and hides it.
+        self.last = next((reason for reason in reasons if "Unable to bootstrap" not in reason), self.last)
         text = record.getMessage()
         kind = f"{record.name}:{record.lineno}"
         now = time.monotonic()
-        self.last = reasons[-1] if reasons else text
         if now - self._printed.get(kind, -_SAME_WARNING_SECONDS) < _SAME_WARNING_SECONDS:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return
