@@ -1,0 +1,62 @@
+"""The `[aws.ec2]` table: how the instances are launched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from executor.descriptor.values import Duration, Table, wrong
+
+OWNED = frozenset({"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData"})
+"""Parameters of RunInstances that decide whether a job runs once and ends; a descriptor may not set them."""
+
+
+def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
+    taken = sorted(OWNED & request.keys())
+    if taken:
+        raise wrong(
+            f"sets {', '.join(taken)}, which the launcher decides itself",
+            "leave it out; [hardware.distributed] num_instances says how many",
+        )
+    return request
+
+
+class Volume(Table):
+    """The root volume (gp3)."""
+
+    size: int | None = Field(default=None, ge=1, examples=[200])
+    """GiB. Unset: what the image needs, plus the data and a margin."""
+    throughput: int | None = Field(default=None, ge=125, examples=[500])
+    """MiB/s."""
+    iops: int | None = Field(default=None, ge=3000, examples=[4000])
+    """Operations per second, at least four for each MiB/s of throughput."""
+    initialization_rate: int | None = Field(default=None, ge=100, le=300, examples=[300])
+    """MiB/s at which the fresh volume is filled from its snapshot (paid). Without it first reads are many times slower."""
+
+
+class Ec2(Table):
+    """How EC2 instances are launched. Read where the benchmark runs on EC2."""
+
+    image: str | None = Field(default=None, min_length=1, examples=["ami-0123456789abcdef0"])
+    """The AMI: an id, or a public parameter `ssm:/aws/service/…`. Wins over `[env] image` and `[env] docker_image`."""
+    region: str | None = Field(default=None, min_length=1, examples=["us-east-1"])
+    """The AWS region. Unset: the configuration's."""
+    subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])
+    """Candidate subnets, tried in turn. Unset: the configuration's, else the default VPC's."""
+    security_groups: list[str] = Field(default_factory=list, examples=[["sg-0123456789abcdef0"]])
+    """Security groups' ids. Unset: the configuration's."""
+    instance_profile: str | None = Field(default=None, min_length=1, examples=["bai-instance"])
+    """The instance profile's name or ARN: what the benchmark may do in AWS."""
+    public_ip: bool | None = None
+    """Whether the instances get a public address. Unset: the configuration's, else the subnet's default."""
+    volume: Volume | None = None
+    keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
+    """How long a failed job's instances are kept to be looked into. Unset: not at all."""
+    init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
+    """Shell commands that run as root on each instance before the benchmark."""
+    run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned)] = Field(
+        default_factory=dict, examples=[{"KeyName": "my-key"}]
+    )
+    """Merged into the RunInstances request as it is: network interfaces, placement, key, reservations, market and CPU options.
+    MinCount, MaxCount, ClientToken, InstanceInitiatedShutdownBehavior and UserData are refused."""

@@ -1,0 +1,65 @@
+"""Checks that look at this machine's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
+
+
+def files(table: Raw, folder: Path) -> Iterator[Told]:
+    for where, source in items(table, "data", "sources"):
+        source_path = local_path(text_of(source, "src"), folder)
+        if source_path is not None and not source_path.exists():
+            yield (
+                (*where, "src"),
+                f"{source_path} does not exist",
+                "correct the path; a relative one starts at this file's folder",
+                ERROR,
+            )
+    script = at(table, "ml", "script")
+    path, archive, requirements = (text_of(script, key) for key in ("path", "script", "requirements"))
+    scripts = folder / path
+    place = ("ml", "script")
+    if path and not path.startswith("~") and not scripts.is_dir():
+        what = "is no folder" if scripts.exists() else "does not exist"
+        yield (
+            (*place, "path"),
+            f"{scripts} {what}",
+            "name the folder with the scripts, relative to this file",
+            ERROR,
+        )
+    elif requirements and path and not (scripts / requirements).is_file():
+        yield (
+            (*place, "requirements"),
+            f"{scripts / requirements} is no file",
+            "name it relative to the folder in path",
+            ERROR,
+        )
+    if path and archive:
+        yield (*place, "script"), "stands beside path", "keep one of the two", ERROR
+    elif archive and not (folder / archive).is_file():
+        yield (
+            (*place, "script"),
+            f"{folder / archive} is no file",
+            "name an archive, or a folder with path",
+            ERROR,
+        )
+    elif requirements and not path and not archive:
+        yield (
+            (*place, "path"),
+            "is missing: requirements lies in the folder that it names",
+            'add path = "."',
+            ERROR,
+        )
+
+
+def local_path(src: str, folder: Path) -> Path | None:
+    """Return the place on this disk that the source `src` means, or None where it means something else."""
+    if not src.strip() or src.startswith("~"):
+        return None
+    if src.startswith("file:///"):
+        return Path(unquote(src.removeprefix("file://")))
+    return None if "://" in src else folder / src

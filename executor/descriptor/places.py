@@ -1,0 +1,106 @@
+"""The places that a benchmark descriptor names: sources, paths, brokers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from executor.descriptor.values import no_nul, shown, wrong
+
+
+def _source(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not text.strip():
+        raise wrong("is empty", 'write for example "s3://bucket/key" or "https://host/file"')
+    if not separator:
+        return _no_tilde(text)
+    if scheme not in ("s3", "http", "https", "file"):
+        raise wrong(
+            f'"{scheme}://" cannot be pulled from', "use s3://, https://, http://, file:/// or a path"
+        )
+    if scheme == "file" and not rest.startswith("/"):
+        raise wrong(
+            "a file:// source needs an absolute path",
+            'write "file:///absolute/path", or a plain relative path',
+        )
+    if scheme == "s3" and not re.fullmatch(r"[^/]+/.*", rest, re.DOTALL):
+        raise wrong(
+            "names a bucket but nothing in it",
+            'write "s3://bucket/key", or "s3://bucket/" for the whole bucket',
+        )
+    if scheme.startswith("http"):
+        try:
+            host = urlsplit(text).hostname
+        except ValueError:
+            host = None
+        if not host:
+            raise wrong(f"{shown(text)} is no address", 'write for example "https://host/file"')
+    return text
+
+
+def _no_tilde(text: str) -> str:
+    if text.startswith("~"):
+        raise wrong('"~" is not expanded', "write an absolute path, or a relative one without ~")
+    return text
+
+
+SourceText = Annotated[str, AfterValidator(no_nul), AfterValidator(_source)]
+
+
+def _inside(text: str) -> str:
+    if not text.strip():
+        raise wrong("is empty", 'write a path, for example "data/train.npz"')
+    if ".." in PurePosixPath(text).parts:
+        raise wrong(f"{shown(text)} leaves its folder", "write it without ..")
+    return text
+
+
+def _target(text: str) -> str:
+    if text.startswith("~") and not text.startswith("~/"):
+        raise wrong(f"{shown(text)} names another user's home", "write an absolute path, or ~/… for your own")
+    return _inside(text)
+
+
+def _relative_inside(text: str) -> str:
+    _no_tilde(text)
+    if text.startswith("/"):
+        raise wrong(
+            f"{shown(text)} is absolute", "write it relative to the folder in which the benchmark runs"
+        )
+    return _inside(text)
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise wrong(
+            f"{shown(text)} is not absolute", 'write the whole path, for example "/opt/pytorch/bin/python"'
+        )
+    return text
+
+
+TargetPath = Annotated[str, AfterValidator(no_nul), AfterValidator(_target)]
+RelativePath = Annotated[str, AfterValidator(no_nul), AfterValidator(_relative_inside)]
+FolderPath = Annotated[str, AfterValidator(no_nul), AfterValidator(_no_tilde)]
+AbsolutePath = Annotated[str, AfterValidator(no_nul), AfterValidator(_absolute)]
+
+
+def _broker(text: str) -> str:
+    if not re.fullmatch(r"[^\s:/,]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", text):
+        raise wrong(f"{shown(text)} is no broker's address", 'write host:port, for example "broker-1:9092"')
+    return text
+
+
+Broker = Annotated[str, AfterValidator(_broker)]
+
+
+def _at_least_one(brokers: list[str]) -> list[str]:
+    if not brokers:
+        raise wrong("is an empty list", 'name at least one, for example ["broker-1:9092"]')
+    return brokers
+
+
+Brokers = Annotated[list[Broker], AfterValidator(_at_least_one)]

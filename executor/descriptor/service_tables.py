@@ -1,0 +1,162 @@
+"""Tables of the benchmark service's format: sources and metrics, and those that only other engines read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from executor.descriptor.places import (
+    SourceText,
+    TargetPath,
+)
+from executor.descriptor.values import (
+    Md5,
+    MetricName,
+    Mode,
+    Pattern,
+    Sha256,
+    Table,
+    VariableName,
+    VariableText,
+)
+
+
+class Source(Table):
+    """One thing that is pulled before the run."""
+
+    src: SourceText = Field(examples=["s3://bucket/train.npz"])
+    """`s3://bucket/key`, `s3://bucket/prefix/` (a folder), `https://…`, `http://…`, `file:///absolute/path`, or a path relative
+    to this file."""
+    path: TargetPath = Field(examples=["/data/train.npz"])
+    """Where it lands: absolute, `~/…` (the home of who runs it), or relative to the job's work folder. `--data-root` prefixes
+    all but relative ones."""
+    id: str | None = Field(default=None, examples=["train"])
+    """A name, for other programs. Kept in the job descriptor."""
+    md5: Md5 | None = Field(default=None, examples=["8a61469f7ea1b51cbae51d4f78837e45"])
+    """The file's MD5, checked while it is written."""
+    sha256: Sha256 | None = Field(default=None, examples=["0" * 64])
+    """The file's SHA-256, checked while it is written."""
+    unpack: Literal[False, True, "into", "in_place"] = Field(default=False, examples=["into"])
+    """An archive: `true` or `"into"` puts its members into the folder `path`, `"in_place"` beside `path`."""
+    mode: Mode | None = Field(default=None, examples=["0755"])
+    """The file's permissions, octal, as a text."""
+    region: str | None = Field(default=None, examples=["eu-west-1"])
+    """The bucket's region. Unset: found."""
+    anonymous: bool = False
+    """Whether the bucket is read without credentials."""
+
+
+class Metric(Table):
+    """One number to take from the benchmark's output."""
+
+    name: MetricName = Field(examples=["train_loss"])
+    """The metric's name."""
+    units: str = Field(examples=["ratio"])
+    """Its units; `""` for none."""
+    pattern: Pattern = Field(examples=[r"train loss (\d+\.\d+)"])
+    """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else group 1, else
+    the whole match. A group named `step` becomes the plots' axis. Use single quotes: `'loss (\\d+)'`."""
+    better: Literal["lower", "higher"] | None = Field(default=None, examples=["lower"])
+    """Which direction is an improvement."""
+    required: bool = False
+    """Whether a run in which it never matched has failed."""
+    example: str | None = Field(default=None, examples=["epoch 3: train loss 0.6931"])
+    """A line as the benchmark prints it. `bai validate` runs the pattern on it."""
+
+
+class ServerHardware(Table):
+    """The machine of the server under test."""
+
+    instance_type: str = Field(min_length=1, examples=["p3.8xlarge"])
+    """The EC2 instance type."""
+    availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
+    """The availability zone's name."""
+    aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
+    """The availability zone's id."""
+
+
+class ReadinessProbe(Table):
+    """How to see over HTTP that the server is ready."""
+
+    path: str = Field(examples=["/ping"])
+    """The path that is asked for."""
+    port: int | None = Field(default=None, ge=1, le=65535, examples=[8080])
+    """The port. Unset: the server's first."""
+    scheme: Literal["http", "https", "HTTP", "HTTPS"] = Field(default="http", examples=["https"])
+    """The scheme."""
+    initial_delay_seconds: int = Field(default=10, ge=0, examples=[10])
+    """Before the first probe."""
+    period_seconds: int = Field(default=10, ge=1, examples=[10])
+    """Between probes."""
+    timeout_seconds: int = Field(default=1, ge=1, examples=[1])
+    """For one probe."""
+    success_threshold: int = Field(default=1, ge=1, examples=[1])
+    """Answers in a row that make it ready."""
+    failure_threshold: int = Field(default=3, ge=1, examples=[3])
+    """Failures in a row that make it failed."""
+
+
+class ServerEnv(Table):
+    """What the server runs in."""
+
+    docker_image: str | None = Field(default=None, examples=["example/server:1"])
+    """The server's container image."""
+    start_command: str = Field(examples=["/opt/bin/server"])
+    """The command that starts it."""
+    start_command_args: str | None = Field(default=None, examples=["--model=digits"])
+    """Its arguments."""
+    ports: list[int] = Field(examples=[[8080, 8081]])
+    """Ports that it listens on."""
+    privileged: bool = False
+    """For containers."""
+    extended_shm: bool = True
+    """For containers."""
+    vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"MODEL": "digits"}])
+    """Environment variables."""
+    readiness_probe: ReadinessProbe | None = None
+
+
+class Model(Table):
+    """A model that the server loads."""
+
+    src: str = Field(min_length=1, examples=["s3://bucket/model.tar"])
+    """Where it comes from."""
+    path: str = Field(min_length=1, examples=["/models/model.tar"])
+    """Where it lands."""
+    id: str | None = Field(default=None, examples=["digits"])
+    """A name."""
+    md5: Md5 | None = Field(default=None, examples=["8a61469f7ea1b51cbae51d4f78837e45"])
+    """The file's MD5."""
+
+
+class ServerOutput(Table):
+    """What is taken from what the server prints."""
+
+    metrics: list[Metric] = Field(default_factory=list)
+
+
+class Server(Table):
+    """The server under test, with strategy `inference`. Accepted and checked; this version does not run it."""
+
+    hardware: ServerHardware
+    env: ServerEnv
+    models: list[Model] = Field(default_factory=list)
+    output: ServerOutput = ServerOutput()
+
+
+class CustomParams(Table):
+    """Parameters of other engines. `dashboard` and `region` become the labels `dashboard-name` and `region`."""
+
+    python_version: str | None = Field(default=None, examples=["py3"])
+    """For SageMaker."""
+    sagemaker_job_name: str | None = Field(default=None, examples=["digits"])
+    """For SageMaker."""
+    dashboard: str | None = Field(default=None, examples=["digits"])
+    """The dashboard on which the metrics are shown."""
+    region: str | None = Field(default=None, examples=["us-east-1"])
+    """The region by which the metrics are labelled."""
+    merge: bool | None = Field(default=None, examples=[True])
+    """For SageMaker."""
+    hyper_params: dict[str, Any] = Field(default_factory=dict, examples=[{"epochs": 8}])
+    """For SageMaker: any values."""

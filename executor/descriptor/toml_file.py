@@ -1,0 +1,124 @@
+"""Reads a TOML file, or says in one finding why that cannot be done."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from executor.descriptor.findings import Finding
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_LIMIT = 2**20
+"""Bytes. A descriptor is a page or two; what is larger is something else."""
+
+_ADVICE = (
+    ("Unescaped '\\'", "a backslash needs single quotes around the text: pattern = 'loss (\\d+)'"),
+    ("Invalid value", 'a text needs quotes around it: key = "text"'),
+    ("Expected '=' after a key", 'write key = "value"; a table\'s name stands in brackets: [table]'),
+    ("Cannot overwrite a value", "this key or table stands there twice; keep one"),
+    ("Cannot declare", "this table stands there twice; keep one, or write [[…]] where it is a list"),
+    ("Cannot mutate immutable namespace", "this table was already written in { … }; keep one form"),
+    (
+        "Expected newline or end of document",
+        "one key a line; a quote inside a text is written \\\", or the text in '…'",
+    ),
+    ("Expected ']'", "a table's name ends with ] and a list's with ]]"),
+    (
+        "Illegal character '\\n'",
+        "the text's closing quote is missing; a text of several lines stands in three quotes",
+    ),
+    ("Unclosed array", "a list ends with ]"),
+    ("Unterminated string", "the text's closing quote is missing"),
+)
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """Return the table in the file `path` with no findings, or None with the one that says why not."""
+    file = str(path)
+    try:
+        content = _content(path)
+    except OSError as error:
+        problem, fix = _unreadable(path, error)
+        return None, [Finding(file=file, problem=problem, fix=fix)]
+    if isinstance(content, Finding):
+        return None, [content]
+    return parse_toml(content, file=file)
+
+
+def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """Return the table in `content` with no findings, or None with the one that says why not."""
+
+    def refuse(problem: str, fix: str) -> tuple[None, list[Finding]]:
+        return None, [Finding(file=file, problem=problem, fix=fix)]
+
+    if len(content) > _LIMIT:
+        return refuse(
+            "is larger than 1 MiB; that is no benchmark descriptor",
+            "name the TOML file that describes the benchmark",
+        )
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return refuse("is UTF-16 text", "save it as UTF-8")
+    if b"\0" in content:
+        return refuse("is a binary file", "name the TOML file that describes the benchmark")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return refuse(f"is not UTF-8 text (line {line}, byte {error.start})", "save it as UTF-8")
+    try:
+        return tomllib.loads(text), []
+    except RecursionError:
+        return refuse("is nested too deep", "write fewer brackets inside brackets")
+    except tomllib.TOMLDecodeError as error:
+        return refuse(*_syntax(str(error), text))
+
+
+def _content(path: Path) -> bytes | Finding:
+    mode = path.stat().st_mode
+    # A FIFO or a device might never end, or never begin.
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        inside = sorted(each.name for each in path.glob("*.toml")) if stat.S_ISDIR(mode) else []
+        fix = (
+            f"name the file in it: {path / inside[0]}"
+            if inside
+            else "name the TOML file that describes the benchmark"
+        )
+        return Finding(file=str(path), problem=f"is {what}", fix=fix)
+    with path.open("rb") as file:
+        return file.read(_LIMIT + 1)
+
+
+def _unreadable(path: Path, error: OSError) -> tuple[str, str]:
+    if isinstance(error, FileNotFoundError):
+        nearby = sorted(each.name for each in path.parent.glob("*.toml"))[:5] if path.parent.is_dir() else []
+        fix = f"there is: {', '.join(nearby)}" if nearby else f"`bai init > {path}` writes a first one"
+        return "does not exist", fix
+    if isinstance(error, PermissionError):
+        return "may not be read by you", f"`chmod u+r {path}`, or ask its owner"
+    return f"cannot be read: {error.strerror}", "name the TOML file that describes the benchmark"
+
+
+def _syntax(message: str, text: str) -> tuple[str, str]:
+    """Return problem and fix for the parser's `message`, with the line itself, as that is where people look."""
+    place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    lines = text.split("\n")
+    number, column = (int(place[1]), int(place[2])) if place else (len(lines), 0)
+    said = re.sub(r" \(at [^()]*\)$", "", message)
+    where = f"line {number}, column {column}" if place else "at the end of the file"
+    line = lines[number - 1].rstrip() if number <= len(lines) else ""
+    problem = f"is not valid TOML: {where}: {said}"
+    if line.strip():
+        problem += f"\n{line.strip()[:160]}"
+    fix = next(
+        (advice for start, advice in _ADVICE if said.startswith(start)),
+        "see https://toml.io/en/v1.0.0 for the syntax",
+    )
+    return problem, fix

@@ -1,0 +1,174 @@
+"""A benchmark's own files: which of a folder's files belong to it, and a copy of them that a job keeps.
+
+A copy is taken when the job is submitted, so that whoever edits the folder afterwards does not change a running job, or
+one that is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore import GitIgnorePatternError
+
+from bai_agent.errors import BaiError
+
+IGNORE_FILES = (".gitignore", ".baiignore")
+"""Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
+
+_NEVER = frozenset({".git", ".hg", ".svn", "__pycache__"})
+
+
+class ScriptsError(BaiError):
+    """The scripts' folder cannot be taken along; the message names the file and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFile:
+    """A file or symbolic link of the scripts' folder."""
+
+    path: Path
+    """Relative to the folder."""
+    size: int
+    """Bytes; 0 for a link."""
+    link: str | None = None
+    """What it points to, where it is a symbolic link."""
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The ignore rules that were found in one folder."""
+
+    base: Path
+    spec: GitIgnoreSpec
+
+    def verdict(self, path: Path, *, folder: bool) -> bool | None:
+        """Return whether `path` is ignored, or None where these rules say nothing about it."""
+        name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
+        return self.spec.check_file(name).include
+
+
+def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
+    """Return the files of `folder` that belong to the benchmark, sorted by path. Raises ScriptsError.
+
+    Left out are what .gitignore and .baiignore name (in the folder, below it, and above it up to the repository's root),
+    version control's own folders, Python's caches, and the folders `leave_out` (the job store may lie inside).
+    Links must stay inside the folder.
+    """
+    root = folder.resolve()
+    if not root.is_dir():
+        raise ScriptsError(
+            f"{folder}: no folder. [ml.script] path names the folder with the benchmark's own files."
+        )
+    excluded = frozenset(each.resolve() for each in leave_out)
+    return sorted(_walk(root, root, _rules_above(root), excluded), key=lambda file: file.path.as_posix())
+
+
+def copy_scripts(folder: Path, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
+    """Copy the benchmark's files from `folder` to the new folder `destination`; return it. Raises ScriptsError.
+
+    What is at `destination` already is a finished copy and stays as it is: the copy appears there all at once.
+    """
+    if destination.exists():
+        return destination
+    files = list_scripts(folder, leave_out=[*leave_out, destination])
+    root = folder.resolve()
+    partial = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}")
+    try:
+        partial.mkdir(parents=True)
+        for file in files:
+            _copy(root / file.path, partial / file.path, link=file.link)
+        partial.rename(destination)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        name = error.filename or destination
+        raise ScriptsError(f"{name}: cannot be copied to {destination}: {error.strerror}.") from error
+    return destination
+
+
+def _copy(source: Path, target: Path, *, link: str | None) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if link is not None:
+        target.symlink_to(link)
+    else:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _walk(
+    root: Path, folder: Path, rules: tuple[_Rules, ...], excluded: frozenset[Path]
+) -> Iterator[ScriptFile]:
+    rules = (*rules, *_rules_in(folder))
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ScriptsError(
+            f"{folder}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+        ) from error
+    for entry in entries:
+        path = Path(entry.path)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if entry.name in _NEVER or path in excluded or _ignored(path, rules, folder=is_folder):
+            continue
+        if is_folder:
+            yield from _walk(root, path, rules, excluded)
+        elif entry.is_symlink():
+            yield ScriptFile(path=path.relative_to(root), size=0, link=_inner_link(path, root))
+        elif entry.is_file(follow_symlinks=False):
+            yield ScriptFile(path=path.relative_to(root), size=entry.stat(follow_symlinks=False).st_size)
+        else:
+            raise ScriptsError(
+                f"{path}: neither file, folder nor link. Name it in .baiignore to leave it out."
+            )
+
+
+def _inner_link(path: Path, root: Path) -> str:
+    link = path.readlink()
+    if link.is_absolute() or not (path.parent.resolve() / link).resolve().is_relative_to(root):
+        raise ScriptsError(
+            f"{path}: a link out of the folder, to {link}. Copy the file there, or name it in .baiignore."
+        )
+    return str(link)
+
+
+def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
+    """The rules nearest to the file that say anything about it decide, as with git."""
+    for each in reversed(rules):
+        verdict = each.verdict(path, folder=folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _rules_above(root: Path) -> tuple[_Rules, ...]:
+    """Return the rules of the folders above `root`, up to the repository's; none where it is in no repository."""
+    if (root / ".git").exists():
+        return ()
+    above = []
+    for parent in root.parents:
+        above.append(parent)
+        if (parent / ".git").exists():
+            return tuple(rules for each in reversed(above) for rules in _rules_in(each))
+    return ()
+
+
+def _rules_in(folder: Path) -> tuple[_Rules, ...]:
+    found = []
+    for name in IGNORE_FILES:
+        path = folder / name
+        try:
+            text = path.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
+        try:
+            spec = GitIgnoreSpec.from_lines(text.splitlines())
+        except GitIgnorePatternError as error:
+            raise ScriptsError(f"{path}: not a list of ignore patterns: {error}") from error
+        found.append(_Rules(folder, spec))
+    return tuple(found)
