@@ -73,7 +73,7 @@ def _judge(this: Run) -> tuple[Outcome, str]:
         if reason is None:
             return Outcome.LOST, Outcome.LOST.sentence
         return reason.outcome, reason.message
-    outcome, sentence = process.classify(left, command=this.job.benchmark.argv)
+    outcome, sentence = process.classify(left)
     if left["stop"] is not None:
         told = [event["message"] for event in this.events.seen if event["type"] == "stop"]
         return outcome, told[0] if told else sentence

@@ -14,9 +14,11 @@ _SHELL_SIGNAL = 128
 def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
     """Return the outcome that `ended` (the content of exit.json) stands for, and a sentence for a person.
 
-    In this order: it never ran; we ended it; we were told to end; the kernel took its memory away; somebody else's
+    In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away; somebody else's
     signal; its own exit code.
     """
+    if ended["lost"]:
+        return Outcome.LOST, Outcome.LOST.sentence
     error, stop = ended["exec_error"], ended["stop"]
     if error is not None:
         outcome = Outcome.NOT_FOUND if error["not_found"] else Outcome.NOT_EXECUTABLE

@@ -113,26 +113,22 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def command(benchmark: Benchmark, rundir: RunDir, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the expanded argv; a script's text is written to a file of the run directory first."""
-    argv = tuple(expand(argument, env) for argument in benchmark.argv)
-    if benchmark.script is None:
-        return argv
-    write_atomic(rundir.script, benchmark.script.encode())
+def command(job: Job, rundir: RunDir, *, argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return `argv` expanded; the job's script, where it holds one, is written to a file, and `argv` are its arguments."""
+    expanded = tuple(expand(argument, env) for argument in argv)
+    script = job.benchmark.script
+    if script is None:
+        return expanded
+    write_atomic(rundir.script, script.encode())
     rundir.script.chmod(0o755)
-    interpreter = () if benchmark.script.startswith("#!") else ("/bin/sh",)
-    return (*interpreter, str(rundir.script), *argv)
+    interpreter = () if script.startswith("#!") else ("/bin/sh",)
+    return (*interpreter, str(rundir.script), *expanded)
 
 
-def working_folder(
-    benchmark: Benchmark, rundir: RunDir, *, scripts: Path | None, user: User | None = None
-) -> Path:
-    """Return the folder that the benchmark starts in; the work folder is made, writable by `user`."""
-    rundir.work.mkdir(exist_ok=True)
-    if user is not None:
-        os.chown(rundir.work, user.uid, user.gid)
-    if benchmark.cwd is not None:
-        return rundir.work / benchmark.cwd
+def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
+    """Return the folder that the benchmark starts in."""
+    if job.benchmark.cwd is not None:
+        return rundir.work / job.benchmark.cwd
     return scripts if scripts is not None else rundir.work
 
 

@@ -1,120 +1,58 @@
-"""The agent's side of the benchmark: launches its shim, tells its state, asks it to stop."""
+"""The agent's side of the benchmark: what the phases of a run need to start, watch and end it."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import shutil
-import subprocess
-import sys
+import signal
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
-from pathlib import Path
 
-from bai_agent.benchmark import shim
-from bai_agent.benchmark.environment import User
-from bai_agent.errors import BaiError
+from bai_agent.benchmark.ending import classify
+from bai_agent.benchmark.environment import SetupError, working_folder
+from bai_agent.benchmark.launch import LaunchError, Order, launch, order
+from bai_agent.benchmark.proc import boot_id, read_process, send_signal
+from bai_agent.benchmark.remains import kill_remains
+from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
+from bai_agent.errors import BusyError
 from bai_agent.outcome import Outcome
-from bai_agent.rundir import RunDir, is_locked, read_json, write_atomic
+from bai_agent.rundir import RunDir, is_locked, now_ms, read_json, write_atomic, write_json
 
-OOM_SCORE_ADJ = 500
-"""How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
+__all__ = [
+    "LaunchError",
+    "Order",
+    "SetupError",
+    "State",
+    "classify",
+    "end_lost",
+    "launch",
+    "order",
+    "read_exit",
+    "request_stop",
+    "running_seconds",
+    "state",
+    "wait_exited",
+    "wait_started",
+    "working_folder",
+]
 
-_LAUNCH_LIMIT = 60.0
-"""Seconds for the shim to say that the benchmark runs; two fsyncs on a slow disk are in them."""
+_SHIM_DEATH_LIMIT = 10.0
+"""Seconds for a killed shim to let go of its lock."""
 
-
-class LaunchError(BaiError):
-    """The benchmark's shim could not be started; the benchmark did not run."""
-
-
-class State(Enum):
-    """What the files of a run directory say about its benchmark."""
-
-    NOT_STARTED = "not_started"
-    RUNNING = "running"
-    """Its shim lives: adopt it."""
-    EXITED = "exited"
-    """exit.json is there."""
-    LOST = "lost"
-    """It was started and nobody saw its end: the machine rebooted, or the shim was killed. Never to be started again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """All that the shim needs to know, resolved."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: Path
-    grace: timedelta
-    """For processes that the benchmark leaves behind, and for a shutdown; at most 5 s of it are used."""
-    user: User | None = None
-    oom_score_adj: int = OOM_SCORE_ADJ
-    py_spy: Path | None = None
-
-
-class Shim:
-    """The shim of one run directory, started by us or by an agent before us."""
-
-    def __init__(self, rundir: RunDir) -> None:
-        self._rundir = rundir
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def state(self) -> State:
-        if self._child is not None:
-            self._child.poll()
-        if read_json(self._rundir.exit) is not None:
-            return State.EXITED
-        if is_locked(self._rundir.shim_lock):
-            return State.RUNNING
-        if read_json(self._rundir.exit) is not None:  # it was written while we looked at the lock
-            return State.EXITED
-        return State.LOST if self._rundir.started.exists() else State.NOT_STARTED
-
-    def launch(self, order: Order) -> State:
-        """Start the benchmark, unless it was started before; return the state afterwards.
-
-        Raises LaunchError where it did not come to run and may be launched again.
-        """
-        state = self.state()
-        if state is not State.NOT_STARTED:
-            return state
-        create_output(self._rundir)
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", shim.__file__, str(self._rundir.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            start_new_session=True,
-        )
-        self._child = child
-        try:
-            said = _hand_over(child, _order_bytes(order, self._rundir))
-        except TimeoutError:
-            child.kill()
-            child.wait()
-            said = (
-                f"it did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {self._rundir.path} hanging?"
-            )
-        state = self.state()
-        if state is State.NOT_STARTED:
-            raise LaunchError(
-                f"{self._rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
-            )
-        return state
-
-    def wait(self, timeout: timedelta) -> State:
-        """Return the state as soon as it is not RUNNING, at the latest after `timeout`."""
-        end = time.monotonic() + timeout.total_seconds()
-        while (state := self.state()) is State.RUNNING and time.monotonic() < end:
-            time.sleep(0.02)
-        return state
+_UNKNOWN = (
+    "code",
+    "signal",
+    "exec_error",
+    "stop",
+    "stop_signal",
+    "wall_seconds",
+    "user_seconds",
+    "system_seconds",
+    "peak_memory_bytes",
+    "context_switches_voluntary",
+    "context_switches_involuntary",
+    "emit_lost_bytes",
+)
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
@@ -131,72 +69,34 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
     return True
 
 
-def create_output(rundir: RunDir) -> None:
-    """Make the empty output.log, and its second name, under which a reader of the job store looks for it."""
-    rundir.output.touch()
-    rundir.log_chunks.mkdir(exist_ok=True)
-    name = rundir.log_chunks / f"{0:020d}"
-    if not name.exists():
-        name.hardlink_to(rundir.output)
+def end_lost(rundir: RunDir) -> None:
+    """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
 
-
-def find_py_spy() -> Path | None:
-    """Return the py-spy that came with the agent, else the one on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    if beside.exists():
-        return beside
-    found = shutil.which("py-spy")
-    return Path(found) if found else None
-
-
-def _order_bytes(order: Order, rundir: RunDir) -> bytes:
-    value = {
-        "argv": list(order.argv),
-        "env": dict(order.env),
-        "cwd": str(order.cwd),
-        "user": order.user
-        and {
-            "name": order.user.name,
-            "uid": order.user.uid,
-            "gid": order.user.gid,
-            "groups": list(order.user.groups),
-        },
-        "grace_seconds": order.grace.total_seconds(),
-        "oom_score_adj": order.oom_score_adj,
-        "py_spy": order.py_spy and str(order.py_spy),
-        "files": {
-            "lock": str(rundir.shim_lock),
-            "started": str(rundir.started),
-            "stop": str(rundir.stop),
-            "exit": str(rundir.exit),
-            "output": str(rundir.output),
-            "fifo": str(rundir.fifo),
-            "emit": str(rundir.emit),
-        },
-    }
-    return json.dumps(value).encode()
-
-
-def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
-    """Write the order; return what the shim said until it closed its stderr: the benchmark runs, or the shim ended.
-
-    Raises TimeoutError.
+    Raises BusyError where the shim cannot even be killed.
     """
-    assert child.stdin is not None
-    assert child.stderr is not None
-    try:
-        with child.stdin:
-            child.stdin.write(order)
-    except BrokenPipeError:
-        pass  # it died; its state says the rest
-    end = time.monotonic() + _LAUNCH_LIMIT
-    said = b""
-    with child.stderr:
-        while True:
-            readable, _, _ = select.select([child.stderr], [], [], max(0.0, end - time.monotonic()))
-            if not readable:
-                raise TimeoutError
-            part = os.read(child.stderr.fileno(), 65536)
-            if not part:
-                return said.decode(errors="replace").strip()
-            said += part
+    _kill_shim(rundir)
+    killed = kill_remains(rundir)
+    if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
+        lost = {
+            **dict.fromkeys(_UNKNOWN),
+            "oom": False,
+            "left_behind": killed,
+            "time": now_ms(),
+            "lost": True,
+        }
+        write_json(rundir.exit, lost)
+
+
+def _kill_shim(rundir: RunDir) -> None:
+    started = read_json(rundir.started)
+    if started is not None and started["boot_id"] == boot_id():
+        process = read_process(started["shim_pid"])
+        if process is not None and process.start == started["shim_start"]:
+            send_signal(process, signal.SIGKILL)
+    deadline = time.monotonic() + _SHIM_DEATH_LIMIT
+    while is_locked(rundir.shim_lock):
+        if time.monotonic() >= deadline:
+            raise BusyError(
+                f"{rundir.path}: the benchmark's shim holds shim.lock and cannot be ended; is its disk hanging?"
+            )
+        time.sleep(0.02)

@@ -322,6 +322,7 @@ class Shim:
             "context_switches_involuntary": usage.ru_nivcsw if usage else 0,
             "emit_lost_bytes": self._fifo.stuck,
             "time": _now_ms(),
+            "lost": False,
         }
         self._exit_file.write(value)
 

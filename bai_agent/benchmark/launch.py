@@ -1,0 +1,183 @@
+"""Launches the benchmark's shim, with all that the benchmark needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from bai_agent.benchmark import shim
+from bai_agent.benchmark.environment import User, command, find_user, prepare_environment, working_folder
+from bai_agent.benchmark.state import State, state
+from bai_agent.errors import BaiError
+from bai_agent.job import Job
+from bai_agent.rundir import RunDir
+
+OOM_SCORE_ADJ = 500
+"""How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
+
+_LAUNCH_LIMIT = 60.0
+"""Seconds for the shim to say that the benchmark runs; its fsyncs on a slow disk are in them."""
+
+
+class LaunchError(BaiError):
+    """The benchmark's shim could not be started; the benchmark did not run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """All that the shim needs to know, resolved."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    grace: timedelta
+    """For processes that the benchmark leaves behind, and for a shutdown; at most 5 s of it are used."""
+    user: User | None = None
+    oom_score_adj: int = OOM_SCORE_ADJ
+    py_spy: Path | None = None
+
+
+def order(
+    job: Job,
+    rundir: RunDir,
+    *,
+    argv: tuple[str, ...],
+    scripts: Path | None,
+    secrets: Mapping[str, str],
+    base: Mapping[str, str] = os.environ,
+) -> Order:
+    """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
+
+    `argv` is the strategy's, not yet expanded; `secrets` are resolved ones; `base` is the environment that is passed on
+    where the job says so. Raises SetupError.
+    """
+    user = find_user(job.benchmark.user)
+    env = prepare_environment(job, rundir, scripts=scripts, secrets=secrets, base=base, user=user)
+    rundir.work.mkdir(exist_ok=True)
+    if user is not None:
+        os.chown(rundir.work, user.uid, user.gid)
+    return Order(
+        argv=command(job, rundir, argv=argv, env=env),
+        env=env,
+        cwd=working_folder(job, rundir, scripts=scripts),
+        grace=job.limits.grace,
+        user=user,
+        py_spy=find_py_spy(),
+    )
+
+
+def launch(order: Order, rundir: RunDir) -> State:
+    """Start the benchmark, unless it was started before; return the state afterwards.
+
+    Raises LaunchError where it did not come to run and may be launched again.
+    """
+    if (now := state(rundir)) is not State.NOT_STARTED:
+        return now
+    create_output(rundir)
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-X", "utf8", shim.__file__, str(rundir.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        start_new_session=True,
+    )
+    _reap_in_the_end(child)
+    try:
+        said = _hand_over(child, _order_bytes(order, rundir))
+    except TimeoutError:
+        child.kill()
+        child.wait()
+        said = f"it did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {rundir.path} hanging?"
+    now = state(rundir)
+    if now is State.NOT_STARTED:
+        raise LaunchError(
+            f"{rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
+        )
+    return now
+
+
+def create_output(rundir: RunDir) -> None:
+    """Make the empty output.log, and its second name, under which a reader of the job store looks for it."""
+    rundir.output.touch()
+    rundir.log_chunks.mkdir(exist_ok=True)
+    name = rundir.log_chunks / f"{0:020d}"
+    if not name.exists():
+        name.hardlink_to(rundir.output)
+
+
+def find_py_spy() -> Path | None:
+    """Return the py-spy that came with the agent, else the one on PATH."""
+    beside = Path(sys.executable).parent / "py-spy"
+    if beside.exists():
+        return beside
+    found = shutil.which("py-spy")
+    return Path(found) if found else None
+
+
+def _reap_in_the_end(child: subprocess.Popen[bytes]) -> None:
+    """Leave no zombie: the shim is our child, though we never need its exit code."""
+    threading.Thread(target=child.wait, name="shim", daemon=True).start()
+
+
+def _order_bytes(order: Order, rundir: RunDir) -> bytes:
+    value = {
+        "argv": list(order.argv),
+        "env": dict(order.env),
+        "cwd": str(order.cwd),
+        "user": order.user
+        and {
+            "name": order.user.name,
+            "uid": order.user.uid,
+            "gid": order.user.gid,
+            "groups": list(order.user.groups),
+        },
+        "grace_seconds": order.grace.total_seconds(),
+        "oom_score_adj": order.oom_score_adj,
+        "py_spy": order.py_spy and str(order.py_spy),
+        "files": {
+            "lock": str(rundir.shim_lock),
+            "started": str(rundir.started),
+            "stop": str(rundir.stop),
+            "exit": str(rundir.exit),
+            "output": str(rundir.output),
+            "fifo": str(rundir.fifo),
+            "emit": str(rundir.emit),
+        },
+    }
+    return json.dumps(value).encode()
+
+
+def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
+    """Write the order; return what the shim said until it closed its stderr: the benchmark runs, or the shim ended.
+
+    Raises TimeoutError.
+    """
+    assert child.stdin is not None
+    assert child.stderr is not None
+    try:
+        with child.stdin:
+            child.stdin.write(order)
+    except BrokenPipeError:
+        pass  # it died; its state says the rest
+    end = time.monotonic() + _LAUNCH_LIMIT
+    said = b""
+    with child.stderr:
+        while True:
+            readable, _, _ = select.select([child.stderr], [], [], max(0.0, end - time.monotonic()))
+            if not readable:
+                raise TimeoutError
+            part = os.read(child.stderr.fileno(), 65536)
+            if not part:
+                return said.decode(errors="replace").strip()
+            said += part

@@ -1,0 +1,70 @@
+"""What the files of a run directory say about its benchmark."""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import Enum
+from typing import Any
+
+from bai_agent.rundir import RunDir, boot_id, is_locked, read_json
+
+_TICK = 0.01
+
+
+class State(Enum):
+    """Where a benchmark stands. There is no other way on than down this list."""
+
+    NOT_STARTED = "not_started"
+    RUNNING = "running"
+    """Its shim lives: adopt it."""
+    EXITED = "exited"
+    """exit.json is there."""
+    LOST = "lost"
+    """It was started and nobody saw its end: the machine rebooted, or the shim was killed. Never to be started again."""
+
+
+def state(rundir: RunDir) -> State:
+    """Return where the benchmark of `rundir` stands."""
+    if read_json(rundir.exit) is not None:
+        return State.EXITED
+    if is_locked(rundir.shim_lock):
+        return State.RUNNING
+    if read_json(rundir.exit) is not None:  # it was written while we looked at the lock
+        return State.EXITED
+    return State.LOST if rundir.started.exists() else State.NOT_STARTED
+
+
+def wait_started(rundir: RunDir, *, timeout: float) -> dict[str, Any] | None:
+    """Return started.json as soon as it is there; None where nothing was started, at the latest after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while (started := read_json(rundir.started)) is None:
+        if state(rundir) is not State.RUNNING or time.monotonic() >= deadline:
+            return read_json(rundir.started)
+        time.sleep(_TICK)
+    return started
+
+
+def wait_exited(rundir: RunDir, *, timeout: float) -> State:
+    """Return the state as soon as it is not RUNNING, at the latest after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while (now := state(rundir)) is State.RUNNING and time.monotonic() < deadline:
+        time.sleep(_TICK)
+    return now
+
+
+def running_seconds(rundir: RunDir) -> float:
+    """Return how long ago the benchmark was started; 0 where it was not, in this boot."""
+    started = read_json(rundir.started)
+    if started is None or started["boot_id"] != boot_id():
+        return 0.0
+    begun = int(started["start"]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may be set meanwhile
+
+
+def read_exit(rundir: RunDir) -> dict[str, Any]:
+    """Return exit.json of a benchmark that has EXITED. Raises FileNotFoundError."""
+    ended = read_json(rundir.exit)
+    if ended is None:
+        raise FileNotFoundError(f"{rundir.exit} is not there: the benchmark has not ended")
+    return ended
