@@ -69,6 +69,8 @@ class Run:
     kafka: KafkaPusher | None = None
     phase: str = "prepare"
     reason: Reason | None = None
+    """Why the run ended before its benchmark did."""
+    outcome: Outcome = Outcome.AGENT_ERROR
 
     @property
     def scripts(self) -> Path | None:
@@ -97,13 +99,14 @@ def run(this: Run) -> Outcome:
         this.reason = Reason(Outcome.DISK_FULL, f"No space is left for the run directory {this.rundir.path}.")
     if this.rundir.started.exists():
         _do(this, "drain", _drain)
-    return _do(this, "end", write_result)
+    _do(this, "end", _end)
+    return this.outcome
 
 
-def _do(this: Run, phase: str, work: Callable[[Run], Any]) -> Any:
-    """Do a phase, timed and told, unless it has finished before (only `end` has a result to give again)."""
-    if phase != "end" and phase in this.events.finished_phases():
-        return None
+def _do(this: Run, phase: str, work: Callable[[Run], None]) -> None:
+    """Do a phase, timed and told, unless it has finished before."""
+    if phase in this.events.finished_phases() and phase != "end":
+        return
     this.phase = phase
     begun = time.monotonic()
     for event in this.events.seen:
@@ -112,9 +115,8 @@ def _do(this: Run, phase: str, work: Callable[[Run], Any]) -> Any:
             break
     else:
         this.events.add("phase", phase=phase, state="started")
-    result = work(this)
+    work(this)
     this.events.add("phase", phase=phase, state="finished", seconds=round(time.monotonic() - begun, 3))
-    return result
 
 
 def _prepare(this: Run) -> None:
@@ -202,14 +204,17 @@ def _run_benchmark(this: Run) -> None:
 
 
 def _launch(this: Run) -> None:
-    order = process.order(
-        this.job,
-        this.rundir,
-        argv=strategy_of(this.job).argv(),
-        scripts=this.scripts,
-        secrets=_secrets(this),
-    )
-    process.launch(order, this.rundir)
+    try:
+        order = process.order(
+            this.job,
+            this.rundir,
+            argv=strategy_of(this.job).argv(),
+            scripts=this.scripts,
+            secrets=_secrets(this),
+        )
+        process.launch(order, this.rundir)
+    except (SecretError, process.SetupError, process.LaunchError) as error:
+        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
     started = process.wait_started(this.rundir, timeout=30)
     if started is not None:
         this.events.add("benchmark_started", pid=started["pid"], argv=order.argv)
@@ -278,6 +283,11 @@ def _drain(this: Run) -> None:
                 f"{delivery.undelivered} of {delivery.delivered + delivery.undelivered} metric messages did not reach "
                 f"Kafka{f': {delivery.error}' if delivery.error else ''}."
             )
+
+
+def _end(this: Run) -> None:
+    """Keep what is to be kept, and say how it all ended."""
+    this.outcome = write_result(this)
 
 
 def _secrets(this: Run) -> dict[str, str]:
