@@ -1,0 +1,233 @@
+"""Reading archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, told by content, not by name."""
+
+from __future__ import annotations
+
+import bz2
+import calendar
+import gzip
+import lzma
+import stat
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import IO, cast
+
+_LINK_LIMIT = 4096
+"""PATH_MAX: no symbolic link's target is longer."""
+_BLOCK = 512
+
+
+class ArchiveError(Exception):
+    """The file is no archive that we read, or it is damaged; the text is the end of a sentence."""
+
+
+class MemberKind(Enum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "symbolic link"
+    HARD_LINK = "hard link"
+    DEVICE = "device, FIFO or socket"
+
+
+class MemberContent:
+    """A member's content; a damaged one raises ArchiveError."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+
+    def read(self, size: int) -> bytes:
+        with _translated():
+            return self._content.read(size)
+
+    def __enter__(self) -> MemberContent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._content.close()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member; its content can be read until the next one is asked for."""
+
+    name: str
+    kind: MemberKind
+    size: int
+    mode: int
+    mtime: float | None
+    target: str
+    """Of a link: where it points to, as the archive says it."""
+    open: Callable[[], MemberContent]
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Iterator[Member]]:
+    """Open the archive `path` for one pass over its members. Raises ArchiveError, also from the iterator."""
+    with _translated(), path.open("rb") as file:
+        start = file.read(_BLOCK)
+        file.seek(0)
+        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            with zipfile.ZipFile(file) as archive:
+                yield _zip_members(archive)
+            return
+        with _decompressed(file, start) as content, tarfile.open(fileobj=content, mode="r|") as tar:
+            yield _tar_members(tar)
+
+
+def _decompressed(file: IO[bytes], start: bytes) -> IO[bytes]:
+    if start.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if start.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.BZ2File(file))
+    if start.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
+        return cast(IO[bytes], lzma.LZMAFile(file))
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(file)
+    return file
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return cast(IO[bytes], _Zstd(zstd.ZstdFile(file), zstd.ZstdError))
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ArchiveError(
+            "is a zstd archive, and this Python lacks the package zstandard; install it"
+        ) from error
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
+    return cast(IO[bytes], _Zstd(reader, zstandard.ZstdError))
+
+
+class _Zstd:
+    """A zstd stream, whose error is of another module in each Python and so becomes ours here."""
+
+    def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
+        self._stream = stream
+        self._error = error
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except self._error as error:
+            raise ArchiveError(f"is damaged: {error}") from error
+
+    def __enter__(self) -> _Zstd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
+def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
+    while True:
+        with _translated():
+            info = tar.next()
+        if info is None:
+            return
+        # tarfile keeps every member it has seen, a kilobyte each.
+        tar.members = []  # type: ignore[attr-defined]
+        yield Member(
+            name=info.name,
+            kind=_tar_kind(info),
+            size=info.size,
+            mode=info.mode,
+            mtime=max(0.0, float(info.mtime)),
+            target=info.linkname,
+            open=partial(_tar_content, tar, info),
+        )
+
+
+def _tar_kind(info: tarfile.TarInfo) -> MemberKind:
+    if info.isreg():
+        return MemberKind.FILE
+    if info.isdir():
+        return MemberKind.FOLDER
+    if info.issym():
+        return MemberKind.LINK
+    if info.islnk():
+        return MemberKind.HARD_LINK
+    return MemberKind.DEVICE
+
+
+def _zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        target = ""
+        if info.is_dir():
+            kind = MemberKind.FOLDER
+        elif stat.S_ISLNK(mode):
+            kind = MemberKind.LINK
+            with _translated():
+                if info.file_size > _LINK_LIMIT:
+                    raise ArchiveError(
+                        f'is damaged: the link "{info.filename}" has a target of {info.file_size:,} bytes'
+                    )
+                target = archive.read(info).decode("utf-8", "surrogateescape")
+        elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
+            kind = MemberKind.FILE
+        else:
+            kind = MemberKind.DEVICE
+        yield Member(
+            name=info.filename,
+            kind=kind,
+            size=info.file_size,
+            mode=stat.S_IMODE(mode) or 0o644,
+            mtime=_zip_time(info),
+            target=target,
+            open=partial(_zip_content, archive, info),
+        )
+
+
+def _tar_content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> MemberContent:
+    with _translated():
+        return MemberContent(cast(IO[bytes], tar.extractfile(info)))
+
+
+def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> MemberContent:
+    with _translated():
+        return MemberContent(archive.open(info))
+
+
+def _zip_time(info: zipfile.ZipInfo) -> float | None:
+    try:
+        return float(max(0, calendar.timegm((*info.date_time, 0, 0, 0))))
+    except (ValueError, OverflowError):
+        return None
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except tarfile.ReadError as error:
+        raise ArchiveError(
+            "is no archive that can be unpacked (tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip), or damaged"
+        ) from error
+    except (
+        tarfile.TarError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+    ) as error:
+        raise ArchiveError(f"is damaged: {error}") from error
+    except (
+        NotImplementedError,
+        RuntimeError,
+    ) as error:  # zipfile's words for unknown compressions and for passwords
+        raise ArchiveError(f"cannot be unpacked: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ArchiveError(f"is damaged: {error}") from error  # bz2 has no error of its own

@@ -1,0 +1,96 @@
+"""A file on its way: written under a temporary name, checked before it gets its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.errors import PullError
+from bai_agent.pull.journal import Begun, Journal
+from bai_agent.pull.origin import Sums
+from bai_agent.pull.progress import Watch
+from bai_agent.rundir import write_all
+
+CHUNK = 1 << 20
+"""Bytes that are read and written at a time."""
+
+
+@dataclass
+class Draft:
+    """An unfinished file."""
+
+    src: str
+    watch: Watch
+    journal: Journal
+    name: str
+    path: Path
+    descriptor: int
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def reserve(self, size: int) -> None:
+        """Give the file its final size, holes and all."""
+        if self.size != size:
+            os.ftruncate(self.descriptor, size)
+
+    def append(self, content: bytes | memoryview) -> None:
+        write_all(self.descriptor, content)
+
+    def write_at(self, content: bytes, offset: int) -> None:
+        """Write all of `content` at `offset`."""
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self.descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def part_arrived(self, number: int) -> None:
+        self.journal.part(self.name, number)
+
+    @property
+    def begun(self) -> Begun:
+        """What an earlier attempt has left, and what this one adds."""
+        return self.journal.record.begun[self.name]
+
+    def start_over(self, *, tag: str | None, size: int | None) -> None:
+        """Forget what has arrived: the content at the origin is another one now, or wrong."""
+        self.journal.begin(self.name, tag=tag, size=size, part_bytes=0)
+        os.ftruncate(self.descriptor, 0)
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+
+    def discard(self) -> None:
+        """Remove the unfinished file."""
+        self.start_over(tag=None, size=None)
+        self.path.unlink(missing_ok=True)
+
+    def verify(self, *, size: int | None, sums: Sums) -> None:
+        """Raise PullError unless the whole file has this size and these checksums; a wrong file is not kept."""
+        if size is not None and self.size != size:
+            found = self.size
+            self.discard()
+            raise PullError(f"{self.src}: has {found:,} bytes instead of the {size:,} that were expected")
+        check_sums(self.descriptor, sums, src=self.src, watch=self.watch, on_mismatch=self.discard)
+
+
+def check_sums(
+    descriptor: int, sums: Sums, *, src: str, watch: Watch, on_mismatch: Callable[[], None]
+) -> None:
+    """Raise PullError unless the file's content has these checksums. It was just written: this reads the page cache."""
+    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in sums.wanted}
+    offset = 0
+    while hashes and (chunk := os.pread(descriptor, CHUNK, offset)):
+        watch.check()
+        for running in hashes.values():
+            running.update(chunk)
+        offset += len(chunk)
+    for name, running in hashes.items():
+        if running.hexdigest() != getattr(sums, name):
+            on_mismatch()
+            raise PullError(
+                f"{src}: its {name} is {running.hexdigest()}, but {getattr(sums, name)} was expected; "
+                f"the source has changed, or {name} is wrong in the descriptor"
+            )

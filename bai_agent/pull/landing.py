@@ -1,0 +1,234 @@
+"""Where a source lands: nothing of the user's is replaced, and what we put is on record before it is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bai_agent.errors import PullError
+from bai_agent.pull.draft import Draft
+from bai_agent.pull.journal import PREFIX, Journal, Put, boot_id
+from bai_agent.pull.origin import Remote, Sums
+from bai_agent.pull.problems import NoSpaceError
+from bai_agent.pull.progress import Tally, Watch
+
+
+class Landing:
+    """The place where a source lands. Whatever stands there already and is not ours is an error."""
+
+    def __init__(
+        self, *, root: Path, journal: Journal, src: str, mode: int | None, watch: Watch, tally: Tally
+    ) -> None:
+        self.root = root
+        self.src = src
+        self.watch = watch
+        self.tally = tally
+        self._journal = journal
+        self._mode = mode
+        self._folders: set[Path] = {root}
+        self._placed: set[str] = set()
+
+    def holds(self, remote: Remote) -> bool:
+        """Return whether `remote` is in place already, unchanged on both sides; if so, it counts as placed."""
+        put = self._journal.record.puts.get(remote.name)
+        if (
+            put is None
+            or put.src != self.src
+            or remote.tag is None
+            or put.tag != remote.tag
+            or (put.link is None and remote.size is not None and put.size != remote.size)
+            or not put.matches(self.root / remote.name)
+        ):
+            return False
+        if self._mode is not None and put.link is None:
+            (self.root / remote.name).chmod(self._mode)
+        self._placed.add(remote.name)
+        return True
+
+    def require_free(self, name: str) -> None:
+        """Raise PullError where something that is not ours stands at `name`."""
+        path = self.root / name
+        if os.path.lexists(path) and self._journal.record.owner(self.root, name) is None:
+            raise PullError(
+                f"{self.src}: {path} exists and is not (or no longer) what was pulled there; "
+                "it is left alone: move it away or choose another path"
+            )
+
+    def require_space(self, size: int) -> None:
+        """Raise NoSpaceError where the file system has less than `size` bytes left."""
+        free = free_bytes(self.root)
+        if size > free:
+            raise NoSpaceError(
+                f"{self.src}: needs {size:,} bytes more, but the file system of {self.root} has {free:,} free; "
+                "free space there or choose another path"
+            )
+
+    def make_folder(self, name: str) -> Path:
+        """Return the folder `name`, made with all above it; never through a symbolic link below the root."""
+        path = self.root / name
+        if path in self._folders:
+            return path
+        if path != self.root:
+            self.make_folder(str(Path(name).parent))
+        try:
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                self._make_way(name)
+                path.mkdir(mode=0o755)
+        except FileNotFoundError:
+            path.mkdir(mode=0o755)
+        self._folders.add(path)
+        return path
+
+    def temporary(self, name: str) -> Path:
+        """Return the name under which `name` is written until it is complete; the same after a restart."""
+        digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        return self.root / f"{PREFIX}.{digest}.part"
+
+    @contextmanager
+    def draft(self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0) -> Iterator[Draft]:
+        """Open the unfinished file for `name`; it keeps what an earlier attempt at the same content has written.
+
+        `part_bytes` is 0 where it grows from the start, else the size of the parts that may arrive in any order.
+        A tag of None says that the content cannot be recognised again: it begins anew.
+        """
+        self.require_free(name)
+        begun = self._journal.record.begun.get(name)
+        path = self.temporary(name)
+        resumes = (
+            begun is not None
+            and tag is not None
+            and (begun.tag, begun.size, begun.part_bytes, begun.boot_id) == (tag, size, part_bytes, boot_id())
+            and path.is_file()
+        )
+        if not resumes:
+            # Said before the file is emptied: a kill in between must not leave parts on record that are gone.
+            self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if resumes else os.O_TRUNC)
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            yield Draft(self.src, self.watch, self._journal, name, path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def small(self, name: str) -> Iterator[Draft]:
+        """Open a file for `name` that is written at one go and not worth resuming."""
+        self.require_free(name)
+        path = self.temporary(name)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_TRUNC, 0o666)
+        try:
+            yield Draft(self.src, self.watch, self._journal, name, path, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def place(
+        self,
+        draft: Draft,
+        *,
+        tag: str | None = None,
+        sums: Sums | None = None,
+        mode: int | None = None,
+        mtime: float | None = None,
+    ) -> None:
+        """Move a complete draft to its name. Permissions: the source's own `mode`, else `mode`, else the umask's."""
+        wanted = self._mode if self._mode is not None else mode
+        if wanted is not None:
+            os.fchmod(draft.descriptor, wanted)
+        if mtime is not None:
+            os.utime(draft.descriptor, (mtime, mtime))
+        status = os.fstat(draft.descriptor)
+        self._put(
+            draft.name,
+            draft.path,
+            Put(
+                src=self.src,
+                size=status.st_size,
+                mtime_ns=status.st_mtime_ns,
+                tag=tag,
+                md5=sums.md5 if sums else None,
+                sha256=sums.sha256 if sums else None,
+            ),
+        )
+
+    def place_link(self, name: str, target: str, *, tag: str | None = None) -> None:
+        """Put a symbolic link in place."""
+        self.require_free(name)
+        temporary = self.temporary(name)
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        self._put(name, temporary, Put(src=self.src, size=0, mtime_ns=0, link=target, tag=tag))
+
+    def place_hard_link(self, name: str, existing: str) -> None:
+        """Give the file `existing`, which this source placed, a second name."""
+        self.require_free(name)
+        put = self._journal.record.puts[existing]
+        temporary = self.temporary(name)
+        temporary.unlink(missing_ok=True)
+        temporary.hardlink_to(self.root / existing)
+        self._put(name, temporary, put)
+        # A rename between two names of one file does nothing, and the temporary one would stay.
+        temporary.unlink(missing_ok=True)
+
+    def unfinished_bytes(self, name: str) -> int:
+        """Return the bytes that an earlier attempt at `name` occupies."""
+        try:
+            return self.temporary(name).stat().st_blocks * 512
+        except FileNotFoundError:
+            return 0
+
+    def adopt(self) -> None:
+        """Count all that this source has put here as placed by this attempt."""
+        self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
+
+    def forget(self, remote: Remote) -> None:
+        """Take out of account what turned out to be no object."""
+        if self.tally.total_objects is not None:
+            self.tally.total_objects -= 1
+        if remote.size and self.tally.total_bytes is not None:
+            self.tally.total_bytes -= remote.size
+
+    def placed(self, name: str) -> bool:
+        """Return whether this attempt has put a file or link at `name`."""
+        return name in self._placed
+
+    def remove_stale(self) -> None:
+        """Remove what this source put here earlier and does not hold any more, unless somebody changed it since."""
+        record = self._journal.record
+        for name, put in list(record.puts.items()):
+            if put.src == self.src and name not in self._placed:
+                if put.matches(self.root / name):
+                    (self.root / name).unlink()
+                self._journal.gone(name)
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many files this source has in place, and their bytes."""
+        puts = [self._journal.record.puts[name] for name in self._placed]
+        return len(puts), sum(put.size for put in puts)
+
+    def _put(self, name: str, temporary: Path, put: Put) -> None:
+        self.make_folder(str(Path(name).parent))
+        path = self.root / name
+        if path.is_dir() and not path.is_symlink():
+            raise PullError(f"{self.src}: {path} is a folder, and a file shall land there; move it away")
+        self._journal.put(name, put)
+        temporary.rename(path)
+        self._placed.add(name)
+
+    def _make_way(self, name: str) -> None:
+        put = self._journal.record.owner(self.root, name)
+        if put is None or put.src != self.src or name in self._placed:
+            raise PullError(f"{self.src}: {self.root / name} is in the way of a folder; move it away")
+        (self.root / name).unlink()
+        self._journal.gone(name)
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes that are free for us in the file system of `path`, or of the folder that it will be made in."""
+    while not path.exists():
+        path = path.parent
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

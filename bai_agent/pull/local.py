@@ -1,0 +1,133 @@
+"""file:///absolute/path: a file or a folder of this machine, copied (as a clone where the file system can)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source
+from bai_agent.pull.draft import CHUNK, Draft
+from bai_agent.pull.landing import Landing
+from bai_agent.pull.origin import Listing, Remote
+from bai_agent.pull.problems import shown
+from bai_agent.pull.progress import Watch
+from bai_agent.rundir import write_all
+
+_PIECE = 64 << 20
+_NO_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
+
+
+class LocalOrigin:
+    """A file or folder."""
+
+    def __init__(self, source: Source, watch: Watch) -> None:
+        parts = urlsplit(source.src)
+        self._src = shown(source.src)
+        self._watch = watch
+        # "?" and "#" are plain characters of a path; in a file: address only "%" has a meaning.
+        text = source.src[len("file://") :]
+        if parts.netloc not in ("", "localhost") or not text.removeprefix("localhost").startswith("/"):
+            raise PullError(f"{self._src}: must be absolute: file:///folder/file")
+        self._path = Path(unquote(text.removeprefix("localhost")))
+        self._folder = source.directory or source.src.endswith("/")
+
+    def survey(self) -> Listing:
+        """Return the file, or all in the folder. Raises PullError."""
+        try:
+            if self._path.is_dir():
+                return Listing(tuple(self._walk(self._path)), folder=True)
+            if self._folder and self._path.exists():
+                raise PullError(
+                    f"{self._src}: is a file; leave the slash at the end (or directory = true) away"
+                )
+            return Listing((self._remote(self._path, self._path.name, self._path.stat()),), folder=False)
+        except FileNotFoundError as error:
+            raise PullError(f"{self._src}: there is no such file on this machine") from error
+        except OSError as error:
+            raise PullError(f"{self._src}: {error.filename} cannot be read: {error.strerror}") from error
+
+    def fetch(
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
+    ) -> None:
+        """Copy all `remotes`; each complete draft goes to `keep`. Raises PullError."""
+        for remote in remotes:
+            self._watch.check()
+            if remote.link is not None:
+                landing.place_link(remote.name, remote.link, tag=remote.tag)
+                continue
+            try:
+                origin = os.open(remote.key, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise PullError(f"{self._src}: {remote.key} cannot be read: {error.strerror}") from error
+            try:
+                with landing.small(remote.name) as draft:
+                    self._copy(origin, draft, landing)
+                    if self._remote(Path(remote.key), remote.name, os.fstat(origin)) != remote:
+                        raise PullError(
+                            f"{self._src}: {remote.key} was changed while it was copied; run again"
+                        )
+                    keep(draft, remote)
+            finally:
+                os.close(origin)
+
+    def _copy(self, origin: int, draft: Draft, landing: Landing) -> None:
+        clone = True
+        while True:
+            self._watch.check()
+            count = 0
+            if clone:
+                try:
+                    count = os.copy_file_range(origin, draft.descriptor, _PIECE)
+                except OSError as error:
+                    if error.errno not in _NO_CLONE:
+                        raise
+            if count == 0:
+                # Nothing copied is the end, but also what some special file systems say instead of an error.
+                clone = False
+                piece = os.read(origin, CHUNK)
+                if not piece:
+                    return
+                write_all(draft.descriptor, piece)
+                count = len(piece)
+            landing.tally.bytes += count
+
+    def _walk(self, folder: Path) -> Iterator[Remote]:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            self._watch.check()
+            path = Path(entry.path)
+            name = str(path.relative_to(self._path))
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                target = str(path.readlink())
+                if not Path(target).is_absolute() and path.resolve().is_relative_to(self._path.resolve()):
+                    yield Remote(name=name, key=entry.path, size=0, tag=f"link:{target}", link=target)
+                    continue
+                status = path.stat()  # a link that leads out of the folder: what it points to is copied
+                if not stat.S_ISREG(status.st_mode):
+                    raise PullError(
+                        f"{self._src}: {name} is a link to {target}, outside the folder and no file; remove it"
+                    )
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._walk(path)
+            elif stat.S_ISREG(status.st_mode):
+                yield self._remote(path, name, status)
+            else:
+                raise PullError(
+                    f"{self._src}: {name} is neither file, folder nor link and cannot be copied; remove it"
+                )
+
+    def _remote(self, path: Path, name: str, status: os.stat_result) -> Remote:
+        if not stat.S_ISREG(status.st_mode):
+            raise PullError(f"{self._src}: is neither a file nor a folder")
+        return Remote(
+            name=name,
+            key=str(path),
+            size=status.st_size,
+            tag=f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}",
+            mode=stat.S_IMODE(status.st_mode) & 0o755,
+        )

@@ -1,0 +1,194 @@
+"""s3://bucket/key and s3://bucket/folder/: large objects in parallel ranges, many small ones side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source
+from bai_agent.pull.draft import CHUNK, Draft
+from bai_agent.pull.landing import Landing
+from bai_agent.pull.origin import Listing, Remote
+from bai_agent.pull.problems import shown
+from bai_agent.pull.progress import EndedError, Watch
+from bai_agent.pull.s3_client import DENIED_OR_MISSING, connect, s3_problem
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+T = TypeVar("T")
+
+PART = 16 << 20
+"""Objects above this size arrive in parts of it. A kill loses at most the parts under way."""
+RANGES = 16
+"""Parts at a time. Each is written as it comes, in pieces of 1 MiB: memory stays near 32 MiB."""
+OBJECTS = 64
+"""Small objects at a time."""
+
+
+class S3Origin:
+    """A key or a prefix in a bucket."""
+
+    def __init__(self, source: Source, watch: Watch, *, part_bytes: int = PART) -> None:
+        bucket, _, key = source.src[len("s3://") :].partition("/")
+        self._src = shown(source.src)
+        if not bucket:
+            raise PullError(f"{self._src}: names no bucket; write s3://bucket/key")
+        if key and any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")):
+            raise PullError(
+                f'{self._src}: the key has an empty, "." or ".." part and can be no file; rename it'
+            )
+        self._source = source
+        self._key = key
+        self._watch = watch
+        self._part_bytes = part_bytes
+        self._store: S3Store = connect(
+            bucket, src=self._src, region=source.region, anonymous=source.anonymous
+        )
+
+    def survey(self) -> Listing:
+        """Return the object, or all below the prefix. Raises PullError."""
+        return self._run(self._survey())
+
+    def fetch(
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
+    ) -> None:
+        """Fetch all `remotes`; each complete draft goes to `keep`. Raises PullError."""
+        self._run(self._fetch(remotes, landing, keep))
+
+    def _run(self, work: Awaitable[T]) -> T:
+        return asyncio.run(_until_ended(work, self._watch))
+
+    async def _survey(self) -> Listing:
+        import obstore
+
+        if self._source.directory or self._key.endswith("/") or not self._key:
+            return Listing(await self._list(), folder=True)
+        try:
+            meta = await obstore.head_async(self._store, self._key)
+        except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
+            denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
+            if not denied and not isinstance(error, FileNotFoundError):
+                raise s3_problem(self._src, error) from error
+            # An answer to HEAD has no body that would tell why; that to a listing does.
+            below = await self._list(missing=DENIED_OR_MISSING if denied else None)
+            if below:
+                return Listing(below, folder=True)
+            raise s3_problem(self._src, error) from error
+        name = self._key.rpartition("/")[2]
+        return Listing(
+            (Remote(name=name, key=self._key, size=meta["size"], tag=meta["e_tag"]),), folder=False
+        )
+
+    async def _list(self, *, missing: str | None = None) -> tuple[Remote, ...]:
+        import obstore
+
+        prefix = self._key.strip("/")
+        remotes = []
+        try:
+            async for metas in obstore.list(self._store, prefix or None, chunk_size=1000):
+                for meta in metas:
+                    path = meta["path"]
+                    name = path[len(prefix) :].lstrip("/")
+                    if name:  # else it is the marker of the folder itself
+                        remotes.append(Remote(name=name, key=path, size=meta["size"], tag=meta["e_tag"]))
+        except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
+            raise s3_problem(self._src, error, missing=missing) from error
+        return tuple(remotes)
+
+    async def _fetch(
+        self, remotes: Sequence[Remote], landing: Landing, keep: Callable[[Draft, Remote], None]
+    ) -> None:
+        small = iter([remote for remote in remotes if (remote.size or 0) <= self._part_bytes])
+        await _side_by_side(OBJECTS, lambda: self._small_objects(small, landing, keep))
+        for large in (remote for remote in remotes if (remote.size or 0) > self._part_bytes):
+            await self._large_object(large, landing, keep)
+
+    async def _small_objects(
+        self, remotes: Iterator[Remote], landing: Landing, keep: Callable[[Draft, Remote], None]
+    ) -> None:
+        import obstore
+
+        for remote in remotes:
+            try:
+                answer = await obstore.get_async(self._store, remote.key, options={"if_match": remote.tag})
+                content = await answer.bytes_async()
+            except FileNotFoundError as error:
+                if remote.size == 0:
+                    # A listing cannot tell the marker "a/" of a folder from an empty object "a"; this can.
+                    landing.forget(remote)
+                    continue
+                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+            except (ValueError, obstore.exceptions.BaseError) as error:
+                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+            with landing.small(remote.name) as draft:
+                draft.append(memoryview(content))
+                landing.tally.bytes += len(content)
+                keep(draft, remote)
+
+    async def _large_object(
+        self, remote: Remote, landing: Landing, keep: Callable[[Draft, Remote], None]
+    ) -> None:
+        if remote.size is None:
+            raise PullError(f"{self._src}: S3 tells no size of {remote.key}")
+        with landing.draft(
+            remote.name, tag=remote.tag, size=remote.size, part_bytes=self._part_bytes
+        ) as draft:
+            draft.reserve(remote.size)
+            count = -(-remote.size // self._part_bytes)
+            arrived = draft.begun.parts
+            landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
+            missing = iter([number for number in range(count) if number not in arrived])
+            await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing))
+            await asyncio.to_thread(keep, draft, remote)
+
+    async def _parts(self, numbers: Iterator[int], remote: Remote, draft: Draft, landing: Landing) -> None:
+        import obstore
+
+        for number in numbers:
+            start = offset = number * self._part_bytes
+            end = start + self._length(remote.size or 0, number)
+            try:
+                answer = await obstore.get_async(
+                    self._store, remote.key, options={"range": (start, end), "if_match": remote.tag}
+                )
+                async for chunk in answer.stream(min_chunk_size=CHUNK):
+                    draft.write_at(chunk, offset)
+                    offset += len(chunk)
+                    landing.tally.bytes += len(chunk)
+            except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
+                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+            if offset != end:
+                raise PullError(
+                    f"{self._src}: S3 sent {offset - start:,} of {end - start:,} bytes of {remote.key}"
+                )
+            draft.part_arrived(number)
+
+    def _length(self, size: int, number: int) -> int:
+        return min(self._part_bytes, size - number * self._part_bytes)
+
+
+async def _until_ended(work: Awaitable[T], watch: Watch) -> T:
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.wait([task], timeout=0.1)
+        if watch.ended and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            raise EndedError
+    return task.result()
+
+
+async def _side_by_side(count: int, worker: Callable[[], Awaitable[None]]) -> None:
+    """Run `count` workers to their end; the first error ends them all."""
+    tasks = [asyncio.ensure_future(worker()) for _ in range(count)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,168 @@
+"""Brings all sources of a job to their places: several at a time, each once."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source, SourceKind
+from bai_agent.pull.problems import PullStopped, shown
+from bai_agent.pull.progress import EndedError, Progress, Tally, Watch
+from bai_agent.pull.task import Pulled, Task, perform
+from bai_agent.rundir import read_json, write_json
+
+log = logging.getLogger(__name__)
+
+AT_A_TIME = 4
+_TICK = 0.1
+_REPORT_EVERY = 1.0
+_LAST_WAIT = 5.0
+"""Seconds that threads get to notice the end; one may be stuck in a name look-up, and then does nothing more."""
+
+
+def pull(
+    sources: Sequence[Source],
+    *,
+    folders: Mapping[SourceKind, Path],
+    manifest: Path,
+    deadline: float,
+    report: Callable[[Progress], None],
+    stopping: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Bring every source to its place: checked, unpacked where asked, and never over what is the user's own.
+
+    Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a time
+    of `clock`, in seconds. `report` (at most once a second for each source, and when it is done) and `stopping` are
+    called on this thread only.
+
+    Raises PullError for the first source that fails or when the deadline passes (what has arrived is kept for the next
+    attempt), NoSpaceError where there is no room, PullStopped once `stopping()` is true.
+    """
+    tasks = [_task(source, folders) for source in sources]
+    _refuse_conflicts(tasks)
+    before = (read_json(manifest) or {}).get("sources", {})
+    run = _Run(tasks, before if isinstance(before, dict) else {})
+    reported: dict[int, float] = {}
+    for thread in run.threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in run.threads):
+            run.news.wait(_TICK)
+            run.news.clear()
+            _save(manifest, run)
+            _report(run, reported, report, clock())
+            if run.failures:
+                break
+            if stopping():
+                raise PullStopped("the pull was stopped; what has arrived is kept")
+            if clock() >= deadline:
+                raise PullError(
+                    f"limits.pull_timeout passed before all had arrived; unfinished: {run.unfinished()}"
+                )
+    finally:
+        run.end()
+        _save(manifest, run)
+    _report(run, reported, report, clock())
+    if run.failures:
+        raise run.failures[0]
+
+
+class _Run:
+    """The threads that pull, and what they have brought so far."""
+
+    def __init__(self, tasks: Sequence[Task], before: Mapping[str, object]) -> None:
+        self.tasks = tasks
+        self.news = threading.Event()
+        self.failures: list[Exception] = []
+        self.pulled: dict[str, Pulled] = {}
+        self.saved = 0
+        self._before = before
+        self._watch = Watch()
+        self._groups: queue.SimpleQueue[list[Task]] = queue.SimpleQueue()
+        # What lands in one folder, and so has one lock, comes one after the other.
+        groups: dict[Path, list[Task]] = {}
+        for task in tasks:
+            groups.setdefault(task.group, []).append(task)
+        for group in groups.values():
+            self._groups.put(group)
+        self.threads = [
+            threading.Thread(target=self._work, name=f"pull-{number}", daemon=True)
+            for number in range(min(AT_A_TIME, len(groups)))
+        ]
+
+    def end(self) -> None:
+        """End all threads, within a bound."""
+        self._watch.end()
+        last = time.monotonic() + _LAST_WAIT
+        for thread in self.threads:
+            thread.join(max(0.0, last - time.monotonic()))
+            if thread.is_alive():
+                log.warning("%s is stuck in a system call and is left behind", thread.name)
+
+    def unfinished(self) -> str:
+        return ", ".join(shown(task.source.src) for task in self.tasks if not task.tally.done)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                try:
+                    group = self._groups.get_nowait()
+                except queue.Empty:
+                    return
+                for task in group:
+                    self.pulled[task.key] = perform(task, self._watch, before=self._before.get(task.key))
+                    self.news.set()
+        except EndedError:
+            return
+        except Exception as error:  # whatever it is: raised again on the caller's thread
+            self.failures.append(error)
+        finally:
+            self.news.set()
+
+
+def _task(source: Source, folders: Mapping[SourceKind, Path]) -> Task:
+    path = Path(source.path)
+    if "\0" in source.path or ".." in path.parts:
+        raise PullError(f'{shown(source.src)}: the path "{source.path}" has a ".." part; write it without')
+    target = folders[source.kind] / path
+    return Task(source=source, target=target, tally=Tally(src=shown(source.src), path=str(target)))
+
+
+def _refuse_conflicts(tasks: Sequence[Task]) -> None:
+    seen: dict[Path, Task] = {}
+    for task in tasks:
+        if not task.lands_as_file:
+            continue
+        other = seen.setdefault(task.target, task)
+        if other is not task:
+            raise PullError(
+                f"{task.tally.src} and {other.tally.src} would both land at {task.target}; give one of them another path"
+            )
+
+
+def _save(manifest: Path, run: _Run) -> None:
+    pulled = dict(run.pulled)
+    if len(pulled) > run.saved:
+        write_json(manifest, {"version": 1, "sources": {key: vars(facts) for key, facts in pulled.items()}})
+        run.saved = len(pulled)
+
+
+def _report(run: _Run, reported: dict[int, float], report: Callable[[Progress], None], now: float) -> None:
+    for index, task in enumerate(run.tasks):
+        progress = task.tally.snapshot()
+        last = reported.get(index)
+        if last == float("inf"):
+            continue
+        if progress.done:
+            reported[index] = float("inf")
+        elif progress.total_objects is None or (last is not None and now - last < _REPORT_EVERY):
+            continue
+        else:
+            reported[index] = now
+        report(progress)

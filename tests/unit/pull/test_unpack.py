@@ -1,0 +1,272 @@
+"""Archives are unpacked as they are, and what would harm is refused by name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from bai_agent.errors import PullError
+from bai_agent.pull.journal import folder_journal, open_journal
+from bai_agent.pull.landing import Landing
+from bai_agent.pull.progress import EndedError, Tally, Watch
+from bai_agent.pull.unpack import unpack
+
+Add = Callable[[tarfile.TarFile], None]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "inside" / "root"
+
+
+@pytest.fixture
+def landing(root: Path) -> Iterator[Landing]:
+    watch = Watch()
+    with open_journal(folder_journal(root), watch) as journal:
+        yield Landing(
+            root=root,
+            journal=journal,
+            src="s3://b/k.tar",
+            mode=None,
+            watch=watch,
+            tally=Tally("s3://b/k.tar", str(root)),
+        )
+
+
+def file(name: str, content: bytes = b"content", **attributes: int) -> Add:
+    def add(tar: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        for key, value in attributes.items():
+            setattr(info, key, value)
+        tar.addfile(info, io.BytesIO(content))
+
+    return add
+
+
+def other(name: str, kind: bytes, target: str = "") -> Add:
+    def add(tar: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.type = kind
+        info.linkname = target
+        info.mode = 0o755
+        tar.addfile(info)
+
+    return add
+
+
+def symlink(name: str, target: str) -> Add:
+    return other(name, tarfile.SYMTYPE, target)
+
+
+def tar_bytes(*adds: Add) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for add in adds:
+            add(tar)
+    return buffer.getvalue()
+
+
+def archive(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "archive"
+    path.write_bytes(content)
+    return path
+
+
+def zip_bytes(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return buffer.getvalue()
+
+
+def nothing(content: bytes) -> bytes:
+    return content
+
+
+@pytest.mark.parametrize(
+    "compress",
+    [nothing, gzip.compress, bz2.compress, lzma.compress, zstandard.compress],
+    ids=lambda f: f.__module__,
+)
+def test_every_kind_of_tar_is_told_by_its_content(
+    tmp_path: Path, landing: Landing, root: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    content = tar_bytes(
+        file("a/b.txt", b"1"), file(".hidden", b"2"), other("empty", tarfile.DIRTYPE), file("ü ,:#", b"3")
+    )
+    unpack(archive(tmp_path, compress(content)), landing)
+    assert (root / "a/b.txt").read_bytes() == b"1"
+    assert (root / ".hidden").read_bytes() == b"2"
+    assert (root / "empty").is_dir()
+    assert (root / "ü ,:#").read_bytes() == b"3"
+
+
+def test_a_zstd_archive_of_several_frames_is_read_to_its_end(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
+    content = tar_bytes(file("a", b"x" * 50_000), file("z", b"end"))
+    frames = zstandard.compress(content[:20_000]) + zstandard.compress(content[20_000:])
+    unpack(archive(tmp_path, frames), landing)
+    assert (root / "z").read_bytes() == b"end"
+
+
+def test_a_zip_with_dotfiles_folders_links_and_permissions(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        target.writestr(".dot", b"1")
+        target.writestr("folder/", b"")
+        for name, mode, content in [
+            ("run.sh", stat.S_IFREG | 0o4777, b"#!/bin/sh"),
+            ("link", stat.S_IFLNK | 0o777, b"run.sh"),
+        ]:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            info.create_system = 3
+            target.writestr(info, content)
+    unpack(archive(tmp_path, buffer.getvalue()), landing)
+    assert (root / ".dot").read_bytes() == b"1"
+    assert (root / "folder").is_dir()
+    assert stat.S_IMODE((root / "run.sh").stat().st_mode) == 0o755
+    assert os.readlink(root / "link") == "run.sh"  # noqa: PTH115 - the text is what counts
+
+
+@pytest.mark.parametrize(
+    ("adds", "culprit"),
+    [
+        ([file("../out")], "../out"),
+        ([file("a/../../out")], "a/../../out"),
+        ([file("/tmp/bai-absolute")], "/tmp/bai-absolute"),
+        ([symlink("l", "/etc")], "l"),
+        ([symlink("l", "..")], "l"),
+        ([symlink("l", ".."), file("l/out")], "l"),
+        ([symlink("a", "."), symlink("a/b", ".."), file("b/out")], "a/b"),
+        ([symlink("d/e/up", "../.."), symlink("out", "d/e/up/..")], "out"),
+        ([other("h", tarfile.LNKTYPE, "/etc/passwd")], "h"),
+        ([other("h", tarfile.LNKTYPE, "../out")], "h"),
+        ([other("h", tarfile.LNKTYPE, "not/there")], "h"),
+        ([other("dev", tarfile.CHRTYPE)], "dev"),
+        ([other("disk", tarfile.BLKTYPE)], "disk"),
+        ([other("pipe", tarfile.FIFOTYPE)], "pipe"),
+        ([file(".")], "."),
+    ],
+)
+def test_members_that_would_leave_the_folder_are_refused_by_name(
+    tmp_path: Path, landing: Landing, root: Path, adds: list[Add], culprit: str
+) -> None:
+    with pytest.raises(PullError, match="refused") as refusal:
+        unpack(archive(tmp_path, tar_bytes(*adds)), landing)
+    assert f'"{culprit}"' in str(refusal.value)
+    assert "s3://b/k.tar" in str(refusal.value)
+    assert sorted(entry.name for entry in root.parent.iterdir()) == ["root"]
+    assert not any(entry.is_symlink() for entry in root.rglob("*"))
+
+
+def test_a_zip_member_that_would_leave_the_folder_is_refused(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
+    with pytest.raises(PullError, match=r"\.\./out"):
+        unpack(archive(tmp_path, zip_bytes(**{"../out": b"x"})), landing)
+    assert not (root.parent / "out").exists()
+
+
+def test_links_inside_are_kept_and_members_go_through_them(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
+    content = tar_bytes(
+        symlink("lib", "usr/lib"),
+        symlink("lib64", "lib"),
+        file("lib64/x.so", b"so"),
+        other("hard", tarfile.LNKTYPE, "lib/x.so"),
+    )
+    unpack(archive(tmp_path, content), landing)
+    assert (root / "usr/lib/x.so").read_bytes() == b"so"
+    assert not (root / "usr/lib/x.so").is_symlink()
+    assert (root / "lib64").is_symlink()
+    assert (root / "lib64/x.so").read_bytes() == b"so"
+    assert (root / "hard").samefile(root / "usr/lib/x.so")
+
+
+def test_the_later_of_two_members_of_one_name_wins(tmp_path: Path, landing: Landing, root: Path) -> None:
+    content = tar_bytes(symlink("a", "b"), file("b", b"old"), file("a", b"plain"), file("b", b"new"))
+    unpack(archive(tmp_path, content), landing)
+    assert not (root / "a").is_symlink()
+    assert (root / "a").read_bytes() == b"plain"
+    assert (root / "b").read_bytes() == b"new"
+
+
+def test_nothing_is_written_through_a_link_of_the_user(tmp_path: Path, landing: Landing, root: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "sub").symlink_to(outside)
+    with pytest.raises(PullError, match="sub"):
+        unpack(archive(tmp_path, tar_bytes(file("sub/x"))), landing)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_users_file_is_left_alone_and_named(tmp_path: Path, landing: Landing, root: Path) -> None:
+    (root / "mine").write_text("mine")
+    with pytest.raises(PullError, match="mine"):
+        unpack(archive(tmp_path, tar_bytes(file("mine"))), landing)
+    assert (root / "mine").read_text() == "mine"
+
+
+def test_permissions_are_sane(tmp_path: Path, landing: Landing, root: Path) -> None:
+    content = tar_bytes(file("all", mode=0o7777), file("data", mode=0o666), file("none", mode=0))
+    unpack(archive(tmp_path, content), landing)
+    modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("all", "data", "none")}
+    assert modes == {"all": 0o755, "data": 0o644, "none": 0o600}
+
+
+def test_unpacking_twice_is_unpacking_once(tmp_path: Path, landing: Landing, root: Path) -> None:
+    path = archive(
+        tmp_path, tar_bytes(file("a/b"), symlink("l", "a"), file("l/c"), other("h", tarfile.LNKTYPE, "a/b"))
+    )
+    unpack(path, landing)
+    before = sorted(str(entry.relative_to(root)) for entry in root.rglob("*"))
+    unpack(path, landing)
+    assert sorted(str(entry.relative_to(root)) for entry in root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "compress", [nothing, gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
+)
+def test_a_truncated_archive_is_an_error(
+    tmp_path: Path, landing: Landing, compress: Callable[[bytes], bytes]
+) -> None:
+    whole = compress(tar_bytes(file("a", os.urandom(300_000))))
+    with pytest.raises(PullError, match="s3://b/k.tar"):
+        unpack(archive(tmp_path, whole[: len(whole) // 2]), landing)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"plain text\n" * 100, gzip.compress(b"no tar" * 1000), b"PK\x03\x04 broken"]
+)
+def test_what_is_no_archive_is_an_error(tmp_path: Path, landing: Landing, content: bytes) -> None:
+    with pytest.raises(PullError, match="archive|damaged"):
+        unpack(archive(tmp_path, content), landing)
+
+
+def test_a_name_that_is_no_utf8_survives(tmp_path: Path, landing: Landing, root: Path) -> None:
+    unpack(archive(tmp_path, tar_bytes(file("caf\udce9"))), landing)
+    assert os.listdir(os.fsencode(root)).count(b"caf\xe9") == 1
+
+
+def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
+    landing.watch.end()
+    with pytest.raises(EndedError):
+        unpack(archive(tmp_path, tar_bytes(file("a"))), landing)
