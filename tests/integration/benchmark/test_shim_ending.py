@@ -1,0 +1,236 @@
+"""How the shim ends a benchmark, and what it says about an end that was not its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+from shim_runs import Bench, until
+
+from bai_agent.benchmark import process
+from bai_agent.outcome import Outcome
+
+STUBBORN = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.environ.clear()
+        while True:
+            print("still here", flush=True)
+            time.sleep(0.01)
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+"""
+
+
+def test_sigterm_gives_the_time_to_clean_up(bench: Bench) -> None:
+    bench.launch("sh", "-c", 'trap "echo cleaning; sleep 0.3; echo cleaned; exit 5" TERM; echo ready; while :; do sleep 0.05; done')
+    bench.wait_for_output("ready")
+
+    bench.stop(Outcome.MAX_RUNTIME, grace=20)
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["code"], ended["signal"]) == ("max_runtime", 5, None)
+    assert "cleaned" in bench.output
+    assert process.classify(ended)[0] is Outcome.MAX_RUNTIME
+
+
+def test_whatever_ignores_sigterm_is_killed(bench: Bench) -> None:
+    bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
+    bench.wait_for_output("ready")
+
+    bench.stop(grace=0.2)
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["signal"]) == ("cancelled", signal.SIGKILL)
+    outcome, sentence = process.classify(ended)
+    assert outcome is Outcome.CANCELLED
+    assert "did not end on SIGTERM and was killed" in sentence
+
+
+@pytest.mark.parametrize("end", ["stopped", "by itself"])
+def test_a_stubborn_daemon_is_gone(bench: Bench, end: str) -> None:
+    bench.grace = timedelta(seconds=0.2)
+    bench.python(STUBBORN + ("time.sleep(60)" if end == "stopped" else ""))
+    bench.wait_for_output("ready")
+    bench.wait_for_output("still here")
+
+    if end == "stopped":
+        bench.stop(grace=0.2)
+
+    ended = bench.ended()
+    assert ended["left_behind"] == 1
+    assert ended["code"] == (None if end == "stopped" else 0)
+    # Nobody writes any more: its end was waited for.
+    size = bench.rundir.output.stat().st_size
+    assert not any(_has_open(pid, str(bench.rundir.output)) for pid in _pids())
+    assert bench.rundir.output.stat().st_size == size
+
+
+def test_children_in_the_group_keep_the_grace_when_their_shell_dies_first(bench: Bench) -> None:
+    child = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    bench.launch("sh", "-c", f'sh -c "{child}" & wait')
+    bench.wait_for_output("ready")
+
+    bench.stop(grace=20)
+
+    ended = bench.ended()
+    assert ended["signal"] == signal.SIGTERM
+    assert ended["left_behind"] == 0
+    assert "saved" in bench.output
+
+
+def test_leftovers_of_a_normal_end_get_sigterm_first(bench: Bench) -> None:
+    bench.launch("sh", "-c", "(trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done) & sleep 0.3; exit 4")
+
+    ended = bench.ended()
+
+    assert (ended["code"], ended["stop"]) == (4, None)
+    assert ended["left_behind"] >= 1
+    assert "bye" in bench.output
+
+
+def test_a_process_that_is_on_its_way_out_is_not_left_behind(bench: Bench) -> None:
+    bench.launch("sh", "-c", "(trap '' TERM; sleep 0.2; echo last) & exit 0")
+
+    ended = bench.ended()
+
+    assert ended["left_behind"] == 0
+    assert bench.output == "last\n"
+
+
+def test_a_stopped_process_group_is_ended_too(bench: Bench) -> None:
+    bench.launch("sh", "-c", 'trap "exit 6" TERM; echo ready; kill -STOP $$; sleep 60')
+    bench.wait_for_output("ready")
+
+    bench.stop(grace=20)
+
+    assert bench.ended()["code"] == 6
+
+
+def test_the_first_stop_stands(bench: Bench) -> None:
+    bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
+    bench.wait_for_output("ready")
+
+    assert bench.stop(Outcome.NO_OUTPUT, grace=0.3)
+    assert not bench.stop(Outcome.CANCELLED, grace=100)
+
+    assert bench.ended()["stop"] == "no_output"
+    assert [path.name for path in bench.rundir.path.iterdir() if "draft" in path.name] == []
+
+
+def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
+    bench.launch("sh", "-c", "(trap '' TERM; echo ready; sleep 3) & exit 0")
+    bench.wait_for_output("ready")
+    until(lambda: not os.path.exists(f"/proc/{bench.started['pid']}"), "the benchmark ends by itself")
+
+    bench.stop(grace=0)
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["code"]) == (None, 0)
+    assert process.classify(ended)[0] is Outcome.SUCCEEDED
+
+
+def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
+    bench.stop(Outcome.CANCELLED)
+
+    bench.launch("touch", bench.rundir.path / "ran")
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["code"], ended["signal"]) == ("cancelled", None, None)
+    assert not (bench.rundir.path / "ran").exists()
+    assert not bench.rundir.started.exists()
+    assert process.classify(ended)[0] is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_shim_ends_the_benchmark(bench: Bench, number: signal.Signals) -> None:
+    bench.launch("sh", "-c", 'trap "echo bye; exit 0" TERM; echo ready; while :; do sleep 0.05; done')
+    bench.wait_for_output("ready")
+
+    os.kill(bench.started["shim_pid"], number)
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["stop_signal"], ended["code"]) == (None, number, 0)
+    assert process.classify(ended)[0] is Outcome.INTERRUPTED
+    assert "bye" in bench.output
+
+
+def test_a_shutdown_shortens_a_long_grace(bench: Bench) -> None:
+    bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 600; sleep 600")
+    bench.wait_for_output("ready")
+    bench.stop(grace=600)
+
+    os.kill(bench.started["shim_pid"], signal.SIGTERM)
+
+    assert bench.ended()["signal"] == signal.SIGKILL
+
+
+def test_a_hangup_does_not_reach_the_shim(bench: Bench) -> None:
+    bench.launch("sh", "-c", "sleep 0.5; exit 9")
+
+    os.kill(bench.started["shim_pid"], signal.SIGHUP)
+
+    assert bench.ended()["code"] == 9
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [(signal.SIGKILL, Outcome.KILLED), (signal.SIGTERM, Outcome.KILLED), (signal.SIGSEGV, Outcome.FAILED)],
+)
+def test_a_signal_that_is_not_ours_is_told(bench: Bench, number: signal.Signals, outcome: Outcome) -> None:
+    bench.launch("sh", "-c", f"ulimit -c 0; kill -{number.value} $$")
+
+    ended = bench.ended()
+
+    assert (ended["signal"], ended["code"], ended["stop"], ended["oom"]) == (number, None, None, False)
+    assert process.classify(ended)[0] is outcome
+    assert number.name in process.classify(ended)[1]
+
+
+def test_python_stacks_are_in_the_log_before_the_end(bench: Bench) -> None:
+    bench.python(
+        "import time\n"
+        "def waits_for_ever():\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(600)\n"
+        "waits_for_ever()\n"
+    )
+    bench.wait_for_output("ready")
+
+    bench.stop(Outcome.NO_OUTPUT, stacks=True)
+
+    ended = bench.ended()
+    assert (ended["stop"], ended["signal"]) == ("no_output", signal.SIGTERM)
+    assert f"[bai] the Python stacks of process {bench.started['pid']}" in bench.output
+    assert "waits_for_ever" in bench.output
+
+
+def test_stacks_that_cannot_be_had_are_a_line_in_the_log(bench: Bench) -> None:
+    from dataclasses import replace
+
+    order = replace(bench.order("python3", "-c", "import time; print('ready', flush=True); time.sleep(600)"), py_spy=None)
+    process.launch(order, bench.rundir)
+    bench.wait_for_output("ready")
+
+    bench.stop(Outcome.NO_OUTPUT, stacks=True)
+
+    assert bench.ended()["stop"] == "no_output"
+    assert "[bai] no Python stacks: py-spy is not installed" in bench.output
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _has_open(pid: int, path: str) -> bool:
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{number}") == path for number in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False

@@ -1,0 +1,134 @@
+"""A command that cannot be run, told apart from one that failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from shim_runs import Bench
+
+from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import User
+from bai_agent.outcome import Outcome
+from bai_agent.rundir import RunDir
+
+Make = Callable[[Path], None]
+
+
+def _write(content: bytes, mode: int) -> Make:
+    def make(path: Path) -> None:
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "outcome", "says"),
+    [
+        (lambda path: None, errno.ENOENT, Outcome.NOT_FOUND, "does not exist"),
+        (_write(b"#!/no/such/interpreter\n", 0o755), errno.ENOENT, Outcome.NOT_EXECUTABLE, '"/no/such/interpreter"'),
+        (_write(b"#!/bin/sh\r\necho\r\n", 0o755), errno.ENOENT, Outcome.NOT_EXECUTABLE, "Windows line endings"),
+        (_write(b"#!/bin/sh\n", 0o644), errno.EACCES, Outcome.NOT_EXECUTABLE, "chmod \\+x"),
+        (_write(b"echo no first line\n", 0o755), errno.ENOEXEC, Outcome.NOT_EXECUTABLE, "needs a first line"),
+        (_write(b"\x7fELF\x02\x01\x01" + bytes(100), 0o755), errno.ENOEXEC, Outcome.NOT_EXECUTABLE, "built for this CPU"),
+        (lambda path: path.mkdir(), errno.EACCES, Outcome.NOT_EXECUTABLE, "is a folder"),
+    ],
+)
+def test_a_command_by_its_path(
+    bench: Bench, tmp_path: Path, make: Make, number: int, outcome: Outcome, says: str
+) -> None:
+    make(tmp_path / "command")
+
+    bench.launch(tmp_path / "command")
+
+    ended = bench.ended()
+    assert (ended["code"], ended["signal"], ended["exec_error"]["errno"]) == (None, None, number)
+    got, sentence = process.classify(ended)
+    assert got is outcome
+    assert str(tmp_path / "command") in sentence
+    assert re.search(says, sentence)
+    assert bench.output == ""
+
+
+def test_a_name_that_is_not_on_path(bench: Bench) -> None:
+    bench.launch("no-such-benchmark", env={"PATH": "/usr/bin:/nowhere"})
+
+    outcome, sentence = process.classify(bench.ended())
+
+    assert outcome is Outcome.NOT_FOUND
+    assert sentence == 'The benchmark\'s command "no-such-benchmark" was not found on PATH (/usr/bin:/nowhere).'
+
+
+def test_path_is_the_benchmarks_own_and_is_searched_to_its_end(bench: Bench, tmp_path: Path) -> None:
+    for name, mode in (("first", 0o644), ("second", 0o755)):
+        (tmp_path / name).mkdir()
+        _write(f"#!/bin/sh\necho {name}\n".encode(), mode)(tmp_path / name / "thing")
+
+    bench.launch("thing", env={"PATH": f"{tmp_path}/nowhere:{tmp_path}/first:{tmp_path}/second:/bin"})
+
+    assert bench.ended()["code"] == 0
+    assert bench.output == "second\n"
+
+
+def test_arguments_that_are_too_long(bench: Bench) -> None:
+    bench.launch("echo", "x" * 200_000)
+
+    ended = bench.ended()
+
+    assert ended["exec_error"]["errno"] == errno.E2BIG
+    assert process.classify(ended)[0] is Outcome.NOT_EXECUTABLE
+
+
+def test_a_folder_that_is_not_there(bench: Bench, tmp_path: Path) -> None:
+    bench.launch("true", cwd=tmp_path / "missing")
+
+    outcome, sentence = process.classify(bench.ended())
+
+    assert outcome is Outcome.NOT_EXECUTABLE
+    assert f"folder {tmp_path}/missing cannot be entered" in sentence
+
+
+@pytest.fixture
+def open_bench() -> Iterator[Bench]:
+    """A run directory that another user may enter, which pytest's own folders do not allow."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield Bench(RunDir(folder))
+    shutil.rmtree(folder)
+
+
+NOBODY = pwd.getpwnam("nobody")
+AS_NOBODY = User(name="nobody", uid=NOBODY.pw_uid, gid=NOBODY.pw_gid, groups=(NOBODY.pw_gid,), home="/")
+
+
+@pytest.mark.root
+def test_another_user_can_print_and_emit(open_bench: Bench) -> None:
+    open_bench.launch(
+        "sh", "-c", f'id -un; id -G; echo opened > /dev/stdout; echo "{{}}" > {open_bench.rundir.fifo}', user=AS_NOBODY
+    )
+
+    assert open_bench.ended()["code"] == 0
+    assert open_bench.output.splitlines()[-1] == "opened"
+    assert open_bench.rundir.emit.read_text() == "{}\n"
+
+
+def test_a_user_that_we_may_not_become(open_bench: Bench) -> None:
+    # Given a user id that the kernel refuses whoever asks.
+    refused = User(name="nobody", uid=2**32 - 1, gid=NOBODY.pw_gid, groups=(), home="/")
+    order = open_bench.order("true", user=refused)
+    open_bench.rundir.output.touch()
+
+    process.launch(order, open_bench.rundir)
+
+    ended = open_bench.ended()
+    assert ended["exec_error"]["errno"] in (errno.EPERM, errno.EINVAL)
+    assert 'as the user "nobody"' in process.classify(ended)[1]
+    assert os.geteuid() != 2**32 - 1

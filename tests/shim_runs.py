@@ -1,0 +1,93 @@
+"""A benchmark under its real shim, without an agent, for tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import User
+from bai_agent.benchmark.proc import RUN_MARKER, all_processes
+from bai_agent.outcome import Outcome
+from bai_agent.rundir import RunDir, is_locked, read_json
+
+LIMIT = 30.0
+"""Far more than any of this takes; what waits longer has failed."""
+
+
+@dataclass
+class Bench:
+    rundir: RunDir
+    grace: timedelta = timedelta(seconds=2)
+
+    def order(
+        self,
+        *argv: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: User | None = None,
+    ) -> process.Order:
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        return process.Order(
+            argv=tuple(map(str, argv)),
+            env={**clean, RUN_MARKER: str(self.rundir.path), **(env or {})},
+            cwd=cwd or self.rundir.path,
+            grace=self.grace,
+            user=user,
+            py_spy=Path(sys.executable).with_name("py-spy"),
+        )
+
+    def launch(self, *argv: str | Path, **more: Any) -> None:
+        process.launch(self.order(*argv, **more), self.rundir)
+
+    def python(self, program: str, *, env: Mapping[str, str] | None = None) -> None:
+        self.launch(sys.executable, "-c", program, env=env)
+
+    def stop(self, reason: Outcome = Outcome.CANCELLED, *, grace: float = 2.0, stacks: bool = False) -> bool:
+        return process.request_stop(
+            self.rundir, reason=reason, grace=timedelta(seconds=grace), stacks=stacks
+        )
+
+    def ended(self) -> dict[str, Any]:
+        """Wait for the end and return exit.json."""
+        assert process.wait_exited(self.rundir, timeout=LIMIT) is process.State.EXITED, self.output
+        until(lambda: not is_locked(self.rundir.shim_lock), "the shim ends")
+        return process.read_exit(self.rundir)
+
+    @property
+    def started(self) -> dict[str, Any]:
+        started = read_json(self.rundir.started)
+        assert started is not None
+        return started
+
+    @property
+    def output(self) -> str:
+        return self.rundir.output.read_text() if self.rundir.output.exists() else ""
+
+    def wait_for_output(self, text: str) -> None:
+        until(lambda: text in self.output, f"{text!r} is printed, not only {self.output!r}")
+
+    def processes(self) -> list[int]:
+        """Return the pids of all that carry this benchmark's mark, zombies not counted."""
+        mark = f"{RUN_MARKER}={self.rundir.path}".encode()
+        return [p.pid for p in all_processes() if p.state not in "ZX" and mark in _environ(p.pid)]
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not done():
+        assert time.monotonic() < deadline, f"this did not come to be: {what}"
+        time.sleep(0.01)
+
+
+def _environ(pid: int) -> Sequence[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ()
