@@ -82,3 +82,12 @@ def records_of(rundir: Path) -> list[dict[str, Any]]:
 
 def events_of(rundir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (rundir / "events.jsonl").read_bytes().splitlines()]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether the process runs; one that only waits to be reaped does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
