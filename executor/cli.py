@@ -1,0 +1,79 @@
+"""`bai`: runs benchmarks, and looks at them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bai_agent import __version__
+from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.outcome import ExitCode
+from executor.commands import descriptors, jobs, runs
+
+app = typer.Typer(
+    name="bai",
+    help="Run a benchmark as a TOML file describes it, and trust its numbers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(runs.run)
+app.command()(descriptors.init)
+app.command()(descriptors.validate)
+app.command()(descriptors.plan)
+app.command()(descriptors.schema)
+app.command("metrics-test")(descriptors.metrics_test)
+app.command("list")(jobs.list_jobs)
+app.command()(jobs.status)
+app.command()(jobs.logs)
+app.command()(jobs.metrics)
+app.command()(runs.cancel)
+app.command()(runs.resume)
+app.command()(jobs.prune)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bai {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _bai(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    return
+
+
+def main() -> None:
+    """Run `bai`. Exit codes: see `bai_agent.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a benchmark prints may be anything; a terminal that cannot show it shows a question mark.
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        app()
+    except BaiError as error:
+        sys.exit(_refuse(error))
+
+
+def _refuse(error: BaiError) -> ExitCode:
+    from executor.jobs import UsageError
+    from executor.submit import FindingsError
+
+    if isinstance(error, FindingsError):
+        print(error, file=sys.stderr)
+        return ExitCode.USAGE
+    print(f"bai: {error}", file=sys.stderr)
+    if isinstance(error, (UsageError, DescriptorError)):
+        return ExitCode.USAGE
+    # Only now, as these bring the whole descriptor with them.
+    from executor.plan import PlanError
+    from executor.scripts_folder import ScriptsError
+
+    return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS

@@ -1,0 +1,1 @@
+"""The commands of `bai`, by what they are about."""

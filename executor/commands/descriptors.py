@@ -1,0 +1,154 @@
+"""Commands about benchmark descriptors; none of them runs anything."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bai_agent.outcome import ExitCode
+from executor.commands.options import (
+    ArgumentsArgument,
+    FileArgument,
+    JsonOption,
+    OnOption,
+    StoreOption,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from executor.descriptor import Descriptor, Finding
+
+
+def init() -> None:
+    """Print a commented descriptor to start from."""
+    from executor.descriptor import TEMPLATE
+
+    sys.stdout.write(TEMPLATE)
+
+
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Benchmark descriptors (TOML).")],
+    json_: JsonOption = False,
+) -> None:
+    """Check descriptors and name every mistake.
+
+    Exit code 2 where there is one.
+    """
+    from executor.descriptor import load, render_findings
+
+    wrong = False
+    for file in files:
+        descriptor, findings = load(file)
+        wrong = wrong or descriptor is None
+        if json_:
+            print_json(
+                {
+                    "file": str(file),
+                    "valid": descriptor is not None,
+                    "findings": [_finding_table(each) for each in findings],
+                }
+            )
+            continue
+        print(render_findings(findings), end="")
+        if descriptor is not None:
+            print(f"{file}: valid; {_in_a_line(descriptor)}")
+    if wrong:
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def schema() -> None:
+    """Print the JSON Schema of descriptors, for editors."""
+    from executor.descriptor import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def plan(
+    file: FileArgument,
+    arguments: ArgumentsArgument = None,
+    on: OnOption = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
+    ] = None,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Print what would run, as a job descriptor.
+
+    Touches nothing. `bai-agent run` takes what it prints.
+    """
+    from bai_agent.job import job_table
+    from executor.descriptor import render_findings
+    from executor.job_file import job_toml
+    from executor.jobs import store_at
+    from executor.submit import UNDRAWN_ID, Wish, planned, read_wish
+
+    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
+    descriptor, findings = read_wish(wish)
+    if findings:
+        print(render_findings(findings), end="", file=sys.stderr)
+    job = planned(wish, descriptor, job_id=UNDRAWN_ID, store=store_at(store), scripts=None)
+    if json_:
+        print_json(job_table(job))
+    else:
+        print(job_toml(job), end="")
+
+
+def metrics_test(
+    file: FileArgument,
+    log: Annotated[
+        Path, typer.Argument(metavar="LOG", help='What a benchmark printed; "-" reads standard input.')
+    ],
+    json_: JsonOption = False,
+) -> None:
+    """Show what the patterns take from a log.
+
+    Matches, values, near misses and the pace.
+    """
+    from executor.metrics_trial import print_trial, try_metrics
+
+    trial = try_metrics(file, log)
+    if json_:
+        print_json(trial.as_table())
+    else:
+        print_trial(trial)
+    if not trial.found_all:
+        say("some metrics were never found")
+
+
+def _finding_table(finding: Finding) -> dict[str, object]:
+    return {
+        "key": finding.key,
+        "path": list(finding.path),
+        "severity": finding.severity.value,
+        "problem": finding.problem,
+        "fix": finding.fix,
+    }
+
+
+def _in_a_line(descriptor: Descriptor) -> str:
+    """Return what would run, where, and what would be taken from it."""
+    hardware = descriptor.hardware
+    code = (descriptor.ml.benchmark_code if descriptor.ml else None) or ""
+    args = (descriptor.ml.args if descriptor.ml else None) or ""
+    lines = code.strip().splitlines()
+    command = (
+        "a script" if len(lines) != 1 or lines[0].startswith("#!") else f"`{lines[0]} {args}".strip() + "`"
+    )
+    where = {"aws.ec2": f"on {hardware.instance_type} at aws.ec2"}.get(
+        descriptor.info.execution_engine, "on this machine"
+    )
+    counts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in (
+            (len(descriptor.output.metrics), "metric"),
+            (len(descriptor.data.sources), "source"),
+        )
+        if count
+    ]
+    return f"runs {command} {where}" + (f", with {' and '.join(counts)}" if counts else "")

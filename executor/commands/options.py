@@ -1,0 +1,52 @@
+"""Arguments and options that several commands have, and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bai_agent.errors import BaiError
+
+
+def _job_ids(incomplete: str) -> list[str]:
+    """Complete a job id in the shell, from the usual store."""
+    from executor.jobs import LAST, job_ids, store_at
+
+    try:
+        known = job_ids(store_at(None))
+    except BaiError:
+        return []
+    return [each for each in (*known, LAST) if each.startswith(incomplete)]
+
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML).")]
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help='A job id, the beginning of one, or "last".', autocompletion=_job_ids),
+]
+ArgumentsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- ARGS", help="What follows -- is passed on to the benchmark."),
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", metavar="DIR", envvar="BAI_STORE", help="The job store [default: ~/.bai/jobs]."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object a line.")]
+OnOption = Annotated[
+    str | None, typer.Option("--on", metavar="WHERE", help='"local": this machine, whatever FILE says.')
+]
+
+
+def say(sentence: str) -> None:
+    """Tell the person something that is no result."""
+    print(f"bai: {sentence}", file=sys.stderr)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=True, default=str))

@@ -1,0 +1,205 @@
+"""Commands that start, follow and end jobs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bai_agent.outcome import ExitCode
+from bai_agent.store.record import JobRecord
+from executor.commands.options import (
+    ArgumentsArgument,
+    FileArgument,
+    JobArgument,
+    JsonOption,
+    OnOption,
+    StoreOption,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from executor.descriptor import Finding
+    from executor.local import LocalAgent
+    from executor.view.picture import View
+
+_TAIL = 2**16
+"""Bytes of earlier output that somebody sees who joins a job at a terminal."""
+_NOBODY_READS = 128 + 13
+"""As a shell shows a process that SIGPIPE ended."""
+
+
+def run(
+    file: FileArgument,
+    arguments: ArgumentsArgument = None,
+    on: OnOption = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option("--job-id", metavar="ID", help="The job's id; the same one twice is one job."),
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
+    ] = False,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Run a benchmark and follow it to its end.
+
+    The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out of time,
+    4 cancelled, 5 our side, 6 killed from outside.
+
+    Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
+    """
+    from executor.jobs import store_at
+    from executor.submit import Wish, submit
+
+    def told(drawn: str, findings: Sequence[Finding]) -> None:
+        from executor.descriptor import render_findings
+
+        if findings:
+            print(render_findings(findings), end="", file=sys.stderr)
+        if detach and not json_:
+            print(drawn, flush=True)
+
+    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
+    submitted = submit(wish, store_at(store), job_id=job_id, told=told)
+    record = submitted.record
+    agent = _agent(record)
+    if not submitted.new:
+        say(f"the job {record.job_id} exists already; this is what it does")
+    if record.result() is None and not agent.alive():
+        agent.start()
+    if detach:
+        if json_:
+            print_json({"type": "job", "job_id": record.job_id, "place": str(agent.rundir.path)})
+        return
+    raise typer.Exit(follow(record, json_=json_, joined=not submitted.new))
+
+
+def resume(
+    job: JobArgument,
+    follow_: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow it to its end, as `bai run` does.")
+    ] = False,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Start the agent of a job again that died.
+
+    It goes on where the last one stopped; a benchmark that still runs is not started twice.
+    """
+    from executor.follow import result_of
+    from executor.jobs import find_job, store_at
+
+    record = find_job(store_at(store), job)
+    agent = _agent(record)
+    if (result := result_of(record)) is not None:
+        told = f"it has ended: {result.get('sentence')}"
+    elif agent.alive():
+        told = "its agent is running"
+    else:
+        agent.start()
+        told = "its agent is running again"
+    if follow_:
+        raise typer.Exit(follow(record, json_=json_, joined=True))
+    if json_:
+        print_json({"job_id": record.job_id, "message": told})
+    else:
+        print(f"{record.job_id}: {told}")
+
+
+def cancel(job: JobArgument, store: StoreOption = None, json_: JsonOption = False) -> None:
+    """Ask a job to end.
+
+    Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
+    """
+    from executor.follow import result_of
+    from executor.jobs import find_job, store_at
+    from executor.local import local_agent
+
+    record = find_job(store_at(store), job)
+    agent = local_agent(record)
+    if (result := result_of(record)) is not None:
+        told = f"it has ended before: {result.get('sentence')}"
+    else:
+        first = record.cancel(by="bai cancel")
+        told = "cancelling" if first else "cancelling, as was asked before"
+        if agent is not None and not agent.alive():
+            told = (
+                f"its agent is gone; `bai resume {record.job_id}` brings it back, and it will cancel the job"
+            )
+    if json_:
+        print_json({"job_id": record.job_id, "message": told})
+    else:
+        print(f"{record.job_id}: {told}")
+
+
+def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
+    """Show a job to its end; return the exit code for it. `joined`: somebody comes to a job that may be long under way."""
+    from executor.follow import tail_position
+    from executor.local import local_agent
+    from executor.view.picture import Picture
+    from executor.watch import LeftError, exit_code_of, watch
+
+    agent = local_agent(record)
+    place = str(agent.rundir.path) if agent is not None else f"{record.store.url}/{record.job_id}"
+    picture = Picture(job_id=record.job_id, job=record.job(), place=place)
+    view, on_screen = _view(json_=json_)
+    position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
+    again = f"the job goes on: bai status {record.job_id}, bai logs -f {record.job_id}, bai cancel {record.job_id}"
+    try:
+        result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
+    except LeftError as left:
+        say(f"no longer following; {again}")
+        return left.exit_code
+    except OSError as error:
+        # EIO is how a terminal ends that was closed.
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        silence()
+        say(f"nobody reads the output any more; {again}")
+        return _NOBODY_READS
+    return ExitCode.OURS if result is None else exit_code_of(result)
+
+
+def silence() -> None:
+    """Let what is still buffered for standard output go nowhere, so that Python's exit does not fail over it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _agent(record: JobRecord) -> LocalAgent:
+    from executor.jobs import UsageError
+    from executor.local import local_agent
+
+    agent = local_agent(record)
+    if agent is None:
+        raise UsageError(f"the job {record.job_id} in {record.store.url} does not run on this machine")
+    return agent
+
+
+def _view(*, json_: bool) -> tuple[View, bool]:
+    """Return the view for standard output, and whether it is a screen."""
+    if json_:
+        from executor.view.json_lines import JsonView
+
+        return JsonView(), False
+    if sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+        from rich.console import Console
+
+        from executor.view.live import LiveView
+
+        return LiveView(Console(highlight=False)), True
+    from executor.view.plain import PlainView
+
+    return PlainView(), False

@@ -1,0 +1,147 @@
+"""Reads what is new in a job's record, again and again, in pieces: flat in memory whatever a benchmark prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bai_agent.store.record import JobRecord, Stream
+
+PIECE = 2**20
+"""Bytes of a stream that one look takes at most."""
+
+_BEHIND = 8 * PIECE
+_KEPT = PIECE // 4
+
+
+@dataclass(frozen=True)
+class News:
+    """What came since the last look."""
+
+    before: tuple[Mapping[str, Any], ...]
+    """Events that came before `log`."""
+    log: bytes
+    """As the benchmark printed it; may begin and end within a line."""
+    records: bytes
+    """Whole lines of `metrics.jsonl`."""
+    after: tuple[Mapping[str, Any], ...]
+    """Events that came after the benchmark's last line; held back until `log` has reached it."""
+    skipped: int
+    """Bytes of output before `log` that were passed over, because too much had come."""
+    more: bool
+    """There is more to be read at once."""
+    result: Mapping[str, Any] | None
+    """How the job ended, once it has. With `more` false nothing comes after this."""
+
+
+class LineStream:
+    """A growing stream of lines, read from the start in whole lines."""
+
+    def __init__(self, record: JobRecord, stream: Stream, position: int = 0) -> None:
+        self._record, self._stream = record, stream
+        self._position = position
+        self._limit = PIECE
+
+    def read(self) -> tuple[bytes, bool]:
+        """Return the next whole lines, and whether there are more."""
+        content = self._record.read(self._stream, self._position, limit=self._limit)
+        end = content.rfind(b"\n") + 1
+        more = len(content) == self._limit
+        # A line longer than a piece: take a larger one, or it would never end.
+        self._limit = self._limit * 2 if more and not end else PIECE
+        self._position += end
+        return content[:end], more
+
+
+class Follower:
+    """Follows a job's first node, from the beginning or, for its log, from `log_position` on.
+
+    With `newest_only` it jumps ahead in a log that grows faster than it is read.
+    """
+
+    def __init__(self, record: JobRecord, *, log_position: int = 0, newest_only: bool = False) -> None:
+        self._record = record
+        self._newest_only = newest_only
+        self._log_position = log_position
+        self._events = LineStream(record, "events")
+        self._metrics = LineStream(record, "metrics")
+        self._held: list[dict[str, Any]] = []
+
+    def look(self) -> News:
+        """Return what is new. Raises StoreError."""
+        # The end is asked for first: what was written before it is then in this look or, with `more`, in the next.
+        result = result_of(self._record)
+        events, more_events = self._events.read()
+        before: list[dict[str, Any]] = []
+        for event in _objects(events):
+            # All that follows the first one held back waits with it: the story keeps its order.
+            (self._held if self._held or _comes_after_output(event) else before).append(event)
+        skipped = self._jump() if self._newest_only else 0
+        content = self._record.read("log", self._log_position, limit=PIECE)
+        self._log_position += len(content)
+        records, more_records = self._metrics.read()
+        more = more_events or more_records or len(content) == PIECE
+        after: list[dict[str, Any]] = []
+        if not more:
+            after, self._held = self._held, []
+        return News(
+            before=tuple(before),
+            log=content,
+            records=records,
+            after=tuple(after),
+            skipped=skipped,
+            more=more,
+            result=result,
+        )
+
+    def _jump(self) -> int:
+        """Move to the newest output where too much has come; return how many bytes were passed over."""
+        if self._record.size("log") - self._log_position < _BEHIND:
+            return 0
+        position = tail_position(self._record, "log", _KEPT)
+        skipped = position - self._log_position
+        self._log_position = position
+        return skipped
+
+
+def result_of(record: JobRecord) -> dict[str, Any] | None:
+    """Return how the job ended; also where only its node could write that down."""
+    return record.result() or record.node_object("result.json")
+
+
+def tail_position(record: JobRecord, stream: Stream, size: int) -> int:
+    """Return where the last `size` bytes of a stream begin, at the start of a line where there is one."""
+    start = max(0, record.size(stream) - size)
+    if not start:
+        return 0
+    return start + max(0, record.read(stream, start - 1, limit=size + 1).find(b"\n"))
+
+
+def events_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Return all events of the job's first node."""
+    stream, events, more = LineStream(record, "events"), [], True
+    while more:
+        content, more = stream.read()
+        events += _objects(content)
+    return events
+
+
+def _comes_after_output(event: Mapping[str, Any]) -> bool:
+    if event.get("type") == "phase":
+        phase = event.get("phase")
+        return phase in ("drain", "end") or (phase == "run" and event.get("state") == "finished")
+    return event.get("type") in ("benchmark_exited", "outcome")
+
+
+def _objects(content: bytes) -> list[dict[str, Any]]:
+    found = []
+    for line in content.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found

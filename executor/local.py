@@ -1,0 +1,113 @@
+"""Jobs on this machine: where their run directory is, and their agent, which outlives every `bai`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.errors import BaiError, BusyError
+from bai_agent.outcome import ExitCode
+from bai_agent.rundir import RunDir, is_locked, locked
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
+
+_START = 60.0
+"""Seconds in which an agent must have said that it runs."""
+
+
+class AgentError(BaiError):
+    """The agent of a local job cannot be started."""
+
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """The agent of a job whose record is a folder of this machine."""
+
+    record: JobRecord
+    rundir: RunDir
+    descriptor: Path
+
+    def alive(self) -> bool:
+        return is_locked(self.rundir.agent_lock)
+
+    def benchmark_alive(self) -> bool:
+        """Return whether the benchmark, or what ends it, still runs; it may without an agent."""
+        return is_locked(self.rundir.shim_lock)
+
+    def start(self) -> None:
+        """Start the agent in a session of its own and return when it runs. Raises AgentError.
+
+        Started again it goes on where the last one died; where one lives already, nothing happens.
+        """
+        self.rundir.path.mkdir(parents=True, exist_ok=True)
+        command = (
+            sys.executable,
+            "-m",
+            "bai_agent",
+            "run",
+            self.descriptor,
+            "--dir",
+            self.rundir.path,
+            "--detach",
+        )
+        try:
+            # A session of its own, so that the Ctrl-C meant for us does not meet an agent that is just starting;
+            # the run directory as the current one, because -m looks there first for modules.
+            done = subprocess.run(
+                command,
+                cwd=self.rundir.path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+                timeout=_START,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise AgentError(
+                f"the agent did not start within {_START:.0f} s; see {self.rundir.agent_log}"
+            ) from None
+        except OSError as error:
+            raise AgentError(
+                f"the agent cannot be started with {sys.executable}: {error.strerror}"
+            ) from error
+        if done.returncode != ExitCode.SUCCEEDED and not self.alive():
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            reason = said[-1].removeprefix("bai-agent: ") if said else f"exit code {done.returncode}"
+            raise AgentError(f"the agent of {self.record.job_id} did not start: {reason}")
+
+    @contextmanager
+    def kept_away(self) -> Iterator[bool]:
+        """Hold the job's locks, so that no agent can start meanwhile; yield False where something of it lives."""
+        if not self.rundir.path.is_dir():
+            yield True
+            return
+        with ExitStack() as stack:
+            try:
+                for lock in (self.rundir.agent_lock, self.rundir.shim_lock):
+                    stack.enter_context(locked(lock))
+            except BusyError:
+                yield False
+                return
+            yield True
+
+
+def local_agent(record: JobRecord) -> LocalAgent | None:
+    """Return the agent of a job on this machine; None where the record is not a folder here."""
+    if not isinstance(record.store, DirectoryStore):
+        return None
+    folder = record.store.folder
+    return LocalAgent(record, RunDir(folder / record.node()), folder / record.key("job.toml"))
+
+
+def created(record: JobRecord) -> int | None:
+    """Return when a job on this machine was written down, ms UTC; its events tell more as soon as there are any."""
+    if not isinstance(record.store, DirectoryStore):
+        return None
+    try:
+        return (record.store.folder / record.key("job.toml")).stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,42 @@
+"""Deletes the records of jobs that ended long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bai_agent.store import JobStore
+from bai_agent.store.record import JobRecord
+from executor.jobs import DIED, is_over, job_ids, standing
+from executor.local import local_agent
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A job that was deleted, or would be."""
+
+    job_id: str
+    bytes: int
+
+
+def prune_jobs(store: JobStore, *, before: int, dry_run: bool) -> Iterator[Pruned]:
+    """Delete the jobs that ended, or whose agent died, before `before` (ms UTC). One that runs, or may, is left alone."""
+    for job_id in job_ids(store):
+        record = JobRecord(store, job_id)
+        now = standing(record)
+        last_sign = now.ended if is_over(now) else now.since or now.started
+        if not (is_over(now) or now.status == DIED) or last_sign is None or last_sign >= before:
+            continue
+        size = sum(each.size for each in store.find(record.key("")))
+        agent = local_agent(record)
+        if dry_run:
+            if agent is None or not (agent.alive() or agent.benchmark_alive()):
+                yield Pruned(job_id, size)
+        elif agent is None:
+            store.delete(record.key(""))
+            yield Pruned(job_id, size)
+        else:
+            with agent.kept_away() as nothing_lives:
+                if nothing_lives:
+                    store.delete(record.key(""))
+                    yield Pruned(job_id, size)

@@ -1,0 +1,75 @@
+"""A job's log or records from a position on, to the end or as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from bai_agent.store.record import JobRecord
+from executor.follow import PIECE, result_of
+from executor.jobs import DIED, UsageError, standing
+
+_PAUSE = 0.2
+_LOOK = 2.0
+"""Seconds between two looks whether somebody still writes."""
+
+
+class DeadAgentError(UsageError):
+    """Nothing more will come of a job that has not ended."""
+
+
+def pieces(
+    record: JobRecord, stream: Literal["log", "metrics"], *, position: int = 0, follow: bool = False
+) -> Iterator[bytes]:
+    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError."""
+    next_look = time.monotonic() + _LOOK
+    while True:
+        # Asked before the stream is read: what came before the end is then in it.
+        over = not follow or result_of(record) is not None
+        while piece := record.read(stream, position, limit=PIECE):
+            position += len(piece)
+            yield piece
+        if over:
+            return
+        time.sleep(_PAUSE)
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + _LOOK
+            if standing(record).status == DIED:
+                raise DeadAgentError(
+                    f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
+                    f"bai resume {record.job_id}"
+                )
+
+
+def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield pieces that end where a line ends; a last line without a newline is left out."""
+    rest = b""
+    for piece in all_pieces:
+        whole, newline, after = piece.rpartition(b"\n")
+        if newline:
+            yield rest + whole + newline
+            rest = after
+        else:
+            rest += piece
+
+
+def position_of_last_lines(record: JobRecord, count: int) -> int:
+    """Return where the last `count` lines of the log begin."""
+    end = position = record.size("log")
+    found = 0
+    while position > 0:
+        start = max(0, position - PIECE)
+        content = record.read("log", start, limit=position - start)
+        at = len(content)
+        # The newline at the very end ends the last line; it begins no other.
+        if position == end and content.endswith(b"\n"):
+            at -= 1
+        while (at := content.rfind(b"\n", 0, at)) >= 0:
+            found += 1
+            if found == count:
+                return start + at + 1
+        if not count:
+            return end
+        position = start
+    return 0

@@ -1,0 +1,173 @@
+"""From a benchmark descriptor to a job that is written down in the store, exactly once for a job id."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import re
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.job import Identity, Job
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
+from executor.git import git_state
+from executor.jobs import LAST, UsageError
+
+if TYPE_CHECKING:
+    from executor.descriptor import Descriptor, Finding
+
+UNDRAWN_ID = "drawn-at-submission"
+"""The job id in the plan of a job that was never submitted."""
+
+
+class FindingsError(BaiError):
+    """A benchmark descriptor has mistakes: all of them, for a person to read."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        from executor.descriptor import render_findings
+
+        super().__init__(render_findings(findings).rstrip())
+        self.findings = findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What somebody wants to run."""
+
+    file: Path
+    on: str | None = None
+    """Where, against what the descriptor says."""
+    arguments: tuple[str, ...] = ()
+    data_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job in the store, and whether it was there before."""
+
+    record: JobRecord
+    job: Job
+    new: bool
+
+
+def read_wish(wish: Wish) -> tuple[Descriptor, list[Finding]]:
+    """Return the descriptor that is to run here, with its warnings. Raises FindingsError, or UsageError where it cannot."""
+    from executor.descriptor import load
+
+    descriptor, findings = load(wish.file)
+    if descriptor is None:
+        raise FindingsError(findings)
+    engine = wish.on or descriptor.info.execution_engine
+    if engine == "aws.ec2":
+        raise UsageError(
+            f"{wish.file}: wants to run on aws.ec2, and this version runs benchmarks on this machine only; "
+            "add `--on local` to run it here"
+        )
+    if engine not in ("local", "default"):
+        raise UsageError(f'"{engine}" is no place to run a benchmark; write `--on local` for this machine')
+    return descriptor, findings
+
+
+def planned(
+    wish: Wish, descriptor: Descriptor, *, job_id: str, store: DirectoryStore, scripts: Path | None
+) -> Job:
+    """Return the job descriptor of `wish`; asks git, and changes nothing. Raises PlanError."""
+    from executor.plan import plan
+
+    folder = wish.file.absolute().parent
+    return plan(
+        descriptor,
+        folder=folder,
+        job_id=job_id,
+        client_id=_user(),
+        store_url=store.url,
+        arguments=wish.arguments,
+        scripts=scripts,
+        data_root=wish.data_root.absolute() if wish.data_root is not None else None,
+        home=Path.home(),
+        git=git_state(folder),
+    )
+
+
+def submit(
+    wish: Wish,
+    store: DirectoryStore,
+    *,
+    job_id: str | None = None,
+    told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
+) -> Submitted:
+    """Write the job of `wish` into `store`, with a copy of its scripts. `told` hears the job id and the warnings before that.
+
+    A job id that is there already with the same content is that job; with another it is a UsageError.
+    """
+    from executor.job_file import job_toml
+    from executor.plan import scripts_folder, task_name
+    from executor.scripts_folder import copy_scripts
+
+    if sys.platform != "linux":
+        raise UsageError(
+            f"benchmarks run on Linux (x86_64, aarch64) with this version, not on {sys.platform}"
+        )
+    if job_id is not None:
+        _check_id(job_id)
+    descriptor, findings = read_wish(wish)
+    folder = wish.file.absolute().parent
+    drawn = job_id or draw_job_id(task_name(descriptor) or folder.name, date.today())  # noqa: DTZ011 - a name
+    record = JobRecord(store, drawn)
+    original = scripts_folder(descriptor, folder=folder)
+    copy = store.folder / record.key("scripts") if original is not None else None
+    job = planned(wish, descriptor, job_id=drawn, store=store, scripts=copy)
+    told(drawn, findings)
+    if not record.exists():
+        # The copy comes first: with its descriptor the job is complete, and an agent may start.
+        if original is not None and copy is not None:
+            _copied(lambda: copy_scripts(original, copy, leave_out=[store.folder]), copy)
+        if store.put(record.key("job.toml"), job_toml(job).encode(), if_absent=True):
+            return Submitted(record, job, new=True)
+    there = record.job()
+    if dataclasses.replace(there, git=None) != dataclasses.replace(job, git=None):
+        raise UsageError(
+            f'the job "{drawn}" exists already and runs something else than {wish.file} says now; '
+            "give another --job-id, or none"
+        )
+    return Submitted(record, there, new=False)
+
+
+def draw_job_id(name: str, day: date) -> str:
+    """Return a new job id for a benchmark called `name`: readable, and unique by its random part."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "job"
+    return f"{slug}-{day:%Y%m%d}-{secrets.token_hex(3)}"
+
+
+def _check_id(job_id: str) -> None:
+    try:
+        Identity(id=job_id)
+    except ValueError as error:
+        raise UsageError(f"--job-id: {error}") from error
+    if job_id == LAST:
+        raise UsageError(f'--job-id: "{LAST}" is what commands call the newest job; choose another')
+
+
+def _copied(copy: Callable[[], Path], destination: Path) -> None:
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DescriptorError(
+            f"the job store {destination.parent} cannot be written: {error.strerror}"
+        ) from error
+    copy()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A user id without a name, as containers have it.
+        return "local"

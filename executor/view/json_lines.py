@@ -1,0 +1,60 @@
+"""The view for programs: one JSON object a line, the result last."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from executor.follow import News
+from executor.view.picture import Picture
+
+
+class JsonView:
+    """Writes `{"type": …}` objects: the run's events as they are, `log` and `metric` between them, `result` last."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self._rest = b""
+
+    def begin(self, picture: Picture) -> None:
+        self._write(
+            {"type": "job", "job_id": picture.job_id, "name": picture.job.job.name, "place": picture.place}
+        )
+        self._stream.flush()
+
+    def notice(self, sentence: str) -> None:
+        self._write({"type": "notice", "message": sentence})
+        self._stream.flush()
+
+    def show(self, picture: Picture, news: News) -> None:
+        for event in news.before:
+            self._write(event)
+        *lines, self._rest = (self._rest + news.log).split(b"\n")
+        for line in lines:
+            self._line(line)
+        for record in news.records.splitlines():
+            # The record is JSON already; reading it only to write it again would halve the pace.
+            self._stream.write('{"type": "metric", ' + record[1:].decode(errors="replace") + "\n")
+        for event in news.after:
+            self._write(event)
+        self._stream.flush()
+
+    def refresh(self, picture: Picture) -> None:
+        return
+
+    def end(self, picture: Picture) -> None:
+        if self._rest:
+            self._line(self._rest)
+        self._write({"type": "result", **(picture.result or {})})
+        self._stream.flush()
+
+    def close(self) -> None:
+        return
+
+    def _line(self, line: bytes) -> None:
+        self._write({"type": "log", "line": line.decode(errors="replace").removesuffix("\r")})
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(value, ensure_ascii=True) + "\n")

@@ -1,0 +1,114 @@
+"""Jobs in a list, and one job's state, for a terminal or a pipe."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bai_agent.job import Job
+from bai_agent.rundir import now_ms
+from executor.jobs import DIED, Standing, is_over
+from executor.view.text import clock, number, safe_line, seconds
+
+_COLOURS = {
+    "SUCCEEDED": "green",
+    "RUNNING": "cyan",
+    "INITIALIZING": "cyan",
+    "PENDING": "cyan",
+    "CANCELED": "yellow",
+}
+_PIPE_WIDTH = 200
+_VALUES = 40
+
+
+def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
+    """Print jobs with their names."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading in ("job", "name", "status", "outcome", "started", "duration"):
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", justify="right" if heading == "duration" else "left"
+        )
+    for standing, name in jobs:
+        span = standing.seconds if standing.status != DIED else None
+        table.add_row(
+            Text(standing.job_id, style="bold"),
+            Text(safe_line(name)),
+            Text(standing.status, style=_COLOURS.get(standing.status, "red")),
+            standing.outcome or standing.phase or "",
+            clock(standing.started)[:16] if standing.started else "",
+            seconds(span) if span is not None else "",
+        )
+    show(table)
+
+
+def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print how one job stands, with the last value of each metric, and what to do where its agent has died."""
+    heading = Text(standing.job_id, style="bold").append("  ")
+    heading.append(standing.status, style=_COLOURS.get(standing.status, "red"))
+    show(heading)
+    lines: list[tuple[str, str]] = []
+    if standing.sentence:
+        lines.append(("outcome", f"{standing.sentence} (exit code {standing.exit_code})"))
+    if standing.status == DIED:
+        since = f"; its last sign was {_ago(standing.since)}" if standing.since else ""
+        lines.append(("agent", f"gone, without a result{since}"))
+        lines.append(("to do", f"bai resume {standing.job_id}"))
+    elif not is_over(standing):
+        phase = standing.phase or "starting"
+        lines.append(
+            ("phase", phase + (f", since {_ago(standing.since, ago=False)}" if standing.since else ""))
+        )
+        if standing.cancelling:
+            lines.append(("", "cancelling"))
+        if standing.agent_alive:
+            lines.append(("agent", "alive"))
+    if standing.started:
+        span = f", took {seconds(standing.seconds or 0)}" if is_over(standing) else ""
+        lines.append(("started", clock(standing.started) + span))
+    for label, value in lines:
+        show(Text(f"{label:<9} ", style="dim").append(value, style="default"))
+    _print_values(job, values)
+
+
+def show(what: RenderableType) -> None:
+    """Print to standard output: with colours on a terminal, as plain lines elsewhere."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(what, soft_wrap=isinstance(what, Text))
+        return
+    drawn = io.StringIO()
+    Console(file=drawn, width=_PIPE_WIDTH, no_color=True, force_terminal=False, highlight=False).print(
+        what, soft_wrap=isinstance(what, Text)
+    )
+    for line in drawn.getvalue().splitlines():
+        print(line.rstrip())
+
+
+def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
+    shown = [name for name in (metric.name for metric in job.metrics) if name in values]
+    shown += [name for name, value in values.items() if name not in shown and value["src"] == "emit"]
+    if not shown:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for side in ("left", "right", "left", "left"):
+        table.add_column(justify=side, no_wrap=True)
+    for name in dict.fromkeys(shown[:_VALUES]):
+        value = values[name]
+        table.add_row(
+            Text(safe_line(name), style="bold"),
+            number(value["value"]),
+            Text(safe_line(str(value.get("units", ""))), style="dim"),
+            Text(_ago(value["timestamp"]), style="dim"),
+        )
+    show(Text())
+    show(table)
+
+
+def _ago(moment: int | None, *, ago: bool = True) -> str:
+    span = seconds(max(0, now_ms() - (moment or 0)) / 1000)
+    return f"{span} ago" if ago else span

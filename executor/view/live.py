@@ -1,0 +1,188 @@
+"""The view on a terminal: the benchmark's lines scroll by, below them stands what is known right now."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from executor.follow import News
+from executor.state import PHASES, Pulling
+from executor.view.host import host_line
+from executor.view.metrics import metric_table
+from executor.view.picture import Picture
+from executor.view.scroll import Scroll
+from executor.view.summary import print_summary
+from executor.view.text import safe_line, seconds, size, speaks_unicode
+
+_REFRESH = 0.2
+"""Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""
+_ROWS = 15
+_PULLS = 4
+
+
+class LiveView:
+    """Draws on a terminal that understands cursor movements."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._unicode = speaks_unicode(console.file)
+        self._scroll = Scroll(keep=max(100, 4 * console.height))
+        self._live: Live | None = None
+        self._picture: Picture | None = None
+        self._next = 0.0
+
+    def begin(self, picture: Picture) -> None:
+        self._picture = picture
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            get_renderable=self._draw,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        self._live.start(refresh=True)
+
+    def notice(self, sentence: str) -> None:
+        self._flush()
+        self._print(Text(f"[bai] {sentence}", style="cyan"))
+
+    def show(self, picture: Picture, news: News) -> None:
+        if news.skipped:
+            self._flush()
+            self._say_skipped(f"{size(news.skipped)} of output")
+        self._scroll.feed(news.log)
+        for event in (*news.before, *news.after):
+            if event.get("type") == "warning":
+                self._flush()
+                self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style="yellow"))
+            elif event.get("type") == "stop":
+                self._flush()
+                self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style="bold yellow"))
+
+    def refresh(self, picture: Picture) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _REFRESH
+        # Rich draws the old picture below what is printed; in one write with the new one nobody sees that.
+        with self._console:
+            self._flush()
+            if self._live is not None:
+                self._live.refresh()
+
+    def end(self, picture: Picture) -> None:
+        self._flush()
+        for line in self._scroll.take_rest():
+            self._print(_foreign(line))
+        self.close()
+        print_summary(self._console, picture, unicode=self._unicode)
+
+    def close(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _flush(self) -> None:
+        """Print the lines that have come."""
+        passed, lines = self._scroll.take()
+        if not passed and not lines:
+            return
+        if passed:
+            self._say_skipped(f"{passed:,} lines")
+        text = Text()
+        for line in lines:
+            text.append_text(_foreign(line)).append("\n")
+        text.right_crop(1)
+        self._print(text)
+
+    def _say_skipped(self, what: str) -> None:
+        dots = "…" if self._unicode else "..."
+        job = self._picture.job_id if self._picture is not None else "JOB"
+        self._print(Text(f"{dots} {what} not shown; bai logs {job}", style="dim"))
+
+    def _print(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def _draw(self) -> RenderableType:
+        picture = self._picture
+        if picture is None:
+            return Text()
+        width = self._console.width
+        parts: list[RenderableType] = []
+        current = self._scroll.current
+        if current:
+            parts.append(_cropped(_foreign(current), width))
+        parts.append(self._heading(picture))
+        parts.append(self._phases(picture))
+        parts.extend(self._pulls(picture))
+        room = max(1, min(_ROWS, self._console.height - len(parts) - 3))
+        every = list(picture.measurements.benchmark.values())
+        if every:
+            # Those that have values come first: of a thousand metrics the seen ones are of interest.
+            seen = [series for series in every if series.count] + [one for one in every if not one.count]
+            parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
+            if len(seen) > room:
+                dots = "…" if self._unicode else "..."
+                more = f"{dots} {len(seen) - room:,} more; bai metrics {picture.job_id}"
+                parts.append(_cropped(Text(more, style="dim"), width))
+        return Group(*parts)
+
+    def _heading(self, picture: Picture) -> Rule:
+        phase = picture.state.phase or "starting"
+        title = Text.assemble((picture.job_id, "bold"), "  ")
+        if picture.cancelling:
+            title.append("cancelling ", style="bold yellow")
+        title.append(phase, style="bold cyan").append(f" {seconds(picture.phase_seconds)}")
+        return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
+
+    def _phases(self, picture: Picture) -> RenderableType:
+        done = [
+            f"{name} {seconds(picture.state.finished[name])}"
+            for name in PHASES
+            if name in picture.state.finished
+        ]
+        dot = " · " if self._unicode else " | "
+        left = Text(dot.join(done), style="dim")
+        right = Text(host_line(picture.measurements.host, separator=dot), style="dim", justify="right")
+        line = Table.grid(expand=True, padding=(0, 1))
+        line.add_column(no_wrap=True, overflow="ellipsis")
+        line.add_column(justify="right", no_wrap=True, overflow="ellipsis")
+        line.add_row(left, right)
+        return line
+
+    def _pulls(self, picture: Picture) -> list[RenderableType]:
+        if picture.state.phase != "pull":
+            return []
+        under_way = [pull for pull in picture.state.pulls.values() if not pull.done]
+        return [self._pull(pull) for pull in under_way[:_PULLS]]
+
+    def _pull(self, pull: Pulling) -> RenderableType:
+        name = pull.src.rstrip("/").rpartition("/")[2] or pull.src
+        of = f" of {size(pull.total_bytes)}" if pull.total_bytes else ""
+        objects = f" · {pull.objects:,} of {pull.total_objects:,}" if (pull.total_objects or 0) > 1 else ""
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=28)
+        grid.add_column(width=24)
+        grid.add_column(no_wrap=True)
+        bar = ProgressBar(
+            total=pull.total_bytes or None, completed=pull.bytes, width=24, pulse=not pull.total_bytes
+        )
+        grid.add_row(Text(safe_line(name)), bar, Text(f"{size(pull.bytes)}{of}{objects}", style="dim"))
+        return grid
+
+
+def _foreign(line: str) -> Text:
+    return Text.from_ansi(line) if "\x1b" in line else Text(line)
+
+
+def _cropped(text: Text, width: int) -> Text:
+    text.truncate(width, overflow="ellipsis")
+    text.no_wrap = True
+    return text

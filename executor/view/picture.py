@@ -1,0 +1,69 @@
+"""What every view draws from, and what a view is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bai_agent.job import Job
+from bai_agent.rundir import now_ms
+from executor.follow import News
+from executor.state import RunState
+from executor.statistics import Measurements
+
+
+@dataclass
+class Picture:
+    """All that is known of a job that somebody looks at."""
+
+    job_id: str
+    job: Job
+    place: str
+    """Where its files are."""
+    state: RunState = field(default_factory=RunState)
+    measurements: Measurements = field(default_factory=Measurements)
+    cancelling: bool = False
+    result: Mapping[str, Any] | None = None
+    partial: bool = False
+    """The statistics do not cover all records: there were too many to read."""
+
+    def __post_init__(self) -> None:
+        self.measurements = Measurements(self.job)
+
+    def take_in(self, news: News) -> None:
+        for event in (*news.before, *news.after):
+            self.state.apply(event)
+        if news.records and not self.partial:
+            self.measurements.add_lines(news.records)
+
+    @property
+    def phase_seconds(self) -> float:
+        """How long the present phase has lasted."""
+        return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0
+
+
+class View(Protocol):
+    """Shows one job to somebody."""
+
+    def begin(self, picture: Picture) -> None: ...
+
+    def notice(self, sentence: str) -> None:
+        """Say something about what `bai` itself does."""
+        ...
+
+    def show(self, picture: Picture, news: News) -> None:
+        """Show what is new; `picture` knows of it already."""
+        ...
+
+    def refresh(self, picture: Picture) -> None:
+        """Called after one or more `show`, several times a second; the time has moved on."""
+        ...
+
+    def end(self, picture: Picture) -> None:
+        """The job is over and `picture.result` is there."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was; may be called at any time, also twice."""
+        ...

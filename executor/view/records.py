@@ -1,0 +1,75 @@
+"""A job's metrics as a person or a program wants them: statistics, JSON Lines, CSV."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from bai_agent.job import Job
+from executor.statistics import Measurements, Series, records_in
+from executor.view.listing import show
+from executor.view.metrics import metric_table
+from executor.view.text import speaks_unicode
+
+_COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
+_REFRESH = 0.3
+_PIPE_WIDTH = 160
+_LIVE_ROWS = 40
+
+
+def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> None:
+    """Print the records as they are."""
+    for content in lines:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> None:
+    """Print the records as CSV with a heading."""
+    writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for content in lines:
+        writer.writerows(dict(record) for record in records_in(content))
+        sys.stdout.flush()
+
+
+def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
+    """Print one line of statistics for each metric; with `follow` on a terminal they move."""
+    measurements = Measurements(job)
+    if not (follow and sys.stdout.isatty()):
+        for content in lines:
+            measurements.add_lines(content)
+        width = Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+        show(_tables(measurements, width=width, rows=sys.maxsize))
+        return
+    console = Console(highlight=False)
+    shown = 0.0
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for content in lines:
+            measurements.add_lines(content)
+            if time.monotonic() - shown > _REFRESH:
+                shown = time.monotonic()
+                rows = max(1, min(_LIVE_ROWS, console.height - 4))
+                live.update(_tables(measurements, width=console.width, rows=rows), refresh=True)
+        live.update(_tables(measurements, width=console.width, rows=_LIVE_ROWS), refresh=True)
+
+
+def _tables(measurements: Measurements, *, width: int, rows: int) -> RenderableType:
+    unicode = speaks_unicode()
+    parts: list[RenderableType] = []
+    left = rows
+    for group in (measurements.benchmark, measurements.run, measurements.host):
+        every: list[Series] = list(group.values())
+        if not every or left <= 0:
+            continue
+        if parts:
+            parts.append(Text())
+        parts.append(metric_table(every, width=width, rows=left, summary=True, unicode=unicode))
+        left -= len(every) + 2
+    return Group(*parts) if parts else Text("no metrics so far", style="dim")

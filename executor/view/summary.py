@@ -1,0 +1,117 @@
+"""How a run ended, on one screen."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
+
+from bai_agent.outcome import ExitCode
+from executor.state import PHASES
+from executor.view.metrics import metric_table
+from executor.view.picture import Picture
+from executor.view.text import safe_line, seconds, size
+
+_ROWS = 30
+_LAST_LINES = 10
+
+
+def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -> None:
+    """Print the outcome, the last lines of what failed, timings, metrics, and where the files are."""
+    result: Mapping[str, Any] = picture.result or {}
+    dot = " · " if unicode else " | "
+    code = int(result.get("exit_code", ExitCode.OURS))
+    benchmark: Mapping[str, Any] = result.get("benchmark") or {}
+
+    def line(label: str, value: str, style: str = "") -> None:
+        text = Text(f"{label:<9} ", style="dim").append(value, style=style or "default")
+        console.print(text, soft_wrap=True)
+
+    characters = "─" if unicode else "-"
+    console.print(Rule(Text(picture.job_id, style="bold"), align="left", style="dim", characters=characters))
+    if code != ExitCode.SUCCEEDED:
+        _print_last_lines(console, result, unicode=unicode)
+    style = "bold green" if code == ExitCode.SUCCEEDED else "bold red"
+    console.print(
+        Text(f"{result.get('sentence', '')}", style=style).append(
+            f"  {result.get('outcome')}, exit code {code}" if code else "", style="dim"
+        ),
+        soft_wrap=True,
+    )
+    phases = {**(result.get("phases") or {}), **picture.state.finished}
+    line("phases", dot.join(f"{name} {seconds(phases[name])}" for name in PHASES if name in phases))
+    if benchmark:
+        line("benchmark", dot.join(_facts(benchmark)))
+    if git := result.get("git"):
+        dirty = ", with uncommitted changes" if git.get("dirty") else ""
+        branch = f" ({git['branch']})" if git.get("branch") else ""
+        line("git", f"{git.get('commit', '')[:12]}{branch}{dirty}")
+    if (kafka := result.get("kafka")) is not None:
+        lost = f", {kafka.get('undelivered'):,} not delivered" if kafka.get("undelivered") else ""
+        line("kafka", f"{kafka.get('delivered') or 0:,} messages delivered{lost}", "yellow" if lost else "")
+    for warning in result.get("warnings") or ():
+        line("warning", safe_line(str(warning)), "yellow")
+    _print_metrics(console, picture, unicode=unicode)
+    line("files", picture.place)
+    if (artifacts := result.get("artifacts")) and artifacts.get("files"):
+        line("artifacts", f"{artifacts['files']:,} files, {size(artifacts['bytes'])}, kept in artifacts/")
+    line("more", f"bai logs {picture.job_id}{dot}bai metrics {picture.job_id}")
+
+
+def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None:
+    seen = [series for series in picture.measurements.benchmark.values() if series.count]
+    unseen = [series.name for series in picture.measurements.benchmark.values() if not series.count]
+    if not seen and not unseen:
+        return
+    console.print()
+    if seen:
+        table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
+        console.print(Padding(table, (0, 0, 0, 2)))
+    if len(seen) > _ROWS:
+        console.print(Text(f"  and {len(seen) - _ROWS:,} more: bai metrics {picture.job_id}", style="dim"))
+    if unseen:
+        names = ", ".join(unseen[:10]) + (f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else "")
+        console.print(Text(f"  never seen: {names}", style="yellow"), soft_wrap=True)
+    if picture.partial:
+        console.print(
+            Text(f"  of the first {picture.measurements.records:,} records; bai metrics has all", style="dim")
+        )
+    console.print()
+
+
+def _print_last_lines(console: Console, result: Mapping[str, Any], *, unicode: bool) -> None:
+    lines = [safe_line(str(each)) for each in result.get("last_lines") or ()][-_LAST_LINES:]
+    if not lines:
+        return
+    console.print(Text("the benchmark's last lines", style="dim"))
+    bar = "│" if unicode else "|"
+    for each in lines:
+        console.print(Text(f"{bar} ", style="dim").append_text(Text.from_ansi(each)), soft_wrap=True)
+
+
+def _facts(benchmark: Mapping[str, Any]) -> list[str]:
+    facts = []
+    if benchmark.get("exec_error"):
+        facts.append("never ran")
+    elif benchmark.get("signal") is not None:
+        facts.append(_signal_name(int(benchmark["signal"])))
+    elif benchmark.get("code"):
+        facts.append(f"exit code {benchmark['code']}")
+    for key, label in (("wall_seconds", "wall"), ("user_seconds", "user"), ("system_seconds", "system")):
+        if benchmark.get(key) is not None:
+            facts.append(f"{label} {seconds(float(benchmark[key]))}")
+    if benchmark.get("peak_memory_bytes"):
+        facts.append(f"peak memory {size(benchmark['peak_memory_bytes'])}")
+    return facts
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,100 @@
+"""Numbers, times and foreign text, as they appear on a screen."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import IO
+
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.-=+*#@"
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def number(value: float) -> str:
+    """Return `value` in at most 10 characters or so: four significant digits, whole numbers in full."""
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value):,}"
+    size = abs(value)
+    if size >= 1e7 or size < 1e-4:
+        return f"{value:.3e}"
+    if size >= 1000:
+        return f"{value:,.0f}" if size >= 1e5 else f"{value:,.1f}"
+    digits = 3 if size >= 1 else 4
+    return f"{value:.{digits}f}" if size >= 0.01 else f"{value:.4g}"
+
+
+def seconds(value: float) -> str:
+    """Return a time span for reading: "0.3 s", "1 min 05 s", "2 h 03 min"."""
+    if value < 59.95:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    minutes = whole // 60
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes // 1440} d {minutes // 60 % 24} h"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for reading: "512 B", "3.4 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def clock(milliseconds: int) -> str:
+    """Return a moment (ms since the epoch) in this machine's time zone: "2026-11-20 21:31:50"."""
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
+    """Return `values` as a row of at most `width` bars, each the mean of its stretch."""
+    if not values or width < 1:
+        return ""
+    bars = _BARS if unicode else _ASCII_BARS
+    count = min(width, len(values))
+    edges = [len(values) * i // count for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    # Halved first: the distance between two finite numbers need not be finite.
+    span = high / 2 - low / 2
+    if not span:
+        return bars[3] * count
+    return "".join(bars[round((each / 2 - low / 2) / span * (len(bars) - 1))] for each in means)
+
+
+def safe_line(line: str, *, limit: int = 4000) -> str:
+    """Return a foreign line fit for a terminal: colours stay, whatever else could move, ring or rewrite goes.
+
+    Of parts between carriage returns the last one stays, as it would on a screen. At most `limit` characters.
+    """
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part), "")
+    cut = len(line) - limit
+    if cut > 0:
+        line = line[:limit]
+    if not line.isprintable():
+        line = _CONTROL.sub(_keep_colour, line.expandtabs(8))
+    return f"{line} … ({cut:,} more characters)" if cut > 0 else line
+
+
+def _keep_colour(match: re.Match[str]) -> str:
+    return match[0] if _COLOUR.fullmatch(match[0]) else ""
+
+
+def speaks_unicode(stream: IO[str] | None = None) -> bool:
+    """Return whether `stream` (standard output) can show more than ASCII."""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16", "utf32")

@@ -1,0 +1,147 @@
+"""Follows a job to its end for somebody: shows it, takes Ctrl-C, and brings a local agent back that died."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from bai_agent.errors import BaiError
+from bai_agent.outcome import ExitCode
+from bai_agent.store.record import JobRecord
+from executor.follow import Follower, result_of
+from executor.view.picture import Picture, View
+
+_PAUSE = 0.1
+"""Seconds between two looks."""
+_BURST = 0.05
+"""Seconds of looking without a pause, where there is much to read."""
+_SHARE = 4
+"""A burst is followed by a pause so many times as long: the machine belongs to the benchmark."""
+_AGENT_LOOK = 1.0
+_RESTARTS = 3
+_CATCH_UP = 10.0
+"""Seconds after the end in which the statistics may still be completed."""
+
+
+class Agent(Protocol):
+    """What can be done about the agent of a job on this machine."""
+
+    def alive(self) -> bool: ...
+
+    def start(self) -> None:
+        """Start it, or start it again. Raises BaiError."""
+        ...
+
+
+class LeftError(Exception):
+    """Somebody does not want to follow any longer; the job goes on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class Interrupts:
+    """Counts Ctrl-C: the first is a wish to cancel, the second raises LeftError, as SIGTERM does at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if number == signal.SIGTERM or self.count > 1:
+            # A third one ends us even if the terminal takes nothing any more.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            raise LeftError(number)
+
+
+def watch(
+    record: JobRecord,
+    picture: Picture,
+    view: View,
+    *,
+    agent: Agent | None,
+    log_position: int = 0,
+    newest_only: bool = False,
+) -> Mapping[str, Any] | None:
+    """Show the job until it ends and return its result; None where its agent is dead for good.
+
+    log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
+    Raises LeftError when somebody wants to leave, StoreError where the store fails.
+    """
+    with Interrupts() as interrupts:
+        try:
+            view.begin(picture)
+            follower = Follower(record, log_position=log_position, newest_only=newest_only)
+            return _watch(record, follower, picture, view, interrupts, agent=agent)
+        finally:
+            view.close()
+
+
+def _watch(
+    record: JobRecord,
+    follower: Follower,
+    picture: Picture,
+    view: View,
+    interrupts: Interrupts,
+    *,
+    agent: Agent | None,
+) -> Mapping[str, Any] | None:
+    restarts = 0
+    next_agent_look = time.monotonic() + _AGENT_LOOK
+    ended: float | None = None
+    burst = time.monotonic()
+    while True:
+        news = follower.look()
+        picture.take_in(news)
+        view.show(picture, news)
+        view.refresh(picture)
+        if news.result is not None:
+            ended = ended or time.monotonic()
+            picture.partial = picture.partial or time.monotonic() - ended > _CATCH_UP
+            if not news.more:
+                picture.result = news.result
+                view.end(picture)
+                return news.result
+            continue
+        if interrupts.count and not picture.cancelling:
+            picture.cancelling = True
+            record.cancel(by="bai run")
+            view.notice("cancelling; press Ctrl-C again to leave it to itself")
+        if agent is not None and time.monotonic() >= next_agent_look:
+            next_agent_look = time.monotonic() + _AGENT_LOOK
+            if not agent.alive() and result_of(record) is None:
+                if restarts == _RESTARTS:
+                    view.notice(
+                        f"the agent died {_RESTARTS + 1} times; start it again with: bai resume {record.job_id}"
+                    )
+                    return None
+                restarts += 1
+                view.notice(f"the agent died; starting it again ({restarts} of {_RESTARTS})")
+                agent.start()
+        if not news.more or time.monotonic() - burst > _BURST:
+            time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - burst)))
+            burst = time.monotonic()
+
+
+def exit_code_of(result: Mapping[str, Any]) -> ExitCode:
+    """Return the exit code that a result names."""
+    try:
+        return ExitCode(int(result["exit_code"]))
+    except (KeyError, TypeError, ValueError):
+        raise BaiError(f"the result of this job names no exit code: {dict(result)}") from None
