@@ -112,7 +112,8 @@ class Record:
             self.puts[name] = put
             self.begun.pop(name, None)
         elif "begin" in line:
-            self.begun[line.pop("begin")] = Begun(**line)
+            name = line.pop("begin")
+            self.begun[name] = Begun(**line)
         elif "part" in line:
             self.begun[line["part"]].parts.add(line["number"])
         elif "gone" in line:

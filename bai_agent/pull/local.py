@@ -67,7 +67,7 @@ class LocalOrigin:
             try:
                 with landing.small(remote.name) as draft:
                     self._copy(origin, draft, landing)
-                    if self._remote(Path(remote.key), remote.name, os.fstat(origin)) != remote:
+                    if self._remote(Path(remote.key), remote.name, os.fstat(origin)).tag != remote.tag:
                         raise PullError(
                             f"{self._src}: {remote.key} was changed while it was copied; run again"
                         )

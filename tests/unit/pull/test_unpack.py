@@ -249,7 +249,7 @@ def test_a_truncated_archive_is_an_error(
     tmp_path: Path, landing: Landing, compress: Callable[[bytes], bytes]
 ) -> None:
     whole = compress(tar_bytes(file("a", os.urandom(300_000))))
-    with pytest.raises(PullError, match="s3://b/k.tar"):
+    with pytest.raises(PullError, match=r"s3://b/k\.tar"):
         unpack(archive(tmp_path, whole[: len(whole) // 2]), landing)
 
 
@@ -257,13 +257,13 @@ def test_a_truncated_archive_is_an_error(
     "content", [b"", b"plain text\n" * 100, gzip.compress(b"no tar" * 1000), b"PK\x03\x04 broken"]
 )
 def test_what_is_no_archive_is_an_error(tmp_path: Path, landing: Landing, content: bytes) -> None:
-    with pytest.raises(PullError, match="archive|damaged"):
+    with pytest.raises(PullError, match=r"archive|damaged"):
         unpack(archive(tmp_path, content), landing)
 
 
 def test_a_name_that_is_no_utf8_survives(tmp_path: Path, landing: Landing, root: Path) -> None:
     unpack(archive(tmp_path, tar_bytes(file("caf\udce9"))), landing)
-    assert os.listdir(os.fsencode(root)).count(b"caf\xe9") == 1
+    assert b"caf\xe9" in [os.fsencode(entry.name) for entry in root.iterdir()]
 
 
 def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:

@@ -1,0 +1,352 @@
+"""A pull as its caller sees it, with files of this machine as sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source, SourceKind, Unpack
+from bai_agent.pull import Progress, PullStopped, pull
+
+Puller = Callable[..., list[Progress]]
+
+
+@pytest.fixture
+def bring(tmp_path: Path) -> Puller:
+    """Pull sources into tmp_path/work and tmp_path/scripts; `job` tells the manifests of several jobs apart."""
+
+    def run(
+        *sources: Source,
+        job: str = "job",
+        stopping: Callable[[], bool] = lambda: False,
+        seconds: float = 30.0,
+    ) -> list[Progress]:
+        reports: list[Progress] = []
+        pull(
+            sources,
+            folders={SourceKind.DATA: tmp_path / "work", SourceKind.SCRIPTS: tmp_path / "scripts"},
+            manifest=tmp_path / f"{job}.json",
+            deadline=time.monotonic() + seconds,
+            report=reports.append,
+            stopping=stopping,
+        )
+        return reports
+
+    return run
+
+
+def original(tmp_path: Path, content: bytes = b"content", name: str = "origin.bin") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content)
+    return path
+
+
+def url(path: Path, end: str = "") -> str:
+    return f"file://{path}{end}"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def names(folder: Path) -> Sequence[str]:
+    """All files below `folder` but our own records."""
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if ".bai-pulled" not in path.name and not path.is_dir()
+    )
+
+
+def test_a_file_lands_at_its_path_with_mode_and_checksum(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    reports = bring(
+        Source(
+            src=url(path),
+            path="a b/x",
+            sha256=sha256(b"content").upper(),
+            md5=hashlib.md5(b"content").hexdigest(),
+            mode="0640",
+        )
+    )
+    target = tmp_path / "work/a b/x"
+    assert target.read_bytes() == b"content"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert reports[-1] == Progress(url(path), str(target), 7, 7, 1, 1, done=True)
+
+
+def test_a_path_with_a_slash_at_its_end_keeps_the_name(tmp_path: Path, bring: Puller) -> None:
+    bring(Source(src=url(original(tmp_path)), path="in/"))
+    assert names(tmp_path / "work") == ["in/origin.bin"]
+
+
+def test_a_folder_is_copied_with_dotfiles_modes_and_links(tmp_path: Path, bring: Puller) -> None:
+    folder = tmp_path / "project, v1: ü#%41"
+    (folder / ".deep/er").mkdir(parents=True)
+    (folder / ".deep/er/x").write_text("1")
+    (folder / "run.sh").write_text("#!/bin/sh")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "inside").symlink_to("run.sh")
+    outside = original(tmp_path, b"outside")
+    (folder / "outside").symlink_to(outside)
+    bring(Source(src=url(folder, "/").replace("%41", "%2541"), path=".", kind=SourceKind.SCRIPTS))
+    scripts = tmp_path / "scripts"
+    assert names(scripts) == [".deep/er/x", "inside", "outside", "run.sh"]
+    assert os.access(scripts / "run.sh", os.X_OK)
+    assert (scripts / "inside").is_symlink()
+    assert not (scripts / "outside").is_symlink()
+    assert (scripts / "outside").read_bytes() == b"outside"
+
+
+def test_what_cannot_be_copied_is_named(tmp_path: Path, bring: Puller) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder/pipe")
+    with pytest.raises(PullError, match="pipe"):
+        bring(Source(src=url(tmp_path / "folder", "/"), path="x"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sha256": "0" * 64}, "sha256"),
+        ({"md5": "0" * 32}, "md5"),
+        ({"size": 8}, "7 bytes instead of the 8"),
+    ],
+)
+def test_what_is_not_as_promised_does_not_land(
+    tmp_path: Path, bring: Puller, changes: dict[str, object], words: str
+) -> None:
+    source = Source(src=url(original(tmp_path)), path="x", **changes)  # type: ignore[arg-type]
+    with pytest.raises(PullError, match=words) as refusal:
+        bring(source)
+    assert source.src in str(refusal.value)
+    assert names(tmp_path / "work") == []
+
+
+@pytest.mark.parametrize("src", ["file:///not/there", "file://relative", "gopher://x/y"])
+def test_a_source_that_cannot_be_is_an_error_that_names_it(bring: Puller, src: str) -> None:
+    with pytest.raises(PullError, match=src):
+        bring(Source(src=src, path="x"))
+
+
+def test_two_sources_for_one_file_are_refused(tmp_path: Path, bring: Puller) -> None:
+    one, two = original(tmp_path, name="one"), original(tmp_path, name="two")
+    with pytest.raises(PullError, match="both"):
+        bring(Source(src=url(one), path="x"), Source(src=url(two), path="./x"))
+
+
+def test_a_path_may_not_lead_out_of_its_folder(tmp_path: Path, bring: Puller) -> None:
+    with pytest.raises(PullError, match=r"\.\."):
+        bring(Source(src=url(original(tmp_path)), path="../x"))
+
+
+def test_a_users_file_is_never_overwritten(tmp_path: Path, bring: Puller) -> None:
+    mine = tmp_path / "work/x"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(PullError, match=str(mine)):
+        bring(Source(src=url(original(tmp_path)), path="x"))
+    assert mine.read_text() == "mine"
+
+
+def test_another_job_reuses_what_is_unchanged(tmp_path: Path, bring: Puller) -> None:
+    source = Source(src=url(original(tmp_path)), path="x")
+    bring(source, job="one")
+    inode = (tmp_path / "work/x").stat().st_ino
+    reports = bring(source, job="two")
+    assert (tmp_path / "work/x").stat().st_ino == inode
+    assert reports[-1].done
+
+
+def test_another_job_replaces_what_has_a_new_version(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    bring(Source(src=url(path), path="x"), job="one")
+    path.write_bytes(b"newer content")
+    bring(Source(src=url(path), path="x"), job="two")
+    assert (tmp_path / "work/x").read_bytes() == b"newer content"
+
+
+def test_another_source_may_take_the_place_of_ours(tmp_path: Path, bring: Puller) -> None:
+    bring(Source(src=url(original(tmp_path, b"one", "one")), path="x"), job="one")
+    bring(Source(src=url(original(tmp_path, b"two", "two")), path="x"), job="two")
+    assert (tmp_path / "work/x").read_bytes() == b"two"
+
+
+def test_what_the_user_changed_since_is_left_alone(tmp_path: Path, bring: Puller) -> None:
+    source = Source(src=url(original(tmp_path)), path="x")
+    bring(source, job="one")
+    (tmp_path / "work/x").write_bytes(b"edited!")
+    with pytest.raises(PullError, match="left alone"):
+        bring(source, job="two")
+    assert (tmp_path / "work/x").read_bytes() == b"edited!"
+
+
+def test_a_checksum_is_checked_on_reuse_too(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    bring(Source(src=url(path), path="x"), job="one")
+    bring(Source(src=url(path), path="x", sha256=sha256(b"content")), job="two")
+    with pytest.raises(PullError, match="md5"):
+        bring(Source(src=url(path), path="x", md5="0" * 32), job="three")
+
+
+def test_with_a_checksum_on_record_the_origin_is_not_even_asked(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    source = Source(src=url(path), path="x", sha256=sha256(b"content"))
+    bring(source, job="one")
+    path.unlink()
+    assert bring(source, job="two")[-1].done
+
+
+def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    bring(Source(src=url(path), path="x"))
+    path.unlink()
+    reports = bring(Source(src=url(path), path="x"))
+    assert reports == [Progress(url(path), str(tmp_path / "work/x"), 7, 7, 1, 1, done=True)]
+
+
+def test_a_restarted_job_brings_back_what_was_removed(tmp_path: Path, bring: Puller) -> None:
+    source = Source(src=url(original(tmp_path)), path="x")
+    bring(source)
+    (tmp_path / "work/x").unlink()
+    bring(source)
+    assert (tmp_path / "work/x").read_bytes() == b"content"
+
+
+def test_a_synced_folder_loses_what_its_origin_lost_but_nothing_of_the_users(
+    tmp_path: Path, bring: Puller
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("a", "b", "sub/c", "edited"):
+        (folder / name).write_text(name)
+    source = Source(src=url(folder, "/"), path="x")
+    bring(source, job="one")
+    (tmp_path / "work/x/mine").write_text("mine")
+    (tmp_path / "work/x/edited").write_text("edited by the user")
+    (folder / "b").unlink()
+    (folder / "edited").unlink()
+    bring(source, job="two")
+    assert names(tmp_path / "work/x") == ["a", "edited", "mine", "sub/c"]
+
+
+def make_tar(path: Path, **members: str) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in members.items():
+            member = path.with_name("member")
+            member.write_text(text)
+            tar.add(member, arcname=name)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("unpack", "path", "lands"),
+    [
+        (Unpack.INTO, "deep/folder", ["deep/folder/a", "deep/folder/b"]),
+        (Unpack.IN_PLACE, "deep/archive.tgz", ["deep/a", "deep/b"]),
+        (Unpack.IN_PLACE, "archive.tgz", ["a", "b"]),
+        (Unpack.IN_PLACE, "deep/", ["deep/a", "deep/b"]),
+        (Unpack.NO, "deep/archive.tgz", ["deep/archive.tgz"]),
+    ],
+)
+def test_an_archive_is_unpacked_where_it_was_asked_to(
+    tmp_path: Path, bring: Puller, unpack: Unpack, path: str, lands: list[str]
+) -> None:
+    archive = make_tar(tmp_path / "x.tgz", a="1", b="2")
+    bring(Source(src=url(archive), path=path, unpack=unpack))
+    assert names(tmp_path / "work") == lands
+    assert not list((tmp_path / "work").rglob("*.part"))
+
+
+def test_an_unpacked_archive_is_reused_and_a_new_version_replaces_the_old_one(
+    tmp_path: Path, bring: Puller
+) -> None:
+    archive = make_tar(tmp_path / "x.tgz", a="1", b="2")
+    source = Source(src=url(archive), path="x", unpack=Unpack.INTO)
+    bring(source, job="one")
+    inode = (tmp_path / "work/x/a").stat().st_ino
+    bring(source, job="two")
+    assert (tmp_path / "work/x/a").stat().st_ino == inode
+    make_tar(archive, a="new", c="3")
+    bring(source, job="three")
+    assert names(tmp_path / "work/x") == ["a", "c"]
+    assert (tmp_path / "work/x/a").read_text() == "new"
+
+
+def test_two_archives_share_a_folder(tmp_path: Path, bring: Puller) -> None:
+    one, two = make_tar(tmp_path / "one.tgz", a="1"), make_tar(tmp_path / "two.tgz", b="2")
+    sources = [
+        Source(src=url(path), path=path.name, kind=SourceKind.SCRIPTS, unpack=Unpack.IN_PLACE)
+        for path in (one, two)
+    ]
+    bring(*sources, job="one")
+    bring(*sources, job="two")
+    assert names(tmp_path / "scripts") == ["a", "b"]
+
+
+def test_a_wrong_archive_leaves_nothing(tmp_path: Path, bring: Puller) -> None:
+    archive = make_tar(tmp_path / "x.tgz", a="1")
+    with pytest.raises(PullError, match="sha256"):
+        bring(Source(src=url(archive), path="x", unpack=Unpack.INTO, sha256="0" * 64))
+    assert names(tmp_path / "work") == []
+
+
+def test_a_kill_between_record_and_rename_leaves_nothing_of_unknown_origin(
+    tmp_path: Path, bring: Puller
+) -> None:
+    # given a record that announces a file which did not get its name, as a kill in between leaves it
+    source = Source(src=url(original(tmp_path)), path="x")
+    bring(source)
+    journal = tmp_path / "work/.x.bai-pulled"
+    lines = journal.read_text().splitlines(keepends=True)
+    announced = next(index for index, line in enumerate(lines) if "put" in json.loads(line))
+    journal.write_text("".join(lines[: announced + 1]) + '{"put": "x", "si')
+    (tmp_path / "job.json").unlink()
+    (tmp_path / "work/x").rename(tmp_path / "work/elsewhere")
+    # when the job starts again, then it ends as it should
+    bring(source)
+    assert (tmp_path / "work/x").read_bytes() == b"content"
+    # and so it does where the rename had happened
+    journal.write_text("".join(lines[: announced + 1]))
+    (tmp_path / "job.json").unlink()
+    (tmp_path / "work/elsewhere").rename(tmp_path / "work/x")
+    bring(source)
+    assert (tmp_path / "work/x").read_bytes() == b"content"
+
+
+def test_the_order_to_stop_is_obeyed(tmp_path: Path, bring: Puller) -> None:
+    with pytest.raises(PullStopped):
+        bring(Source(src=url(original(tmp_path, os.urandom(1 << 20))), path="x"), stopping=lambda: True)
+
+
+def test_another_job_that_pulls_there_is_waited_for_until_the_deadline(tmp_path: Path, bring: Puller) -> None:
+    # given the record of x locked, as a job that is pulling there has it
+    import fcntl
+
+    (tmp_path / "work").mkdir()
+    with (tmp_path / "work/.x.bai-pulled").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        source = Source(src=url(original(tmp_path)), path="x")
+        with pytest.raises(PullError, match="pull_timeout") as timeout:
+            bring(source, seconds=0.3)
+        assert source.src in str(timeout.value)
+        # when it goes away, then the waiting one goes on
+        threading.Timer(0.3, fcntl.flock, [lock, fcntl.LOCK_UN]).start()
+        bring(source)
+    assert (tmp_path / "work/x").read_bytes() == b"content"
+
+
+def test_a_file_that_is_source_and_path_at_once_stays_the_users(tmp_path: Path, bring: Puller) -> None:
+    path = original(tmp_path)
+    bring(Source(src=url(path), path=str(path)))
+    assert path.read_bytes() == b"content"
