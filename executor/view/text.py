@@ -15,7 +15,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+    r"|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 
 
@@ -66,7 +66,7 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
     bars = _BARS if unicode else _ASCII_BARS
     count = min(width, len(values))
     edges = [len(values) * i // count for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    means = [sum(value / (b - a) for value in values[a:b]) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     # Halved first: the distance between two finite numbers need not be finite.
     span = high / 2 - low / 2

@@ -1,0 +1,144 @@
+"""Which job a person means, how it stands, and which jobs may be deleted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from handmade_job import START, HandmadeJob
+
+from executor.jobs import UsageError, find_job, last_values, standing, store_at
+from executor.local import local_agent
+from executor.prune import prune_jobs
+
+DAY = 86_400_000
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a lock as a live agent or shim would."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def test_a_job_is_named_by_its_id_or_the_only_beginning_of_it(tmp_path: Path) -> None:
+    for job_id in ("digits-1", "digits-12", "torch-1"):
+        HandmadeJob(tmp_path, job_id)
+    store = store_at(tmp_path)
+
+    assert find_job(store, "digits-1").job_id == "digits-1"
+    assert find_job(store, "digits-12").job_id == "digits-12"
+    assert find_job(store, "to").job_id == "torch-1"
+    with pytest.raises(UsageError, match="may mean any of digits-1, digits-12"):
+        find_job(store, "dig")
+    with pytest.raises(UsageError, match='did you mean "torch-1"'):
+        find_job(store, "trch-1")
+    for nonsense in ("", ".", "..", "../x", "digits-1/attempts", "zzz"):
+        with pytest.raises(UsageError, match="there is no job"):
+            find_job(store, nonsense)
+
+
+def test_last_is_the_job_that_was_started_last(tmp_path: Path) -> None:
+    HandmadeJob(tmp_path, "b", started=START).ends()
+    HandmadeJob(tmp_path, "a", started=START + 5000).event("agent_started", pid=1)
+    HandmadeJob(tmp_path, "c", started=START + 1000).ends()
+
+    assert find_job(store_at(tmp_path), "last").job_id == "a"
+
+
+def test_an_empty_store_and_a_store_that_is_a_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there are no jobs in"):
+        find_job(store_at(tmp_path / "nothing"), "last")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is no folder"):
+        store_at(tmp_path / "file")
+
+
+def test_a_job_runs_only_as_long_as_its_agent_lives(tmp_path: Path) -> None:
+    # Given a job in its run phase
+    job = HandmadeJob(tmp_path)
+    job.event("agent_started", pid=1)
+    job.phases("prepare", "pull", "join", until="run")
+
+    # When its agent lives
+    with held(job.node / "agent.lock"):
+        alive = standing(job.record)
+    # And when it has died
+    dead = standing(job.record)
+
+    assert (alive.status, alive.phase, alive.agent_alive) == ("RUNNING", "run", True)
+    assert (dead.status, dead.phase, dead.agent_alive) == ("DIED", "run", False)
+
+
+@pytest.mark.parametrize(
+    ("phase", "status"), [(None, "PENDING"), ("pull", "INITIALIZING"), ("drain", "RUNNING")]
+)
+def test_the_phase_decides_the_status(tmp_path: Path, phase: str | None, status: str) -> None:
+    job = HandmadeJob(tmp_path)
+    job.event("agent_started", pid=1)
+    job.phases(until=phase)
+
+    with held(job.node / "agent.lock"):
+        assert standing(job.record).status == status
+
+
+def test_a_result_is_the_last_word_also_where_only_the_node_has_it(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.ends("cancelled", 4, sentence="The job was cancelled.")
+
+    now = standing(job.record)
+    assert (now.status, now.outcome, now.exit_code, now.seconds) == ("CANCELED", "cancelled", 4, 12.0)
+
+    (tmp_path / "digits-1" / "result.json").rename(job.node / "result.json")
+    assert standing(job.record) == now
+
+
+def test_the_last_value_of_each_metric_is_found_however_many_there_are(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.measures("loss", *[float(each) for each in range(5000)], units="nats")
+    job.measures("accuracy", 0.5)
+
+    values = last_values(job.record)
+    assert values["loss"]["value"] == 4999.0
+    assert values["accuracy"]["value"] == 0.5
+
+
+def test_prune_deletes_what_ended_long_ago_and_nothing_that_may_live(tmp_path: Path) -> None:
+    now = START + 40 * DAY
+    HandmadeJob(tmp_path, "old").ends()
+    HandmadeJob(tmp_path, "new", started=now - DAY).ends()
+    died = HandmadeJob(tmp_path, "died")
+    died.event("agent_started", pid=1)
+    running = HandmadeJob(tmp_path, "running")
+    running.event("agent_started", pid=1)
+    orphan = HandmadeJob(tmp_path, "orphan")
+    orphan.event("agent_started", pid=1)
+    store = store_at(tmp_path)
+
+    with held(running.node / "agent.lock"), held(orphan.node / "shim.lock"):
+        announced = [each.job_id for each in prune_jobs(store, before=now - 30 * DAY, dry_run=True)]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["died", "new", "old", "orphan", "running"]
+        deleted = [each.job_id for each in prune_jobs(store, before=now - 30 * DAY, dry_run=False)]
+
+    assert announced == deleted == ["died", "old"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "orphan", "running"]
+
+
+def test_no_agent_can_start_in_a_job_that_is_being_deleted(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    agent = local_agent(job.record)
+    assert agent is not None
+
+    with agent.kept_away() as nothing_lives:
+        assert nothing_lives
+        assert agent.alive()
+        with agent.kept_away() as again:
+            assert not again

@@ -1,0 +1,110 @@
+"""Statistics while values stream by: exact where they promise it, bounded where they must be."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+
+from bai_agent.job import Benchmark, Better, Identity, Job, Metric
+from executor.statistics import Measurements, Series, Trend
+
+
+def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:
+    fields = {"seq": 0, "src": src, "off": 0, "i": 0, "k": 0, "name": name, "value": value, "units": units}
+    return json.dumps({**fields, "timestamp": 1_795_000_000_000}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_statistics_do_not_depend_on_how_the_values_came_in_pieces(seed: int) -> None:
+    # Given values in random pieces
+    chance = random.Random(seed)
+    values = [chance.gauss(100, 30) for _ in range(chance.randrange(1, 5000))]
+    series = Series("loss")
+    position = 0
+    while position < len(values):
+        step = chance.randrange(0, 700)
+        series.add_all(values[position : position + step])
+        position += step
+
+    # Then they are those of the whole
+    assert (series.count, series.first, series.last) == (len(values), values[0], values[-1])
+    assert (series.minimum, series.maximum) == (min(values), max(values))
+    assert series.mean == pytest.approx(math.fsum(values) / len(values))
+
+
+def test_the_mean_of_huge_values_does_not_overflow() -> None:
+    series = Series("huge")
+    series.add_all([1.7e308] * 10)
+    series.add_all([1.7e308] * 10)
+
+    assert series.mean == pytest.approx(1.7e308)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trend_keeps_every_nth_value_and_never_more_than_its_bound(seed: int) -> None:
+    chance = random.Random(seed)
+    trend = Trend()
+    total = 0
+    for _ in range(chance.randrange(1, 60)):
+        count = chance.randrange(0, 1000)
+        trend.add_all([float(number) for number in range(total, total + count)])
+        total += count
+
+        assert len(trend.points) <= 256
+        assert trend.points == [float(number) for number in range(0, total, trend.step)]
+
+
+def test_the_best_value_is_the_one_in_the_metrics_direction() -> None:
+    lower, higher, neither = Series("a", better=Better.LOWER), Series("b", better=Better.HIGHER), Series("c")
+    for series in (lower, higher, neither):
+        series.add_all([3.0, 1.0, 2.0])
+
+    assert (lower.best, higher.best, neither.best) == (1.0, 3.0, None)
+    assert Series("d", better=Better.LOWER).best is None
+
+
+def test_measurements_are_kept_by_where_they_come_from() -> None:
+    # Given a job with two metrics, and records of all sources
+    job = Job(
+        job=Identity(id="job"),
+        benchmark=Benchmark(argv=("true",)),
+        metrics=(
+            Metric(name="z", pattern="z"),
+            Metric(name="a", pattern="a", units="s", better=Better.LOWER),
+        ),
+    )
+    measurements = Measurements(job)
+
+    measurements.add_lines(record("a", 1.5) + record("bai_host_cpu_percent", 9, "host") + record("a", 0.5))
+    measurements.add_lines(record("extra", 7, "emit", "GB/s") + record("bai_run_wall_seconds", 3, "run"))
+
+    # Then the descriptor's come first, in its order, seen or not
+    assert list(measurements.benchmark) == ["z", "a", "extra"]
+    assert measurements.benchmark["a"].as_table() == {
+        "name": "a",
+        "units": "s",
+        "count": 2,
+        "first": 1.5,
+        "last": 0.5,
+        "min": 0.5,
+        "max": 1.5,
+        "mean": 1.0,
+        "better": "lower",
+        "best": 0.5,
+    }
+    assert measurements.benchmark["z"].as_table() == {"name": "z", "units": "", "count": 0}
+    assert measurements.benchmark["extra"].units == "GB/s"
+    assert list(measurements.host) == ["bai_host_cpu_percent"]
+    assert list(measurements.run) == ["bai_run_wall_seconds"]
+    assert measurements.records == 5
+
+
+def test_a_broken_record_does_not_hide_the_others() -> None:
+    measurements = Measurements()
+
+    measurements.add_lines(record("a", 1) + b"no json\n" + record("a", 2))
+
+    assert measurements.benchmark["a"].count == 2
