@@ -108,6 +108,16 @@ class RunDir:
         return self.path / "extractor.offset"
 
     @property
+    def extractor_search(self) -> Path:
+        """Which search the extractor is at, while it is being careful."""
+        return self.path / "extractor.search"
+
+    @property
+    def extractor_disabled(self) -> Path:
+        """Patterns that took too long, and from which line on they are switched off."""
+        return self.path / "extractor.disabled.jsonl"
+
+    @property
     def extracted(self) -> Path:
         """Written by the extractor when the benchmark has exited and every record is in `metrics`: counts, warnings."""
         return self.path / "extracted.json"

@@ -1,0 +1,75 @@
+"""The extractor's process: `python -m bai_agent.metrics DIR`, started by the agent (see `supervise.py`)."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bai_agent.errors import BaiError
+from bai_agent.job import read_job
+from bai_agent.metrics.process import Work
+from bai_agent.metrics.watchdog import blame
+from bai_agent.rundir import RunDir, locked
+
+log = logging.getLogger("bai_agent.metrics")
+
+_PR_SET_PDEATHSIG = 1
+_LOCK_SECONDS = 5.0
+"""For a predecessor that is just dying."""
+
+
+def main() -> int:
+    """Extract until the run's end. Exit code 0: `extracted.json` is written."""
+    parser = argparse.ArgumentParser(prog="bai_agent.metrics", description=__doc__)
+    parser.add_argument("dir", type=Path, help="the run directory")
+    parser.add_argument("--parent", type=int, help="end when this process, our parent, does")
+    parser.add_argument("--careful", action="store_true", help="note each search, and time it by itself")
+    parser.add_argument(
+        "--blame", action="store_true", help="switch off the search that the last process was at"
+    )
+    arguments = parser.parse_args()
+    _log_to_stderr()
+    if arguments.parent is not None and not _die_with(arguments.parent):
+        return 1
+    rundir = RunDir(arguments.dir)
+    try:
+        with locked(rundir.extractor_lock, wait=_LOCK_SECONDS):
+            if rundir.extracted.exists():
+                return 0
+            job = read_job(rundir.job)
+            if arguments.blame:
+                found = blame(rundir.extractor_search, rundir.extractor_disabled)
+                log.warning("switched off: %s", found)
+            Work(rundir, job, careful=arguments.careful).run()
+    except BaiError as error:
+        log.error("%s", error)  # noqa: TRY400 - foreseen: the sentence says it all
+        return 1
+    return 0
+
+
+def _die_with(parent: int) -> bool:
+    """Ask the kernel to kill this process when `parent` dies; return False where it has died already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    return os.getppid() == parent
+
+
+def _log_to_stderr() -> None:
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

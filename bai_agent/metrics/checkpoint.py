@@ -1,0 +1,70 @@
+"""`extractor.offset`: how far the extractor has come, so that a restarted one need not begin at the start."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bai_agent.metrics.follow import Place
+from bai_agent.metrics.tally import Tally
+from bai_agent.rundir import read_json, write_all
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """When `metrics.jsonl` had `size` bytes and `seq` records, both logs were done up to these places, and no further."""
+
+    size: int
+    seq: int
+    samples: int
+    """How many times the host was sampled."""
+    log: Place
+    emit: Place
+    tally: Tally
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace `path` atomically. Not synced: that would cost the benchmark's disk something each second.
+
+    What a power loss leaves of it is either whole or not read as a checkpoint.
+    """
+    content = json.dumps({"version": _VERSION, **asdict(checkpoint)}).encode()
+    temporary = path.with_name(f".{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(descriptor, content)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+
+
+def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoint | None:
+    """Return the checkpoint in `path` for a job of so many `metrics`; None where it does not fit what is there."""
+    value = read_json(path)
+    if value is None or value.get("version") != _VERSION:
+        return None
+    try:
+        checkpoint = _read(value)
+    except (KeyError, TypeError):
+        return None
+    try:
+        size = metrics_file.stat().st_size
+    except FileNotFoundError:
+        size = 0
+    return checkpoint if checkpoint.size <= size and len(checkpoint.tally.found) == metrics else None
+
+
+def _read(value: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(
+        size=value["size"],
+        seq=value["seq"],
+        samples=value["samples"],
+        log=Place(**value["log"]),
+        emit=Place(**value["emit"]),
+        tally=Tally(**value["tally"]),
+    )

@@ -1,0 +1,37 @@
+"""A full disk is waited for: room may come, and a process that dies of it would only meet it again."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def wait_for_room(
+    write: Callable[[], None],
+    *,
+    path: Path,
+    undo: Callable[[], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Call `write` until the disk has room for it; `undo` takes back what a failed call has written."""
+    pause = 0.1
+    while True:
+        try:
+            write()
+            return
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if pause == 0.1:
+                log.warning("%s: no space left on its disk; waiting for room", path)
+            if undo is not None:
+                undo()
+        sleep(pause)
+        pause = min(pause * 2, 2.0)

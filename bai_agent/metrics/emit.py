@@ -1,0 +1,96 @@
+"""Reads what came out of the FIFO: one JSON object a line, names and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from bai_agent.metrics.number import whole_number
+
+NAME_LIMIT = 256
+"""Characters of a name."""
+_ATTEMPTS = 100
+"""Places in one line where an object is looked for: a line full of braces must not hold up the rest."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What one line held."""
+
+    values: list[tuple[int, str, str]] = field(default_factory=list)
+    """The key's position, its name and its value as JSON."""
+    not_numbers: list[tuple[str, str]] = field(default_factory=list)
+    """Names whose value is no finite number, with that value."""
+    bad: bool = False
+    """The line, or a part of it, is no object, or holds what is no name."""
+
+
+def parse_emitted(line: bytes) -> Emitted:
+    """Return what `line` holds.
+
+    A writer that died within a line leaves a piece of it in front of the next writer's object, so the longest end of
+    the line that is a whole object counts, and what stands before it makes the line a bad one.
+    """
+    text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
+    start = text.find("{")
+    for _ in range(_ATTEMPTS):
+        if start < 0:
+            break
+        pairs = _object_at(text, start)
+        if pairs is not None:
+            return _read_pairs(pairs, bad=start > 0)
+        start = text.find("{", start + 1)
+    return Emitted(bad=True)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object's members; a list of its own kind, so that an array is not taken for one."""
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
+
+
+def _object_at(text: str, start: int) -> _Pairs | None:
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, _Pairs) and end == len(text) else None
+
+
+def _read_pairs(pairs: _Pairs, *, bad: bool) -> Emitted:
+    emitted = Emitted(bad=bad)
+    for position, (name, value) in enumerate(pairs):
+        if not 0 < len(name) <= NAME_LIMIT or not _is_text(name):
+            emitted = Emitted(emitted.values, emitted.not_numbers, bad=True)
+            continue
+        number = _number(value)
+        if number is None:
+            emitted.not_numbers.append((name, _shown(value)))
+        else:
+            emitted.values.append((position, name, number))
+    return emitted
+
+
+def _number(value: object) -> str | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return whole_number(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    return None
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, _Pairs):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)

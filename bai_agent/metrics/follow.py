@@ -1,0 +1,169 @@
+"""Reads a growing file line by line, in blocks of whole lines; memory stays flat whatever is in the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+CHUNK = 128 * 1024
+"""Bytes of one read. Larger ones are not faster: they leave the processor's cache."""
+LINE_LIMIT = 2**20
+"""Bytes of a line that are searched; what is beyond is counted."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines, each ended by a newline byte, as they stand in the file from `offset` on.
+
+    A carriage return is a newline here where it ends a line, so offsets are those of the file. A line that was cut at
+    the limit is a block of its own.
+    """
+
+    generation: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How far a follower has come: all lines before `offset` are done, the one that starts there is not."""
+
+    generation: int = 0
+    offset: int = 0
+    former: int = 0
+    """Bytes that were read of former generations."""
+    lost: int = 0
+    """Bytes of former generations that were there and are in no line that was searched."""
+    unsearched: int = 0
+    """Bytes beyond the limit of long lines."""
+
+
+class Follower:
+    """Follows one file from a place on; a file that is shorter than it has been seen is a new generation of it.
+
+    It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is how large the file is
+    known to have been. With `carriage_return` a line ends at a newline or a carriage return, else at a newline only.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        place: Place | None = None,
+        seen: int = 0,
+        carriage_return: bool = True,
+        chunk: int = CHUNK,
+        line_limit: int = LINE_LIMIT,
+    ) -> None:
+        self.place = place or Place()
+        self.position = self.place.offset
+        """Where the next read starts."""
+        self._seen = max(seen, self.position)
+        self._paths = paths
+        self._carriage_return = carriage_return
+        self._chunk = chunk
+        self._limit = line_limit
+        self._descriptor = -1
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether the file is known to hold more than was read."""
+        return self.position < self._seen
+
+    def size(self) -> int:
+        """Return the file's size now; 0 while there is no file."""
+        return os.fstat(self._descriptor).st_size if self._open() else 0
+
+    def read(self) -> tuple[bool, list[Block]]:
+        """Read one chunk; return whether there was something new, and the lines that ended in it.
+
+        Where the file has become shorter nothing is read: the place is the start of a new generation, for the caller
+        to make durable before the next call.
+        """
+        if not self._open():
+            return False, []
+        size = os.fstat(self._descriptor).st_size
+        if size < self._seen:
+            self._begin_generation()
+            return True, []
+        self._seen = size
+        if size == self.position:
+            return False, []
+        data = os.pread(self._descriptor, min(self._chunk, size - self.position), self.position)
+        if not data:
+            return False, []
+        return True, self._split(data)
+
+    def finish(self) -> list[Block]:
+        """Return the last line, which no newline ended, if there is one."""
+        return self._split(b"\n", in_file=False) if self.place.offset < self.position else []
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> bool:
+        if self._descriptor >= 0:
+            return True
+        for path in self._paths:
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            return True
+        return False
+
+    def _begin_generation(self) -> None:
+        place = self.place
+        self.place = replace(
+            place,
+            generation=place.generation + 1,
+            offset=0,
+            former=place.former + self.position,
+            lost=place.lost + max(self._seen, self.position) - place.offset,
+        )
+        self.position = self._seen = 0
+        self._parts, self._held = [], 0
+
+    def _split(self, data: bytes, *, in_file: bool = True) -> list[Block]:
+        start = self.position
+        if in_file:
+            self.position += len(data)
+        if self._carriage_return and b"\r" in data:
+            data = data.replace(b"\r", b"\n")
+        last = data.rfind(b"\n")
+        if last < 0:
+            self._hold(data)
+            return []
+        blocks: list[Block] = []
+        generation, offset = self.place.generation, self.place.offset
+        unsearched = self.place.unsearched
+        begin = 0
+        first = data.find(b"\n")
+        length = start - offset + first
+        if length > self._limit:
+            self._hold(data[:first])
+            blocks.append(Block(generation, offset, b"".join(self._parts) + b"\n"))
+            unsearched += length - self._limit
+            self._parts, self._held = [], 0
+            begin = first + 1
+            offset = start + begin
+        if begin <= last:
+            whole = b"".join([*self._parts, memoryview(data)[begin : last + 1]])
+            blocks.append(Block(generation, offset, whole))
+        self._parts, self._held = [], 0
+        end = start + last + 1 if in_file else self.position
+        self.place = replace(self.place, offset=end, unsearched=unsearched)
+        self._hold(data[last + 1 :])
+        return blocks
+
+    def _hold(self, data: bytes) -> None:
+        keep = data[: self._limit - self._held]
+        if keep:
+            self._parts.append(keep)
+            self._held += len(keep)

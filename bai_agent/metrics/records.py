@@ -1,0 +1,131 @@
+"""`metrics.jsonl`: one writer, records numbered without a gap, and none twice whenever it was killed.
+
+A restarted writer extracts again from its last checkpoint on. What that yields is the same as before, so whatever is
+not beyond the last record of its source is in the file already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bai_agent.job import Metric
+from bai_agent.metrics.disk import wait_for_room
+from bai_agent.metrics.extract import Found
+from bai_agent.rundir import open_append, write_all
+
+SOURCES = ("log", "emit", "host", "run")
+_CHUNK = 2**20
+_STEP = ',"step":'
+_LATE = ',"late":true'
+_GEN = ',"gen":'
+
+
+class Key(NamedTuple):
+    """A record's place within its source; it grows from record to record."""
+
+    gen: int
+    off: int
+    i: int
+    k: int
+
+
+class Value(NamedTuple):
+    """A named value that no pattern found; `value` is a JSON number."""
+
+    i: int
+    name: str
+    value: str
+    units: str = ""
+
+
+class RecordFile:
+    """Appends to the file at `path`, of which the first `size` bytes hold the first `seq` records."""
+
+    def __init__(self, path: Path, metrics: Sequence[Metric], *, size: int = 0, seq: int = 0) -> None:
+        self._path = path
+        self._descriptor = open_append(path)
+        self.size = os.fstat(self._descriptor).st_size
+        self.seq = seq
+        self.last: dict[str, Key] = {}
+        """The last record of each source that has one beyond `size`."""
+        self._recover(size)
+        self._known = dict(self.last)
+        self._middles = [f',"i":{i},"k":' for i in range(len(metrics))]
+        self._names = [f',"name":{json.dumps(metric.name)},"value":' for metric in metrics]
+        self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
+
+    def add_found(self, found: Sequence[Found], *, gen: int, timestamp: int, late: bool) -> None:
+        """Append what patterns found in the log, in order, but for what is there already."""
+        known = self._known.get("log")
+        if known is not None:
+            found = [each for each in found if (gen, *each[:3]) > known]
+            if found:
+                del self._known["log"]
+        if not found:
+            return
+        middles, names, ends = self._middles, self._names, self._ends
+        stamp, end = str(timestamp), _end(gen=gen, late=late)
+        self._append(
+            [
+                f'{{"seq":{seq},"src":"log","off":{off}{middles[i]}{k}{names[i]}{value}{ends[i]}{stamp}'
+                f"{_STEP + step if step else step}{end}"
+                for seq, (off, i, k, value, step) in enumerate(found, self.seq)
+            ]
+        )
+
+    def add_values(
+        self, src: str, off: int, values: Sequence[Value], *, gen: int = 0, timestamp: int, late: bool = False
+    ) -> None:
+        """Append `values`, in order, but for what is there already."""
+        known = self._known.get(src)
+        if known is not None:
+            values = [each for each in values if Key(gen, off, each.i, 0) > known]
+            if values:
+                del self._known[src]
+        end = _end(gen=gen, late=late)
+        self._append(
+            [
+                f'{{"seq":{seq},"src":"{src}","off":{off},"i":{i},"k":0,"name":{json.dumps(name)},"value":{value}'
+                f',"units":{json.dumps(units)},"timestamp":{timestamp}{end}'
+                for seq, (i, name, value, units) in enumerate(values, self.seq)
+            ]
+        )
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _append(self, lines: Sequence[str]) -> None:
+        if not lines:
+            return
+        content = "".join(lines).encode("ascii")
+        wait_for_room(
+            lambda: write_all(self._descriptor, content),
+            undo=lambda: os.ftruncate(self._descriptor, self.size),
+            path=self._path,
+        )
+        self.size += len(content)
+        self.seq += len(lines)
+
+    def _recover(self, start: int) -> None:
+        """Count the records beyond `start` and find the last one of each source."""
+        rest = b""
+        while chunk := os.pread(self._descriptor, _CHUNK, start):
+            start += len(chunk)
+            content, newline, rest = (rest + chunk).rpartition(b"\n")
+            self.seq += content.count(b"\n") + len(newline)
+            for src in SOURCES:
+                # No name can hold this text: its quotes would be escaped there.
+                found = content.rfind(b'"src":"%s"' % src.encode())
+                if found >= 0:
+                    end = content.find(b"\n", found)
+                    line = content[content.rfind(b"\n", 0, found) + 1 : end if end >= 0 else len(content)]
+                    record = json.loads(line)
+                    self.last[src] = Key(record.get("gen", 0), record["off"], record["i"], record["k"])
+
+
+def _end(*, gen: int, late: bool) -> str:
+    return f"{_LATE if late else ''}{f'{_GEN}{gen}' if gen else ''}}}\n"
