@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from bai_agent.errors import BaiError
@@ -191,8 +191,7 @@ def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
             )
         path = str(home / path[2:].lstrip("/"))
     if path.startswith("/") and data_root is not None:
-        kept = path.rstrip("/") or "/"
-        return str(data_root / PurePosixPath(kept).relative_to("/")) + ("/" if path.endswith("/") else "")
+        return str(data_root / path.strip("/")) + ("/" if path.endswith("/") else "")
     return path
 
 

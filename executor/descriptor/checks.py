@@ -188,14 +188,21 @@ def _references(table: Raw) -> Iterator[Told]:
 
 def _kafka(table: Raw) -> Iterator[Told]:
     kafka = at(table, "kafka")
-    if text_of(kafka, "security_protocol").startswith("SASL") and not kafka.get("sasl_mechanism"):
+    protocol, mechanism = text_of(kafka, "security_protocol"), text_of(kafka, "sasl_mechanism")
+    if not protocol.startswith("SASL"):
+        return
+    if "sasl_mechanism" not in kafka:
         fix = 'add sasl_mechanism, for example "SCRAM-SHA-512", with sasl_username and sasl_password'
-        yield (
-            ("kafka", "sasl_mechanism"),
-            f"is missing, and security_protocol is {kafka['security_protocol']}",
-            fix,
-            ERROR,
-        )
+        yield ("kafka", "sasl_mechanism"), f"is missing, and security_protocol is {protocol}", fix, ERROR
+    elif mechanism != "AWS_MSK_IAM":
+        for key, example in (("sasl_username", "metrics"), ("sasl_password", "env:KAFKA_PASSWORD")):
+            if key not in kafka:
+                yield (
+                    ("kafka", key),
+                    f"is missing, and {mechanism} needs it",
+                    f'add {key} = "{example}"',
+                    ERROR,
+                )
 
 
 _CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from datetime import date, datetime, time
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from executor.descriptor.findings import Finding, key_text
+from executor.descriptor.findings import Finding
 from executor.descriptor.schema import Schema, schema_at, tables, tables_with
+from executor.descriptor.toml_text import key_text, toml_value
 from executor.descriptor.values import SAID
 
 _EXPECTED = {
@@ -113,7 +113,7 @@ def _all_keys() -> list[str]:
 
 def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tuple[str, str]:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    shown = [_toml(each) for each in choices]
+    shown = [toml_value(each) for each in choices]
     if len(choices) == 1:
         return f"is {_described(value)}; this version reads {shown[0]} only", f"write {path[-1]} = {shown[0]}"
     texts = [each for each in choices if isinstance(each, str)]
@@ -122,14 +122,14 @@ def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tupl
         if isinstance(value, (str, int))
         else []
     )
-    hint = f"did you mean {_toml(close[0])}? " if close else ""
+    hint = f"did you mean {toml_value(close[0])}? " if close else ""
     return f"{_described(value)} is not one of the choices", f"{hint}Possible: {', '.join(shown)}"
 
 
 def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schema) -> str:
     key = path[-1] if path else ""
     if kind == "string_type" and isinstance(value, (bool, int, float, date, time)):
-        return f"write {_name(key)} = {_toml(str(value).lower() if isinstance(value, bool) else str(value))}"
+        return f"write {_name(key)} = {toml_value(str(value).lower() if isinstance(value, bool) else str(value))}"
     if kind in ("int_type", "bool_type") and isinstance(value, str):
         plain = value.strip().lower()
         if (kind == "int_type" and plain.isdigit()) or plain in ("true", "false"):
@@ -137,7 +137,7 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
     if kind == "list_type" and isinstance(value, dict):
         return f"write its header with two brackets: [[{key_text(path)}]]"
     if kind == "list_type":
-        inner = _toml(value) if isinstance(value, (str, int, float)) else '"…"'
+        inner = toml_value(value) if isinstance(value, (str, int, float)) else '"…"'
         return f"write {_name(key)} = [{inner}]"
     if kind.startswith(("model", "dict")) and isinstance(value, list):
         return f"write its header once, with single brackets: [{key_text(path)}]"
@@ -154,8 +154,8 @@ def _line(path: Sequence[str | int], schema: Schema) -> str:
         return f"the table [{key_text(path)}]" + (f" with {inner}" if inner else "")
     for source in ("examples", "enum"):
         if schema.get(source):
-            return f"{_name(path[-1])} = {_toml(schema[source][0])}"
-    return f"{_name(path[-1])} = {'1' if schema.get('type') == 'integer' else _toml('…')}"
+            return f"{_name(path[-1])} = {toml_value(schema[source][0])}"
+    return f"{_name(path[-1])} = {'1' if schema.get('type') == 'integer' else toml_value('…')}"
 
 
 def _to(path: Sequence[str | int]) -> str:
@@ -185,14 +185,3 @@ def _described(value: Any) -> str:
     if isinstance(value, (datetime, date, time)):
         return f"the date or time {value}"
     return "a list" if isinstance(value, list) else "a table"
-
-
-def _toml(value: Any) -> str:
-    """Return `value` in TOML; a text with backslashes in single quotes, where they stay as they are."""
-    if isinstance(value, str) and "\\" in value and "'" not in value:
-        return f"'{value}'"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_name(key)} = {_toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    return json.dumps(value, ensure_ascii=False)

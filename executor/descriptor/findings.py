@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from executor.descriptor.toml_text import key_text
 
 
 class Severity(str, Enum):
@@ -33,18 +34,6 @@ class Finding:
     def key(self) -> str:
         """The way to the key as one text: "output.metrics[0].pattern"."""
         return key_text(self.path)
-
-
-def key_text(path: Sequence[str | int]) -> str:
-    """Return `path` as TOML would write it, with list positions in brackets, counted from 0."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            name = step if re.fullmatch(r"[A-Za-z0-9_-]+", step) else '"' + step.replace('"', '\\"') + '"'
-            text += f".{name}" if text else name
-    return text
 
 
 def has_errors(findings: Sequence[Finding]) -> bool:

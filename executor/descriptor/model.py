@@ -183,10 +183,10 @@ class Kafka(Table):
         default="PLAINTEXT", examples=["SASL_SSL"]
     )
     """Kafka's security protocol."""
-    sasl_mechanism: (
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
-    ) = Field(default=None, examples=["SCRAM-SHA-512"])
-    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM"] | None = Field(
+        default=None, examples=["SCRAM-SHA-512"]
+    )
+    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`. All but `AWS_MSK_IAM` need user and password."""
     sasl_username: str | None = Field(default=None, examples=["metrics"])
     """The user."""
     sasl_password: SecretReference | None = Field(default=None, examples=["env:KAFKA_PASSWORD"])

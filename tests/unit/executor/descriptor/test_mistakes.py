@@ -1,0 +1,442 @@
+"""Every mistake in a descriptor is found at once, and its text says how to correct it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executor.descriptor import Finding, Severity, load, load_table, render_findings
+
+GOOD = r"""
+spec_version = "0.1.0"
+[info]
+description = "d"
+[hardware]
+instance_type = "local"
+[ml]
+benchmark_code = "python3 train.py"
+"""
+
+MANY_MISTAKES = r"""
+spec_version = "0.1.0"
+max_runtime = "2h"
+[info]
+descripton = "d"
+[info.labels]
+"task name" = "hello"
+[hardware]
+instance_type = "local"
+strategy = "single-node"
+[ml]
+benchmark_code = "python3 'train.py"
+[env.vars]
+HF_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
+[limits]
+grace = 30
+[[data.sources]]
+src = "gs://bucket/x"
+path = "/data/x"
+md5 = "123"
+[[output.metrics]]
+name = "loss"
+units = "ratio"
+pattern = 'loss (\d+'
+[[output.metrics]]
+name = "accuracy"
+units = "ratio"
+pattern = 'acc (\d+)'
+example = "accuracy 5"
+"""
+
+
+def findings_of(folder: Path, text: str | bytes) -> list[Finding]:
+    path = folder / "benchmark.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    descriptor, findings = load(path)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    assert (descriptor is None) == bool(errors)
+    return findings
+
+
+def only(folder: Path, text: str | bytes) -> Finding:
+    findings = findings_of(folder, text)
+    assert len(findings) == 1, render_findings(findings)
+    return findings[0]
+
+
+def test_every_mistake_is_a_finding_of_its_own_in_one_go(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, MANY_MISTAKES)
+
+    assert {finding.key: finding.fix for finding in findings}.keys() == {
+        "max_runtime",
+        "info.descripton",
+        'info.labels."task name"',
+        "hardware.strategy",
+        "ml.benchmark_code",
+        "env.vars.HF_TOKEN",
+        "limits.grace",
+        "data.sources[0].src",
+        "data.sources[0].md5",
+        "output.metrics[0].pattern",
+        "output.metrics[1].example",
+    }
+    assert all(finding.problem and finding.fix for finding in findings)
+
+
+def test_findings_stand_in_the_order_of_the_file(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, MANY_MISTAKES)
+
+    lines = [MANY_MISTAKES.index(str(finding.path[-1])) for finding in findings if finding.path[0] != "output"]
+    assert lines == sorted(lines)
+
+
+MISTAKES = [
+    ("unknown key", "[limits]\nmax_runtme = '2h'", "limits.max_runtme", 'did you mean "max_runtime"?'),
+    ("key of another table", "[output]\ngrace = '2s'", "output.grace", "move it: grace belongs to [limits]"),
+    ("unknown table", "[limit]\ngrace = '2s'", "limit", 'did you mean "limits"?'),
+    ("unknown engine's table", "[aws.ec22]\nimage = 'ami-1'", "aws.ec22", 'did you mean "ec2"?'),
+    ("duration without unit", "[limits]\ngrace = 30", "limits.grace", 'write "30s" for seconds'),
+    ("duration in words", "[limits]\ngrace = '5 minutes'", "limits.grace", '"1h30m"'),
+    ("no duration at all", "[limits]\nmax_runtime = '0s'", "limits.max_runtime", "leave the key out"),
+    ("too many samples", "[host_metrics]\ninterval = '1ms'", "host_metrics.interval", '"100ms" or more'),
+    ("number for a text", "[env]\nuser = 1000", "env.user", 'write user = "1000"'),
+    ("text for a boolean", "[env]\nprivileged = 'true'", "env.privileged", "write privileged = true"),
+    ("date for a text", "[env]\nuser = 2024-01-01", "env.user", 'write user = "2024-01-01"'),
+    ("float variable", "[env.vars]\nLR = 1e-5", "env.vars.LR", 'write LR = "1e-05"'),
+    ("variable's name", '[env.vars]\n"A B" = "x"', 'env.vars."A B"', "letters, digits and _"),
+    ("NUL in a variable", '[env.vars]\nA = "x\\u0000"', "env.vars.A", "remove \\u0000"),
+    ("relative python", "[env]\npython = 'bin/python'", "env.python", "/opt/pytorch/bin/python"),
+    ("secret itself", "[env.secrets]\nA = 'hunter2'", "env.secrets.A", '"env:NAME"'),
+    ("variable twice", "[env]\nvars.A = 'x'\nsecrets.A = 'env:A'", "env.secrets.A", "keep one of the two"),
+    (
+        "no instances",
+        "[hardware.distributed]\nnum_instances = 0",
+        "hardware.distributed.num_instances",
+        "num_instances = 2",
+    ),
+    (
+        "instances as text",
+        "[hardware.distributed]\nnum_instances = '4'",
+        "hardware.distributed.num_instances",
+        "num_instances = 4",
+    ),
+    (
+        "processes",
+        "[hardware.distributed]\nprocesses_per_instance = 'all'",
+        "hardware.distributed.processes_per_instance",
+        '"gpus"',
+    ),
+    ("table for a list", "[data.sources]\nsrc = 'x'", "data.sources", "[[data.sources]]"),
+    ("list for a table", "[[limits]]\ngrace = '1s'", "limits", "[limits]"),
+    ("text for a list", "[kafka]\nbrokers = 'b:9092'", "kafka.brokers", 'write brokers = ["b:9092"]'),
+    ("no broker", "[kafka]\nbrokers = []", "kafka.brokers", "at least one"),
+    ("broker without port", "[kafka]\nbrokers = ['b']", "kafka.brokers[0]", "host:port"),
+    (
+        "password in clear",
+        "[kafka]\nbrokers = ['b:1']\nsasl_password = 'x'",
+        "kafka.sasl_password",
+        "never write",
+    ),
+    (
+        "no mechanism",
+        "[kafka]\nbrokers = ['b:1']\nsecurity_protocol = 'SASL_SSL'",
+        "kafka.sasl_mechanism",
+        "SCRAM",
+    ),
+    (
+        "no password",
+        "[kafka]\nbrokers = ['b:1']\nsecurity_protocol = 'SASL_SSL'\nsasl_mechanism = 'PLAIN'\nsasl_username = 'u'",
+        "kafka.sasl_password",
+        '"env:KAFKA_PASSWORD"',
+    ),
+    (
+        "missing key",
+        "[[output.metrics]]\nname = 'a'\npattern = 'a'",
+        "output.metrics[0].units",
+        'units = "ratio"',
+    ),
+    (
+        "empty pattern",
+        "[[output.metrics]]\nname = 'a'\nunits = ''\npattern = ''",
+        "output.metrics[0].pattern",
+        "\\d+",
+    ),
+    (
+        "our prefix",
+        "[[output.metrics]]\nname = 'bai_run_x'\nunits = ''\npattern = 'a'",
+        "output.metrics[0].name",
+        "bai_run_",
+    ),
+    ("bucket only", "[[data.sources]]\nsrc = 's3://b'\npath = 'x'", "data.sources[0].src", "s3://bucket/key"),
+    (
+        "relative file url",
+        "[[data.sources]]\nsrc = 'file://x'\npath = 'x'",
+        "data.sources[0].src",
+        "file:///",
+    ),
+    ("no host", "[[data.sources]]\nsrc = 'https://'\npath = 'x'", "data.sources[0].src", "https://host/file"),
+    (
+        "broken address",
+        "[[data.sources]]\nsrc = 'https://[x'\npath = 'x'",
+        "data.sources[0].src",
+        "https://host/file",
+    ),
+    (
+        "path that leaves",
+        "[[data.sources]]\nsrc = 's3://b/k'\npath = '../x'",
+        "data.sources[0].path",
+        "without ..",
+    ),
+    (
+        "unpack",
+        "[[data.sources]]\nsrc = 's3://b/k'\npath = 'x'\nunpack = 'yes'",
+        "data.sources[0].unpack",
+        '"into"',
+    ),
+    ("mode", "[[data.sources]]\nsrc = 's3://b/k'\npath = 'x'\nmode = 644", "data.sources[0].mode", '"0644"'),
+    (
+        "sha256",
+        "[[data.sources]]\nsrc = 's3://b/k'\npath = 'x'\nsha256 = 'ab'",
+        "data.sources[0].sha256",
+        "sha256sum",
+    ),
+    (
+        "missing file",
+        "[[data.sources]]\nsrc = 'nowhere.npz'\npath = 'x'",
+        "data.sources[0].src",
+        "this file's folder",
+    ),
+    ("missing folder", "[ml.script]\npath = 'nowhere'", "ml.script.path", "name the folder"),
+    (
+        "missing requirements",
+        "[ml.script]\npath = '.'\nrequirements = 'r.txt'",
+        "ml.script.requirements",
+        "relative to",
+    ),
+    ("requirements alone", "[ml.script]\nrequirements = 'r.txt'", "ml.script.path", 'path = "."'),
+    ("missing archive", "[ml.script]\nscript = 'nowhere.tar'", "ml.script.script", "name an archive"),
+    (
+        "our parameters",
+        "[aws.ec2]\nimage = 'ami-1'\nrun_instances = { MinCount = 2 }",
+        "aws.ec2.run_instances",
+        "num_instances",
+    ),
+    (
+        "absolute artifact",
+        "[output]\nartifacts = ['/etc/*']",
+        "output.artifacts[0]",
+        "relative to the folder",
+    ),
+    ("strategy needs a server", "[server]", "server.hardware", "instance_type"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "advice"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
+)
+def test_a_mistake_is_named_with_its_key_and_its_remedy(
+    tmp_path: Path, text: str, key: str, advice: str
+) -> None:
+    findings = findings_of(tmp_path, f"{GOOD}\n{text}\n")
+
+    found = {finding.key: finding.fix for finding in findings}
+    assert key in found
+    assert advice in found[key]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "advice"),
+    [
+        ('"0.1.0"', '"0.2.0"', "spec_version", '"0.1.0"'),
+        ('description = "d"', "", "info.description", "add description"),
+        (
+            'description = "d"',
+            'description = "d"\nexecution_engine = "ec2"',
+            "info.execution_engine",
+            '"aws.ec2"',
+        ),
+        ('description = "d"', 'description = "d"\nscheduling = "daily"', "info.scheduling", "0 3 * * 1-5"),
+        (
+            'description = "d"',
+            'description = "d"\nlabels = { client-id = "x" }',
+            "info.labels.client-id",
+            "another name",
+        ),
+        ('"python3 train.py"', '"   "', "ml.benchmark_code", "the command of the benchmark"),
+        ('"python3 train.py"', '"python3 \'train.py"', "ml.benchmark_code", "close it"),
+        ('"python3 train.py"', '"train --key AKIAABCDEFGHIJKLMNOP"', "ml.benchmark_code", "[env.secrets]"),
+    ],
+)
+def test_a_mistake_in_what_everybody_writes(
+    tmp_path: Path, old: str, new: str, key: str, advice: str
+) -> None:
+    finding = only(tmp_path, GOOD.replace(old, new))
+
+    assert finding.key == key
+    assert advice in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ('a = "loss (\\d+)"', "single quotes"),
+        ("a = local", "quotes around it"),
+        ("a = 1\na = 2", "twice"),
+        ("[a]\n[a]", "twice"),
+        ("[a", "ends with ]"),
+        ('a = "x', "closing quote"),
+        ('a = "say "hi""', "'…'"),
+    ],
+)
+def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, advice: str) -> None:
+    finding = only(tmp_path, text)
+
+    assert "is not valid TOML" in finding.problem
+    assert advice in finding.fix
+
+
+def test_broken_toml_is_shown_with_its_line(tmp_path: Path) -> None:
+    finding = only(tmp_path, GOOD + '[[output.metrics]]\npattern = "loss (\\d+)"\n')
+
+    assert "line 10, column" in finding.problem
+    assert 'pattern = "loss (\\d+)"' in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is empty"),
+        (b"# nothing yet\n", "is empty"),
+        (b"\x7fELF\0\0", "binary"),
+        ("é".encode("latin-1"), "not UTF-8"),
+        ("a = 1".encode("utf-16"), "UTF-16"),
+        (b"a = 1\n" * 200_000, "larger than 1 MiB"),
+        (b"a = " + b"[" * 100_000, "nested too deep"),
+        (b'version = 1\njob.id = "x"\n', "is a job descriptor"),
+    ],
+)
+def test_a_file_that_is_something_else_is_one_finding(tmp_path: Path, content: bytes, problem: str) -> None:
+    assert problem in only(tmp_path, content).problem
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    assert findings_of(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()) == []
+
+
+def test_a_file_that_is_not_there_is_one_finding_that_names_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "benchmark.toml").write_text(GOOD)
+
+    _, [finding] = load(tmp_path / "bencmark.toml")
+
+    assert finding.problem == "does not exist"
+    assert "benchmark.toml" in finding.fix
+
+
+def test_a_folder_is_one_finding_that_names_the_file_in_it(tmp_path: Path) -> None:
+    (tmp_path / "benchmark.toml").write_text(GOOD)
+
+    _, [finding] = load(tmp_path)
+
+    assert finding.problem == "is a folder"
+    assert str(tmp_path / "benchmark.toml") in finding.fix
+
+
+def test_what_never_ends_is_not_read() -> None:
+    _, [finding] = load(Path("/dev/zero"))
+
+    assert finding.problem == "is no regular file"
+
+
+def test_metrics_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    metric = "[[output.metrics]]\nname = 'loss'\nunits = ''\npattern = 'x'\n"
+
+    finding = only(tmp_path, GOOD + metric + metric)
+
+    assert finding.key == "output.metrics[1].name"
+    assert "output.metrics[0]" in finding.problem
+
+
+def test_more_labels_than_there_are_dimensions(tmp_path: Path) -> None:
+    labels = "".join(f"label{number} = 'x'\n" for number in range(11))
+
+    finding = only(tmp_path, f"{GOOD}[info.labels]\n{labels}")
+
+    assert "at most 10" in finding.fix
+
+
+def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -> None:
+    assert only(tmp_path, GOOD.replace("instance_type", "instance_typ")).key == "hardware.instance_typ"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("benchmark_code = 'python3 train.py | tee log'", "ml.benchmark_code"),
+        ("benchmark_code = 'train --seed $(date +%s)'", "ml.benchmark_code"),
+        ("benchmark_code = 'train --seed $(SEED)'", "ml.benchmark_code"),
+        ("benchmark_code = '$(BAI_SCRIPTS_PATH)/train.sh'", "ml.benchmark_code"),
+        ("benchmark_code = 'train'\n[env]\ndocker_image = 'python:3'", "env.docker_image"),
+        (
+            "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 4",
+            "hardware.distributed.num_instances",
+        ),
+    ],
+)
+def test_what_may_be_meant_is_a_warning_and_no_error(tmp_path: Path, text: str, key: str) -> None:
+    finding = only(tmp_path, GOOD.replace('benchmark_code = "python3 train.py"', text))
+
+    assert (finding.key, finding.severity) == (key, Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "benchmark_code = 'train --seed $(SEED)'\n[env.vars]\nSEED = 7",
+        "benchmark_code = 'train $(HF_TOKEN)'\n[env.secrets]\nHF_TOKEN = 'env:HF_TOKEN'",
+        "benchmark_code = 'train $(HOME) $(BENCHMARK_AI_FIFO_FILEPATH) $$(KEPT)'",
+        "benchmark_code = 'python3 -c \"print(1 | 2)\"'",
+        "benchmark_code = '''\n#!/bin/sh\necho $(date) | cat\n'''",
+    ],
+)
+def test_what_is_right_is_left_in_peace(tmp_path: Path, text: str) -> None:
+    assert findings_of(tmp_path, GOOD.replace('benchmark_code = "python3 train.py"', text)) == []
+
+
+def test_a_descriptor_from_a_message_is_not_looked_up_on_this_disk() -> None:
+    table = {
+        "spec_version": "0.1.0",
+        "info": {"description": "d"},
+        "hardware": {"instance_type": "t3.small"},
+        "ml": {"benchmark_code": "train", "script": {"script": "scripts.tar"}},
+        "data": {"sources": [{"src": "file:///nowhere/at/all", "path": "/data/x"}]},
+    }
+
+    descriptor, findings = load_table(table, file="submission", folder=None)
+
+    assert descriptor is not None
+    assert findings == []
+
+
+def test_findings_read_well_in_a_terminal(tmp_path: Path) -> None:
+    finding = Finding(
+        file="b.toml",
+        path=("output", "metrics", 1, "units"),
+        problem="is missing",
+        fix="add units",
+        item="acc",
+    )
+    warning = Finding(file="b.toml", path=("ml",), problem="p", fix="f", severity=Severity.WARNING)
+
+    assert render_findings([warning, finding]) == (
+        'error: b.toml: output.metrics[1].units (of "acc")\n'
+        "    is missing\n"
+        "    → add units\n"
+        "\n"
+        "warning: b.toml: ml\n"
+        "    p\n"
+        "    → f\n"
+        "\n"
+        "1 error, 1 warning\n"
+    )
+    assert render_findings([]) == ""

@@ -1,0 +1,149 @@
+"""A job descriptor that was written is read back as the same job, whatever it holds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bai_agent.job import (
+    Benchmark,
+    Better,
+    Buffering,
+    End,
+    Git,
+    HostMetrics,
+    Identity,
+    Job,
+    Kafka,
+    Limits,
+    Metric,
+    Output,
+    Power,
+    Source,
+    SourceKind,
+    Store,
+    Strategy,
+    Unpack,
+    parse_job,
+)
+from executor.job_file import job_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+"""Whatever TOML can hold: all of Unicode but lone surrogates."""
+PASSED = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+LABELS = st.dictionaries(TEXT, TEXT, max_size=3)
+DURATIONS = st.integers(0, 10**11).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
+PATTERNS = TEXT.map(re.escape) | st.sampled_from(
+    [r"a\xb0", r"loss=([-+]?\d*\.\d+|\d+)", r'"\\"', "'''", '"""', "\t", "é\u2028(.)", "\r\n"]
+)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+IDENTITIES = st.builds(
+    Identity,
+    id=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
+    name=TEXT,
+    action_id=maybe(TEXT),
+    parent_action_id=maybe(TEXT),
+    client_id=TEXT,
+    attempt=st.integers(0, 2**63 - 1),
+    labels=LABELS,
+)
+BENCHMARKS = st.builds(
+    Benchmark,
+    argv=st.lists(PASSED, min_size=1, max_size=3).map(tuple),
+    script=maybe(PASSED),
+    cwd=maybe(TEXT),
+    env=st.dictionaries(NAMES, PASSED, max_size=3),
+    secrets=st.dictionaries(NAMES, TEXT, max_size=2),
+    inherit_env=st.booleans(),
+    python=maybe(TEXT),
+    requirements=maybe(TEXT),
+    user=maybe(TEXT),
+    buffering=st.sampled_from(Buffering),
+)
+SOURCES = st.builds(
+    Source,
+    src=TEXT,
+    path=TEXT,
+    kind=st.sampled_from(SourceKind),
+    id=maybe(TEXT),
+    directory=st.booleans(),
+    size=maybe(st.integers(0, 2**63 - 1)),
+    md5=maybe(st.just("8a61469f7ea1b51cbae51d4f78837e45")),
+    unpack=st.sampled_from(Unpack),
+    mode=maybe(st.just("0755")),
+    region=maybe(TEXT),
+    anonymous=st.booleans(),
+)
+METRICS = st.builds(
+    Metric,
+    name=TEXT,
+    pattern=PATTERNS,
+    units=TEXT,
+    better=maybe(st.sampled_from(Better)),
+    required=st.booleans(),
+)
+JOBS = st.builds(
+    Job,
+    job=IDENTITIES,
+    benchmark=BENCHMARKS,
+    strategy=st.builds(Strategy, name=TEXT, nodes=st.integers(1, 1000), processes_per_node=TEXT),
+    limits=st.builds(
+        Limits,
+        max_runtime=maybe(DURATIONS),
+        pull_timeout=DURATIONS,
+        grace=DURATIONS,
+        drain=DURATIONS,
+        no_output=maybe(DURATIONS),
+    ),
+    sources=st.lists(SOURCES, max_size=2).map(tuple),
+    metrics=st.lists(METRICS, max_size=3).map(tuple),
+    host_metrics=st.builds(
+        HostMetrics,
+        enabled=st.booleans(),
+        interval=DURATIONS.map(lambda each: each + timedelta(milliseconds=100)),
+    ),
+    kafka=maybe(
+        st.builds(Kafka, brokers=st.lists(TEXT, max_size=2).map(tuple), topic=TEXT, sasl_password=maybe(TEXT))
+    ),
+    output=st.builds(Output, artifacts=st.lists(TEXT, max_size=2).map(tuple)),
+    store=maybe(st.builds(Store, url=TEXT)),
+    end=st.builds(End, power=st.sampled_from(Power)),
+    git=maybe(st.builds(Git, commit=TEXT, branch=TEXT, dirty=st.booleans())),
+)
+
+
+def job_with(**benchmark: Any) -> Job:
+    return Job(job=Identity(id="j"), benchmark=Benchmark(**benchmark))
+
+
+@settings(max_examples=150, deadline=None)
+@given(JOBS)
+@example(job_with(script="\n\n#!/bin/sh\r\necho '''\"\"\"\\\n"))
+@example(job_with(script='ends with a quote"'))
+@example(job_with(script="line\\\n   continued \\\\r\n"))
+@example(job_with(argv=("\x7f\x1b\x85\u2028\ufeff", "")))
+def test_a_job_is_read_back_as_it_was_written(job: Job) -> None:
+    assert parse_job(job_toml(job).encode("utf-8"), where="job.toml") == job
+
+
+@pytest.mark.parametrize("document", [{"p": "a\\xb"}, {"p": [["a"], [["b", "c"], []], [{"d": [1, [2]]}]]}])
+def test_the_library_that_writes_toml_keeps_backslashes_and_nested_lists(document: dict[str, Any]) -> None:
+    assert tomllib.loads(tomli_w.dumps(document)) == document

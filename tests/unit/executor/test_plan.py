@@ -1,0 +1,251 @@
+"""From a benchmark descriptor to the job descriptor of a run on this machine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bai_agent.job import Better, Buffering, Git, Job, Kafka, SourceKind, Unpack
+from executor.descriptor import Descriptor
+from executor.plan import PlanError, plan, scripts_folder
+
+FOLDER = Path("/home/alice/my benchmark")
+
+
+def descriptor(**tables: Any) -> Descriptor:
+    given: dict[str, Any] = {
+        "spec_version": "0.1.0",
+        "info": {"description": "d"},
+        "hardware": {"instance_type": "local"},
+        "ml": {"benchmark_code": "train"},
+        **tables,
+    }
+    return Descriptor.model_validate(given)
+
+
+def planned(arguments: tuple[str, ...] = (), data_root: Path | None = None, **tables: Any) -> Job:
+    return plan(
+        descriptor(**tables),
+        folder=FOLDER,
+        job_id="job-1",
+        client_id="alice",
+        arguments=arguments,
+        data_root=data_root,
+        home=Path("/home/alice"),
+    )
+
+
+def test_the_same_input_gives_the_same_job() -> None:
+    assert planned() == planned()
+
+
+@pytest.mark.parametrize(
+    ("ml", "argv"),
+    [
+        (
+            {"benchmark_code": "python3 train.py", "args": "--epochs 8"},
+            ("python3", "train.py", "--epochs", "8"),
+        ),
+        ({"benchmark_code": "echo 'a b' \"c d\" e\\ f"}, ("echo", "a b", "c d", "e f")),
+        ({"benchmark_code": "$(BAI_SCRIPTS_PATH)/src/run.sh"}, ("$(BAI_SCRIPTS_PATH)/src/run.sh",)),
+        ({"benchmark_code": "\n  train --fast  \n"}, ("train", "--fast")),
+        ({"benchmark_code": "train", "args": ""}, ("train",)),
+    ],
+)
+def test_a_line_is_split_into_arguments(ml: dict[str, str], argv: tuple[str, ...]) -> None:
+    benchmark = planned(ml=ml).benchmark
+
+    assert benchmark.argv == argv
+    assert benchmark.script is None
+
+
+@pytest.mark.parametrize("code", ["\n#!/usr/bin/env python3\nprint(1)\n", "set -e\ntrain"])
+def test_several_lines_are_a_script_and_args_its_arguments(code: str) -> None:
+    benchmark = planned(ml={"benchmark_code": code, "args": "'a b' c"}).benchmark
+
+    assert benchmark.script == code.strip() + "\n"
+    assert benchmark.argv == ("a b", "c")
+
+
+def test_arguments_of_the_command_line_come_last_and_stay_as_they_are() -> None:
+    benchmark = planned(
+        arguments=("--name", "a 'b'", "$(X)"), ml={"benchmark_code": "train", "args": "1"}
+    ).benchmark
+
+    assert benchmark.argv == ("train", "1", "--name", "a 'b'", "$(X)")
+
+
+def test_a_local_job_has_the_callers_environment_and_no_limit() -> None:
+    job = planned(
+        env={"vars": {"THREADS": 4}, "secrets": {"TOKEN": "env:TOKEN"}, "python": "/opt/py/bin/python"}
+    )
+
+    assert job.benchmark.inherit_env
+    assert job.benchmark.env == {"THREADS": "4"}
+    assert job.benchmark.secrets == {"TOKEN": "env:TOKEN"}
+    assert job.benchmark.python == "/opt/py/bin/python"
+    assert job.limits.max_runtime is None
+
+
+def test_limits_output_and_metrics_are_carried_over() -> None:
+    job = planned(
+        limits={"max_runtime": "2h", "grace": "5s", "no_output": "1m"},
+        output={
+            "buffering": "timed",
+            "artifacts": ["runs/**"],
+            "metrics": [
+                {"name": "a", "units": "s", "pattern": r"a=(\d+)", "better": "lower", "required": True}
+            ],
+        },
+        host_metrics={"enabled": False},
+    )
+
+    assert (job.limits.max_runtime, job.limits.grace) == (timedelta(hours=2), timedelta(seconds=5))
+    assert job.limits.no_output == timedelta(minutes=1)
+    assert job.benchmark.buffering is Buffering.TIMED
+    assert job.output.artifacts == ("runs/**",)
+    assert (job.metrics[0].pattern, job.metrics[0].better, job.metrics[0].required) == (
+        r"a=(\d+)",
+        Better.LOWER,
+        True,
+    )
+    assert not job.host_metrics.enabled
+
+
+def test_labels_come_from_every_place_in_which_they_are_written() -> None:
+    job = planned(
+        info={"description": "d", "task_name": "My task", "labels": {"team": "a"}},
+        custom_params={"dashboard": "board", "region": "us-east-1"},
+    )
+
+    assert job.job.labels == {
+        "team": "a",
+        "task_name": "My_task",
+        "dashboard-name": "board",
+        "region": "us-east-1",
+    }
+    assert job.job.name == "My task"
+    assert job.job.client_id == "alice"
+
+
+def test_a_label_that_is_written_wins() -> None:
+    job = planned(info={"description": "d", "task_name": "other", "labels": {"task_name": "mine"}})
+
+    assert job.job.labels == {"task_name": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("src", "expected"),
+    [
+        ("s3://bucket/a b,c:d", "s3://bucket/a b,c:d"),
+        ("https://host/x?y=%20", "https://host/x?y=%20"),
+        ("file:///data/a%20b", "file:///data/a%20b"),
+        ("train.npz", "file:///home/alice/my%20benchmark/train.npz"),
+        ("../shared/./100%/x?#", "file:///home/alice/shared/100%25/x%3F%23"),
+        ("folder/", "file:///home/alice/my%20benchmark/folder/"),
+        ("/data/größe", "file:///data/gr%C3%B6%C3%9Fe"),
+    ],
+)
+def test_a_source_is_named_so_that_any_agent_finds_it(src: str, expected: str) -> None:
+    (source,) = planned(data={"sources": [{"src": src, "path": "x"}]}).sources
+
+    assert source.src == expected
+    assert source.directory == src.endswith("/")
+    assert source.kind is SourceKind.DATA
+
+
+@pytest.mark.parametrize(
+    ("path", "data_root", "expected"),
+    [
+        ("/data/x", None, "/data/x"),
+        ("/data/x", "/tmp/root", "/tmp/root/data/x"),
+        ("/data/", "/tmp/root", "/tmp/root/data/"),
+        ("//data/x", "/tmp/root", "/tmp/root/data/x"),
+        ("data/x", "/tmp/root", "data/x"),
+        ("~/data/x", None, "/home/alice/data/x"),
+        ("~/data/x", "/tmp/root", "/tmp/root/home/alice/data/x"),
+    ],
+)
+def test_the_data_root_stands_before_absolute_paths(path: str, data_root: str | None, expected: str) -> None:
+    job = planned(
+        data={"sources": [{"src": "s3://b/k", "path": path}]},
+        data_root=Path(data_root) if data_root else None,
+    )
+
+    assert job.sources[0].path == expected
+
+
+@pytest.mark.parametrize(
+    ("unpack", "expected"),
+    [(False, Unpack.NO), (True, Unpack.INTO), ("into", Unpack.INTO), ("in_place", Unpack.IN_PLACE)],
+)
+def test_unpack(unpack: bool | str, expected: Unpack) -> None:
+    assert (
+        planned(data={"sources": [{"src": "s3://b/k", "path": "x", "unpack": unpack}]}).sources[0].unpack
+        is expected
+    )
+
+
+def test_scripts_are_taken_from_the_folder_or_from_its_copy() -> None:
+    given = descriptor(ml={"benchmark_code": "t", "script": {"path": "src/..", "requirements": "r.txt"}})
+    copy = Path("/store/job-1/scripts")
+
+    original = plan(given, folder=FOLDER, job_id="j", client_id="c")
+    copied = plan(given, folder=FOLDER, job_id="j", client_id="c", scripts=copy)
+
+    assert scripts_folder(given, folder=FOLDER) == FOLDER
+    assert original.sources[0].src == "file:///home/alice/my%20benchmark/"
+    assert (copied.sources[0].src, copied.sources[0].path) == ("file:///store/job-1/scripts/", ".")
+    assert copied.sources[0].kind is SourceKind.SCRIPTS
+    assert copied.sources[0].directory
+    assert copied.benchmark.requirements == "r.txt"
+
+
+def test_scripts_in_an_archive_are_unpacked() -> None:
+    (source,) = planned(ml={"benchmark_code": "t", "script": {"script": "scripts.tar"}}).sources
+
+    assert (source.kind, source.path, source.unpack) == (SourceKind.SCRIPTS, ".", Unpack.INTO)
+    assert source.src.endswith("/my%20benchmark/scripts.tar")
+
+
+def test_the_descriptors_kafka_wins_over_the_configurations() -> None:
+    configured = Kafka(brokers=("configured:9092",))
+    silent, speaking = descriptor(), descriptor(kafka={"brokers": ["written:9092"], "host_metrics": True})
+
+    assert plan(silent, folder=FOLDER, job_id="j", client_id="c", kafka=configured).kafka == configured
+    assert plan(speaking, folder=FOLDER, job_id="j", client_id="c", kafka=configured).kafka == Kafka(
+        brokers=("written:9092",), host_metrics=True
+    )
+    assert plan(silent, folder=FOLDER, job_id="j", client_id="c").kafka is None
+
+
+def test_git_and_store_are_passed_on() -> None:
+    git = Git(commit="abc", branch="main", dirty=True)
+
+    job = plan(descriptor(), folder=FOLDER, job_id="j", client_id="c", git=git, store_url="file:///store")
+
+    assert job.git == git
+    assert job.store
+    assert job.store.url == "file:///store"
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "torchrun", "inference"])
+def test_what_needs_more_than_this_machine_is_refused_in_a_sentence(strategy: str) -> None:
+    with pytest.raises(PlanError, match=f"{strategy} needs .* runs single_node"):
+        planned(hardware={"instance_type": "local", "strategy": strategy})
+
+
+@pytest.mark.parametrize("ml", [None, {"benchmark_code": "  "}, {"args": "8"}])
+def test_without_a_command_there_is_no_plan(ml: dict[str, str] | None) -> None:
+    with pytest.raises(PlanError, match="benchmark_code"):
+        planned(ml=ml)
+
+
+def test_a_home_that_nobody_knows_is_refused() -> None:
+    given = descriptor(data={"sources": [{"src": "s3://b/k", "path": "~/x"}]})
+
+    with pytest.raises(PlanError, match="~/x"):
+        plan(given, folder=FOLDER, job_id="j", client_id="c")

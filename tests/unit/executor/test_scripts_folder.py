@@ -1,0 +1,163 @@
+"""Which files belong to a benchmark, and the copy of them that a job keeps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from executor.scripts_folder import ScriptsError, copy_scripts, list_scripts
+
+
+def tree(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def names(folder: Path, leave_out: tuple[Path, ...] = ()) -> list[str]:
+    return [file.path.as_posix() for file in list_scripts(folder, leave_out=leave_out)]
+
+
+def test_all_files_are_taken_dotfiles_and_strange_names_included(tmp_path: Path) -> None:
+    tree(
+        tmp_path, {"a.py": "12", ".env": "", "sub/b c,d:é.py": "", ".git/config": "", "__pycache__/a.pyc": ""}
+    )
+
+    assert names(tmp_path) == [".env", "a.py", "sub/b c,d:é.py"]
+    assert [file.size for file in list_scripts(tmp_path)] == [0, 2, 0]
+
+
+def test_ignore_files_are_honoured_the_nearest_first(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {
+            ".gitignore": "*.log\n/data/\n# a comment\n!kept.log\n",
+            "x.log": "",
+            "kept.log": "",
+            "data/big": "",
+            "sub/data/small": "",
+            "sub/.gitignore": "!y.log\nz.py\n",
+            "sub/y.log": "",
+            "sub/z.py": "",
+        },
+    )
+
+    assert names(tmp_path) == [".gitignore", "kept.log", "sub/.gitignore", "sub/data/small", "sub/y.log"]
+
+
+def test_baiignore_has_the_last_word(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {".gitignore": "model.bin\n", ".baiignore": "!model.bin\nnotes/\n", "model.bin": "", "notes/a": ""},
+    )
+
+    assert names(tmp_path) == [".baiignore", ".gitignore", "model.bin"]
+
+
+def test_the_repositorys_rules_hold_in_a_folder_of_it(tmp_path: Path) -> None:
+    tree(tmp_path, {".gitignore": "*.tmp\n", "repo/.git/HEAD": "", "repo/.gitignore": "*.bin\n/bench/out/\n"})
+    tree(tmp_path / "repo/bench", {"a.py": "", "a.bin": "", "a.tmp": "", "out/x": ""})
+
+    assert names(tmp_path / "repo/bench") == ["a.py", "a.tmp"]
+
+
+def test_git_would_list_the_same_files(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {
+            ".gitignore": "*.o\nbuild/\n!important.o\ndoc/**/x\nfoo/*\n!foo/keep\n\\#odd\nspace\\ \n",
+            "a.o": "", "important.o": "", "build/b": "", "sub/build/c": "", "doc/x": "", "doc/1/2/x": "",
+            "foo/keep": "", "foo/drop": "", "#odd": "", "space ": "", "sub/.gitignore": "/only-here\n*.c\n!a.c\n",
+            "sub/only-here": "", "sub/deep/only-here": "", "sub/a.c": "", "sub/b.c": "",
+        },
+    )  # fmt: skip
+    git = ["git", "-C", str(tmp_path), "-c", "core.excludesFile=/dev/null"]
+    subprocess.run([*git, "init", "-q"], check=True, timeout=30)
+    listed = subprocess.run(
+        [*git, "ls-files", "-z", "--others", "--exclude-standard"],
+        check=True,
+        timeout=30,
+        capture_output=True,
+    )
+
+    assert names(tmp_path) == sorted(name for name in listed.stdout.decode().split("\0") if name)
+
+
+def test_what_the_caller_names_is_left_out(tmp_path: Path) -> None:
+    tree(tmp_path, {"a.py": "", "jobs/j1/log": ""})
+
+    assert names(tmp_path, (tmp_path / "jobs",)) == ["a.py"]
+
+
+def test_the_copy_has_contents_modes_and_links(tmp_path: Path) -> None:
+    source = tree(
+        tmp_path / "source",
+        {"run.sh": "#!/bin/sh\n", "sub/data": "x", "ignored": "", ".gitignore": "ignored\n"},
+    )
+    (source / "run.sh").chmod(0o755)
+    (source / "sub/link").symlink_to("../run.sh")
+
+    copy = copy_scripts(source, tmp_path / "job/scripts")
+
+    assert (copy / "run.sh").read_text() == "#!/bin/sh\n"
+    assert os.access(copy / "run.sh", os.X_OK)
+    assert str((copy / "sub/link").readlink()) == "../run.sh"
+    assert not (copy / "ignored").exists()
+    assert [each.name for each in copy.parent.iterdir()] == ["scripts"]
+
+
+def test_a_finished_copy_stays_as_it_is(tmp_path: Path) -> None:
+    source = tree(tmp_path / "source", {"a": "old"})
+    copy = copy_scripts(source, tmp_path / "copy")
+    (source / "a").write_text("new")
+
+    assert copy_scripts(source, tmp_path / "copy") == copy
+    assert (copy / "a").read_text() == "old"
+
+
+def test_a_copy_into_the_folder_itself_does_not_hold_itself(tmp_path: Path) -> None:
+    tree(tmp_path, {"a": ""})
+
+    copy = copy_scripts(tmp_path, tmp_path / "jobs/j/scripts")
+
+    assert [each.name for each in copy.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("link", ["/etc/hostname", "../outside", "sub/../../outside"])
+def test_a_link_out_of_the_folder_is_refused_by_name(tmp_path: Path, link: str) -> None:
+    source = tree(tmp_path / "source", {"sub/a": ""})
+    (source / "bad").symlink_to(link)
+
+    with pytest.raises(ScriptsError, match=r"bad: a link out of the folder"):
+        copy_scripts(source, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_socket_is_refused_by_name_and_may_be_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("s.sock")
+        with pytest.raises(ScriptsError, match=r"s\.sock: neither file"):
+            list_scripts(tmp_path)
+        tree(tmp_path, {".baiignore": "*.sock\n"})
+        assert names(tmp_path) == [".baiignore"]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ScriptsError, match="no folder"):
+        list_scripts(tmp_path / "nowhere")
+
+
+def test_a_broken_ignore_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"\xff\xfe\n")
+
+    with pytest.raises(ScriptsError, match=r"\.gitignore: cannot be read"):
+        list_scripts(tmp_path)
