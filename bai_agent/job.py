@@ -153,7 +153,7 @@ class Source:
     src: str
     """s3://bucket/key, s3://bucket/prefix/ (a folder), http(s)://…, file:///absolute/path."""
     path: str
-    """Where it lands: absolute, or relative to the work folder (data) or the scripts' folder (scripts)."""
+    """Where it lands: absolute, or relative to the folder that the benchmark starts in (data) or the scripts' folder (scripts)."""
     kind: SourceKind = SourceKind.DATA
     id: str | None = None
     directory: bool = False

@@ -155,7 +155,9 @@ def _prepare(this: Run) -> None:
 def _pull(this: Run) -> None:
     """Bring data and scripts, and install what the scripts require."""
     deadline = time.monotonic() + this.job.limits.pull_timeout.total_seconds()
-    folders = {SourceKind.DATA: this.rundir.work, SourceKind.SCRIPTS: this.rundir.scripts}
+    # A relative path of data is relative to where the benchmark starts: that is where it will look.
+    start = process.working_folder(this.job, this.rundir, scripts=this.scripts)
+    folders = {SourceKind.DATA: start, SourceKind.SCRIPTS: this.rundir.scripts}
 
     def report(progress: Progress) -> None:
         this.events.add("pull", **vars(progress))
