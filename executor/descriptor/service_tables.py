@@ -29,8 +29,8 @@ class Source(Table):
     """`s3://bucket/key`, `s3://bucket/prefix/` (a folder), `https://…`, `http://…`, `file:///absolute/path`, or a path relative
     to this file."""
     path: TargetPath = Field(examples=["/data/train.npz"])
-    """Where it lands: absolute, `~/…` (the home of who runs it), or relative to the job's work folder. `--data-root` prefixes
-    all but relative ones."""
+    """Where it lands: absolute, `~/…` (the home of who runs it), or relative to the folder that the benchmark starts in.
+    `--data-root` prefixes all but relative ones."""
     id: str | None = Field(default=None, examples=["train"])
     """A name, for other programs. Kept in the job descriptor."""
     md5: Md5 | None = Field(default=None, examples=["8a61469f7ea1b51cbae51d4f78837e45"])
