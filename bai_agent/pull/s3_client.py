@@ -6,13 +6,13 @@ obstore (Rust) moves the bytes. Its own retries are the only ones: they cover re
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import PullError
@@ -20,6 +20,7 @@ from bai_agent.errors import PullError
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
+RETRIES = 8
 _REGION_TIMEOUT = 5.0
 _CREDENTIALS_LIVE = timedelta(minutes=15)
 _METADATA = "http://169.254.169.254"
@@ -38,6 +39,7 @@ def connect(
     `S3_ENDPOINT` (else `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`) names another server than AWS's own; the bucket is
     then the path's first part.
     """
+    from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
     endpoint = endpoint_of(environment)
@@ -53,26 +55,29 @@ def connect(
         config["skip_signature"] = True
     else:
         provider = _credentials(src, environment)
-    return S3Store(
-        bucket,
-        config=config,  # type: ignore[arg-type] # built piece by piece
-        client_options={
-            "allow_http": endpoint is not None and endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=10),
-            "read_timeout": timedelta(seconds=30),
-            "timeout": timedelta(minutes=30),
-        },
-        retry_config={
-            "max_retries": 8,
-            "retry_timeout": timedelta(minutes=3),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=200),
-                "max_backoff": timedelta(seconds=15),
-                "base": 2,
+    try:
+        return S3Store(
+            bucket,
+            config=config,  # type: ignore[arg-type] # built piece by piece
+            client_options={
+                "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": timedelta(seconds=30),
+                "timeout": timedelta(minutes=30),
             },
-        },
-        credential_provider=provider,
-    )
+            retry_config={
+                "max_retries": RETRIES,
+                "retry_timeout": timedelta(minutes=3),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=200),
+                    "max_backoff": timedelta(seconds=15),
+                    "base": 2,
+                },
+            },
+            credential_provider=provider,
+        )
+    except BaseError as error:
+        raise s3_problem(src, error) from error
 
 
 def endpoint_of(environment: Mapping[str, str]) -> str | None:
@@ -180,7 +185,7 @@ def _credentials(src: str, environment: Mapping[str, str]) -> Callable[[], S3Cre
     """Return a provider of credentials; None where obstore finds them itself. Raises PullError where there are none."""
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
         return None
-    if importlib.util.find_spec("botocore") is not None:
+    if find_spec("botocore") is not None:
         return _botocore_credentials(src)
     if any(environment.get(name) for name in _OWN_PROVIDERS) or _on_instance(environment):
         return None

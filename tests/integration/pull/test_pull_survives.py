@@ -1,0 +1,199 @@
+"""Pulls that are killed, that meet each other, and that find no room."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from s3_gate import Gate
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source, SourceKind
+from bai_agent.pull import NoSpaceError, pull
+
+MIB = 1 << 20
+PART = 16 * MIB
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from bai_agent.job import Source, SourceKind, Unpack
+from bai_agent.pull import pull
+src, path, sha256, unpack, manifest = sys.argv[1:]
+source = Source(src=src, path=path, sha256=sha256 or None, unpack=Unpack(unpack))
+pull([source], folders={SourceKind.DATA: Path("/")}, manifest=Path(manifest), deadline=time.monotonic() + 60,
+     report=lambda progress: None, stopping=lambda: False)
+"""
+
+
+def start(
+    src: str, path: Path, *, manifest: Path, sha256: str = "", unpack: str = "no"
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, src, str(path), sha256, unpack, str(manifest)])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    last = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < last, "waited too long"
+        time.sleep(0.01)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+
+
+def test_a_killed_pull_does_not_fetch_finished_parts_again(tmp_path: Path, gate: Gate) -> None:
+    # given a large object, of which the last parts do not come, and a pull that is killed when the others are there
+    content = os.urandom(4 * PART + 5)
+    gate.s3.put_object(Bucket="bucket", Key="large", Body=content)
+    withheld = {f"bytes={3 * PART}-{4 * PART - 1}", f"bytes={4 * PART}-{4 * PART + 4}"}
+    gate.hold = lambda wanted: wanted in withheld
+    target = tmp_path / "x"
+    sums = hashlib.sha256(content).hexdigest()
+    child = start("s3://bucket/large", target, manifest=tmp_path / "job.json", sha256=sums)
+    journal = tmp_path / ".x.bai-pulled"
+    wait_until(lambda: journal.exists() and journal.read_text().count('"part"') == 3)
+    kill(child)
+    assert not target.exists()
+    gate.requests.clear()
+    gate.hold = lambda _wanted: False
+    gate.release.set()
+    # when the job starts again
+    child = start("s3://bucket/large", target, manifest=tmp_path / "job.json", sha256=sums)
+    assert child.wait(60) == 0
+    # then only what was missing is asked for
+    assert {wanted for _, wanted in gate.gets()} == withheld
+    assert target.read_bytes() == content
+    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_killed_pull_of_a_prefix_does_not_fetch_finished_objects_again(tmp_path: Path, gate: Gate) -> None:
+    for number in range(30):
+        gate.s3.put_object(Bucket="bucket", Key=f"p/{number}", Body=b"%d" % number * 10)
+    gate.refuse = lambda method, path: (503, b"") if path == "/bucket/p/7" and gate.drops == 0 else None
+    target = tmp_path / "x"
+    child = start("s3://bucket/p/", target, manifest=tmp_path / "job.json")
+    wait_until(
+        lambda: target.is_dir() and len([path for path in target.iterdir() if path.name.isdigit()]) == 29
+    )
+    kill(child)
+    gate.requests.clear()
+    gate.refuse = lambda _method, _path: None
+    child = start("s3://bucket/p/", target, manifest=tmp_path / "job.json")
+    assert child.wait(60) == 0
+    assert [path for path, _ in gate.gets()] == ["/bucket/p/7"]
+    assert (target / "7").read_bytes() == b"7" * 10
+
+
+def test_a_pull_killed_at_any_moment_ends_well_in_the_end(tmp_path: Path) -> None:
+    # given a folder of files, and a pull that is killed at ever later moments
+    origin = tmp_path / "origin"
+    (origin / "sub").mkdir(parents=True)
+    for number in range(300):
+        (origin / f"sub/{number}").write_text(str(number))
+    target = tmp_path / "x"
+    for delay in range(12):
+        child = start(f"file://{origin}/", target, manifest=tmp_path / "job.json")
+        time.sleep(0.1 + delay * 0.01)
+        kill(child)
+    # when it may go on, then all is there, once
+    child = start(f"file://{origin}/", target, manifest=tmp_path / "job.json")
+    assert child.wait(60) == 0
+    assert sorted(path.name for path in target.iterdir()) == [".bai-pulled", "sub"]
+    assert {path.name: path.read_text() for path in (target / "sub").iterdir()} == {
+        str(n): str(n) for n in range(300)
+    }
+
+
+def test_two_jobs_that_pull_to_one_path_fetch_it_once(tmp_path: Path, gate: Gate) -> None:
+    content = os.urandom(MIB)
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=content)
+    gate.hold = lambda _wanted: True
+    target = tmp_path / "x"
+    # given one job in the middle of the transfer, and another that has found the object as well
+    first = start("s3://bucket/k", target, manifest=tmp_path / "one.json")
+    wait_until(lambda: len(gate.gets()) == 1)
+    second = start("s3://bucket/k", target, manifest=tmp_path / "two.json")
+    wait_until(
+        lambda: [method for method, path, _ in gate.requests if path == "/bucket/k"].count("HEAD") == 2
+    )
+    # when the server goes on
+    gate.hold = lambda _wanted: False
+    gate.release.set()
+    # then both are content, and nothing was asked for from its start twice
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert [wanted for _, wanted in gate.gets()].count(None) == 1
+    assert target.read_bytes() == content
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True, timeout=10)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True, timeout=10)
+
+
+def bring(source: Source, manifest: Path) -> None:
+    pull(
+        [source],
+        folders={SourceKind.DATA: Path("/")},
+        manifest=manifest,
+        deadline=time.monotonic() + 60,
+        report=lambda _: None,
+        stopping=lambda: False,
+    )
+
+
+@pytest.mark.root
+def test_what_has_no_room_is_not_even_begun(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=os.urandom(9 * MIB))
+    with pytest.raises(NoSpaceError, match=r"s3://bucket/k: needs 9,437,184 bytes") as refusal:
+        bring(Source(src="s3://bucket/k", path=str(tiny_disk / "x")), tmp_path / "job.json")
+    assert str(tiny_disk) in str(refusal.value)
+    assert gate.gets() == []
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_in_the_middle_is_said_and_what_arrived_is_of_use(
+    tmp_path: Path, gate: Gate, tiny_disk: Path
+) -> None:
+    # given room at the start that somebody else takes before the object has arrived
+    content = os.urandom(5 * MIB)
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=content)
+    hog = tiny_disk / "hog"
+
+    def take_room(method: str, _path: str) -> None:
+        if method == "GET":
+            hog.write_bytes(b"x" * 6 * MIB)
+
+    gate.refuse = take_room
+    source = Source(src="s3://bucket/k", path=str(tiny_disk / "x"))
+    with pytest.raises(NoSpaceError, match=r"s3://bucket/k: the file system .* ran full"):
+        bring(source, tmp_path / "job.json")
+    # when there is room again, then it works
+    gate.refuse = lambda _method, _path: None
+    hog.unlink()
+    bring(source, tmp_path / "job.json")
+    assert (tiny_disk / "x").read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    origin.write_text("x")
+    with pytest.raises(PullError, match=r"file:///.*origin: /proc"):
+        bring(Source(src=f"file://{origin}", path="/proc/bai/x"), tmp_path / "job.json")
