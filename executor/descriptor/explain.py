@@ -57,7 +57,7 @@ def _words(error: ErrorDetails, path: tuple[str | int, ...]) -> tuple[str, str]:
         return _unknown(path, error["input"])
     schema = schema_at(path) or {}
     if kind == "missing":
-        return "is missing", f"add {_line(path, schema)}{_to(path)}"
+        return "is missing", f"add {_line(path, schema)}" + ("" if "properties" in schema else _to(path))
     if kind == "literal_error":
         return _not_a_choice(error["input"], schema, path)
     if kind in _EXPECTED:
@@ -79,7 +79,6 @@ def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
     table, key = path[:-1], str(path[-1])
     known = _keys(table)
     header = _header(table)
-    what = "table" if isinstance(value, dict) else "key"
     close = _close(path)
     elsewhere = [name for name in tables_with(key) if name != header]
     if elsewhere:
@@ -94,7 +93,9 @@ def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
         if far:
             homes = " or ".join(name or "the top of the file" for name in tables_with(far[0]))
             fix = f'did you mean "{far[0]}" of {homes}? {fix}'
-    return f'there is no {what} "{key}" {f"in {header}" if header else "at the top of the file"}', fix
+    if isinstance(value, dict):
+        return f"there is no table [{key_text(path)}]", fix
+    return f'there is no key "{key}" {f"in {header}" if header else "at the top of the file"}', fix
 
 
 def _keys(table: Sequence[str | int]) -> list[str]:
@@ -149,8 +150,9 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
 def _line(path: Sequence[str | int], schema: Schema) -> str:
     """Return what a user could write for the key at `path`."""
     if "properties" in schema:
-        keys = schema.get("required", [])
-        inner = ", ".join(f"{key} = …" for key in keys)
+        inner = " and ".join(
+            _line((*path, key), schema_at((*path, key)) or {}) for key in schema.get("required", [])
+        )
         return f"the table [{key_text(path)}]" + (f" with {inner}" if inner else "")
     for source in ("examples", "enum"):
         if schema.get(source):

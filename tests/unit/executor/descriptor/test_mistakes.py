@@ -87,7 +87,9 @@ def test_every_mistake_is_a_finding_of_its_own_in_one_go(tmp_path: Path) -> None
 def test_findings_stand_in_the_order_of_the_file(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, MANY_MISTAKES)
 
-    lines = [MANY_MISTAKES.index(str(finding.path[-1])) for finding in findings if finding.path[0] != "output"]
+    lines = [
+        MANY_MISTAKES.index(str(finding.path[-1])) for finding in findings if finding.path[0] != "output"
+    ]
     assert lines == sorted(lines)
 
 
@@ -363,6 +365,12 @@ def test_more_labels_than_there_are_dimensions(tmp_path: Path) -> None:
     finding = only(tmp_path, f"{GOOD}[info.labels]\n{labels}")
 
     assert "at most 10" in finding.fix
+
+
+def test_a_missing_table_is_shown_with_what_it_needs(tmp_path: Path) -> None:
+    finding = only(tmp_path, GOOD.replace("[hardware]", "").replace('instance_type = "local"', ""))
+
+    assert finding.fix == 'add the table [hardware] with instance_type = "t3.small"'
 
 
 def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -> None:
