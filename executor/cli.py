@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +13,7 @@ from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.outcome import ExitCode
 from executor.commands import descriptors, jobs, runs
+from executor.commands.options import NOBODY_READS, nobody_reads, silence
 
 app = typer.Typer(
     name="bai",
@@ -20,19 +23,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(runs.run)
-app.command()(descriptors.init)
-app.command()(descriptors.validate)
-app.command()(descriptors.plan)
-app.command()(descriptors.schema)
-app.command("metrics-test")(descriptors.metrics_test)
-app.command("list")(jobs.list_jobs)
-app.command()(jobs.status)
-app.command()(jobs.logs)
-app.command()(jobs.metrics)
-app.command()(runs.cancel)
-app.command()(runs.resume)
-app.command()(jobs.prune)
+
+
+def _command(name: str, function: Callable[..., None]) -> None:
+    """Add a command that ends quietly when nobody reads what it prints any more."""
+
+    @functools.wraps(function)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        try:
+            function(*arguments, **options)
+            sys.stdout.flush()
+        except OSError as error:
+            if not nobody_reads(error):
+                raise
+            silence()
+            raise typer.Exit(NOBODY_READS) from error
+
+    app.command(name)(guarded)
+
+
+_command("run", runs.run)
+_command("init", descriptors.init)
+_command("validate", descriptors.validate)
+_command("plan", descriptors.plan)
+_command("schema", descriptors.schema)
+_command("metrics-test", descriptors.metrics_test)
+_command("list", jobs.list_jobs)
+_command("status", jobs.status)
+_command("logs", jobs.logs)
+_command("metrics", jobs.metrics)
+_command("cancel", runs.cancel)
+_command("resume", runs.resume)
+_command("prune", jobs.prune)
 
 
 def _print_version(wanted: bool) -> None:

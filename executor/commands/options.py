@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,3 +52,19 @@ def say(sentence: str) -> None:
 
 def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=True, default=str))
+
+
+NOBODY_READS = 128 + 13
+"""The exit code where standard output was closed: as a shell shows a process that SIGPIPE ended."""
+
+
+def nobody_reads(error: OSError) -> bool:
+    """Return whether `error` means that our output goes nowhere. EIO is how a terminal ends that was closed."""
+    return error.errno in (errno.EPIPE, errno.EIO)
+
+
+def silence() -> None:
+    """Let what is still buffered for standard output go nowhere, so that Python's exit does not fail over it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

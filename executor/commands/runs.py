@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,14 +13,17 @@ import typer
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
 from executor.commands.options import (
+    NOBODY_READS,
     ArgumentsArgument,
     FileArgument,
     JobArgument,
     JsonOption,
     OnOption,
     StoreOption,
+    nobody_reads,
     print_json,
     say,
+    silence,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 _TAIL = 2**16
 """Bytes of earlier output that somebody sees who joins a job at a terminal."""
-_NOBODY_READS = 128 + 13
-"""As a shell shows a process that SIGPIPE ended."""
 
 
 def run(
@@ -162,20 +162,12 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
         say(f"no longer following; {again}")
         return left.exit_code
     except OSError as error:
-        # EIO is how a terminal ends that was closed.
-        if error.errno not in (errno.EPIPE, errno.EIO):
+        if not nobody_reads(error):
             raise
         silence()
         say(f"nobody reads the output any more; {again}")
-        return _NOBODY_READS
+        return NOBODY_READS
     return ExitCode.OURS if result is None else exit_code_of(result)
-
-
-def silence() -> None:
-    """Let what is still buffered for standard output go nowhere, so that Python's exit does not fail over it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _agent(record: JobRecord) -> LocalAgent:

@@ -122,7 +122,8 @@ class LiveView:
         parts.append(self._heading(picture))
         parts.append(self._phases(picture))
         parts.extend(self._pulls(picture))
-        room = max(1, min(_ROWS, self._console.height - len(parts) - 3))
+        # The other half of the screen is the benchmark's own.
+        room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
         every = list(picture.measurements.benchmark.values())
         if every:
             # Those that have values come first: of a thousand metrics the seen ones are of interest.

@@ -1,0 +1,294 @@
+"""The commands of `bai` as a person or a script calls them, on records written by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade_job import START, HandmadeJob
+
+_PROGRAM = "from executor.cli import main; main()"
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True)
+class Bai:
+    """`bai` with a store of its own."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def __call__(
+        self, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None
+    ) -> Answer:
+        done = subprocess.run(
+            (sys.executable, "-c", _PROGRAM, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=self.folder,
+            env={**os.environ, "BAI_STORE": str(self.store), **(env or {})},
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def bai(tmp_path: Path) -> Bai:
+    return Bai(tmp_path)
+
+
+@pytest.fixture
+def job(bai: Bai) -> HandmadeJob:
+    """A job that has ended well."""
+    made = HandmadeJob(bai.store)
+    made.event("agent_started", pid=1)
+    made.phases("prepare", "pull", "join", "run")
+    made.prints("loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast")
+    made.measures("loss", 0.5, 0.25, units="nats")
+    made.measures("bai_host_cpu_percent", 50.0, src="host")
+    made.ends()
+    return made
+
+
+def test_the_version_and_a_short_help(bai: Bai) -> None:
+    assert bai("--version").out.startswith("bai 0.")
+    answer = bai("--help")
+    assert answer.code == 0
+    assert "..." not in answer.out.partition("Commands:")[2]
+    assert len(answer.out.splitlines()) < 30
+
+
+def test_a_wrong_usage_is_answered_with_exit_code_2(bai: Bai) -> None:
+    for wrong in (("nosuchcommand",), ("run",), ("status",), ("list", "--count", "x")):
+        assert bai(*wrong).code == 2
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "metrics", "cancel", "resume"])
+def test_an_unknown_job_is_named_in_one_sentence(bai: Bai, job: HandmadeJob, command: str) -> None:
+    answer = bai(command, "digts-1")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith('bai: there is no job "digts-1" in ')
+    assert answer.err.endswith('did you mean "digits-1"?\n')
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "validate"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "binary", "not TOML"])
+def test_a_file_that_is_no_descriptor_is_explained(bai: Bai, command: str, kind: str) -> None:
+    file = bai.folder / "benchmark.toml"
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "binary":
+        file.write_bytes(b"\xff\xfe\x00")
+    elif kind == "not TOML":
+        file.write_text("a = = 1")
+
+    answer = bai(command, file)
+
+    assert answer.code == 2
+    assert "benchmark.toml" in answer.out + answer.err
+    assert "Traceback" not in answer.err
+    assert not bai.store.exists()
+
+
+def test_a_descriptor_for_ec2_says_how_to_run_it_here(bai: Bai) -> None:
+    file = bai.folder / "benchmark.toml"
+    file.write_text(bai("init").out.replace('execution_engine = "local"', 'execution_engine = "aws.ec2"'))
+
+    answer = bai("run", file)
+
+    assert answer.code == 2
+    assert "--on local" in answer.err
+    assert bai("plan", file, "--on", "local").code == 0
+    assert bai("plan", file, "--on", "moon").code == 2
+
+
+def test_the_template_is_valid_and_plans(bai: Bai) -> None:
+    file = bai.folder / "benchmark.toml"
+    file.write_text(bai("init").out)
+
+    assert bai("validate", file).code == 0
+    plan = bai("plan", file, "--", "--epochs", "3")
+    assert plan.code == 0
+    assert '"--epochs"' in plan.out
+    assert bai("plan", file, "--json").objects[0]["job"]["name"] == "my-benchmark"
+    assert not bai.store.exists()
+    assert json.loads(bai("schema").out)["title"] == "Benchmark descriptor"
+
+
+def test_findings_are_there_for_programs_too(bai: Bai) -> None:
+    good, bad = bai.folder / "good.toml", bai.folder / "bad.toml"
+    good.write_text(bai("init").out)
+    bad.write_text(good.read_text().replace("strategy =", "strateg ="))
+
+    answer = bai("validate", "--json", good, bad)
+
+    assert answer.code == 2
+    assert [each["valid"] for each in answer.objects] == [True, False]
+    assert any(each["path"] == ["hardware", "strateg"] for each in answer.objects[1]["findings"])
+
+
+def test_list_is_a_table_in_the_order_of_starts(bai: Bai, job: HandmadeJob) -> None:
+    HandmadeJob(bai.store, "other-1", name="other", started=START - 1000).ends("failed", 1)
+    HandmadeJob(bai.store, "dead-1", name="dead", started=START + 1000).event("agent_started", pid=1)
+
+    lines = bai("list").out.splitlines()
+
+    assert lines[0].split() == ["job", "name", "status", "outcome", "started", "duration"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["other-1", "other", "FAILED"],
+        ["digits-1", "digits", "SUCCEEDED"],
+        ["dead-1", "dead", "DIED"],
+    ]
+    objects = bai("list", "--json").objects
+    assert [each["job_id"] for each in objects] == ["other-1", "digits-1", "dead-1"]
+    assert objects[1]["name"] == "digits"
+    assert objects[1]["exit_code"] == 0
+    assert [line.split()[0] for line in bai("list", "-n", "1").out.splitlines()[1:]] == ["dead-1"]
+
+
+def test_an_empty_list_says_where_it_looked(bai: Bai) -> None:
+    answer = bai("list")
+
+    assert (answer.code, answer.out) == (0, "")
+    assert str(bai.store) in answer.err
+
+
+def test_the_status_of_a_dead_agent_says_what_to_do(bai: Bai) -> None:
+    made = HandmadeJob(bai.store)
+    made.event("agent_started", pid=1)
+    made.phases("prepare", until="run")
+    made.measures("loss", 0.5, 0.25, units="nats")
+
+    answer = bai("status", "digits-1", "--wait")
+
+    assert answer.code == 5
+    assert "DIED" in answer.out
+    assert "bai resume digits-1" in answer.out
+    assert "0.2500" in answer.out
+    assert "RUNNING" not in answer.out
+
+
+def test_waiting_for_a_job_gives_its_exit_code(bai: Bai) -> None:
+    made = HandmadeJob(bai.store)
+    made.ends("max_runtime", 3, sentence="The benchmark ran too long.")
+
+    assert bai("status", "last").code == 0
+    answer = bai("status", "last", "--wait", "--json")
+    assert answer.code == 3
+    assert answer.objects[0]["result"]["outcome"] == "max_runtime"
+    assert answer.objects[0]["status"] == "FAILED"
+
+
+def test_logs_are_the_benchmarks_bytes(bai: Bai, job: HandmadeJob) -> None:
+    assert bai("logs", "digits-1").out == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
+    assert bai("logs", "digits-1", "-f").out == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
+    assert bai("logs", "digits-1", "-n", "1").out == "last"
+    assert next(each["line"] for each in bai("logs", "dig", "--json").objects) == "loss=0.5"
+
+
+def test_a_reader_that_goes_away_is_no_error(bai: Bai) -> None:
+    job = HandmadeJob(bai.store)
+    job.prints("some line of output\n" * 500_000)
+    job.ends()
+
+    with subprocess.Popen(
+        (sys.executable, "-c", _PROGRAM, "logs", "digits-1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "BAI_STORE": str(bai.store)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"some line of output\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=30) == 141
+
+
+def test_metrics_come_as_a_table_as_records_and_as_csv(bai: Bai, job: HandmadeJob) -> None:
+    table = bai("metrics", "digits-1").out.splitlines()
+    assert table[0].split() == ["metric", "units", "first", "last", "min", "max", "mean", "count"]
+    assert table[1].split() == [
+        "loss",
+        "↓",
+        "nats",
+        "█▁",
+        *("0.5000", "0.2500", "0.2500", "0.5000", "0.3750", "2"),
+    ]
+
+    for arguments in (("--format", "jsonl"), ("--json",)):
+        assert [each["value"] for each in bai("metrics", "digits-1", *arguments).objects] == [0.5, 0.25, 50.0]
+    rows = list(csv.DictReader(bai("metrics", "digits-1", "--format", "csv", "-f").out.splitlines()))
+    assert [(row["name"], row["value"], row["units"], row["src"]) for row in rows] == [
+        ("loss", "0.5", "nats", "log"),
+        ("loss", "0.25", "nats", "log"),
+        ("bai_host_cpu_percent", "50.0", "", "host"),
+    ]
+    assert bai("metrics", "digits-1", "--format", "xml").code == 2
+
+
+def test_cancelling_what_has_ended_or_died_says_so(bai: Bai, job: HandmadeJob) -> None:
+    HandmadeJob(bai.store, "dead-1").event("agent_started", pid=1)
+
+    assert "it has ended before" in bai("cancel", "digits-1").out
+    assert not (bai.store / "digits-1" / "cancel.json").exists()
+    assert "bai resume dead-1" in bai("cancel", "dead-1").out
+    assert (bai.store / "dead-1" / "cancel.json").exists()
+
+
+def test_resuming_what_has_ended_starts_nothing(bai: Bai, job: HandmadeJob) -> None:
+    answer = bai("resume", "digits-1", "--json")
+
+    assert answer.code == 0
+    assert "it has ended" in answer.objects[0]["message"]
+
+
+def test_prune_says_what_it_does(bai: Bai, job: HandmadeJob) -> None:
+    now = int(time.time() * 1000)
+    HandmadeJob(bai.store, "new-1", started=now - 1000).ends(ended=now)
+
+    assert "digits-1" in bai("prune", "--older-than", "1ms", "--dry-run", "--store", bai.store).out
+    assert (bai.store / "digits-1").exists()
+    # The handmade job ended in November 2026
+    age = f"{max(1, now - START - 60_000)}ms"
+    objects = bai("prune", "--older-than", age, "--json").objects
+    assert [(each["job_id"], each["deleted"]) for each in objects] == [("digits-1", True)]
+    assert sorted(each.name for each in bai.store.iterdir()) == ["new-1"]
+    assert bai("prune", "--older-than", "a month").code == 2
+
+
+def test_a_job_id_that_cannot_be_one_is_refused(bai: Bai) -> None:
+    file = bai.folder / "benchmark.toml"
+    file.write_text(bai("init").out)
+
+    for wrong in ("a/b", "", "last", "x" * 200):
+        answer = bai("run", file, "--job-id", wrong)
+        assert answer.code == 2
+        assert answer.err.startswith("bai: --job-id")
+    assert not bai.store.exists()

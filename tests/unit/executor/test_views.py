@@ -1,0 +1,221 @@
+"""What a person sees, and what a program gets, of a record that was written by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade_job import HandmadeJob
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from bai_agent.job import Better
+from executor.statistics import Series
+from executor.view.json_lines import JsonView
+from executor.view.live import LiveView
+from executor.view.metrics import metric_table
+from executor.view.picture import Picture, View
+from executor.view.plain import PlainView
+from executor.view.summary import print_summary
+from executor.watch import watch
+
+
+def finished_job(folder: Path, **details: Any) -> HandmadeJob:
+    """A run of two phases and three metrics that printed three lines, one of them with colours and a bell."""
+    job = HandmadeJob(folder)
+    job.event("agent_started", pid=1)
+    job.phases("prepare", "pull", until="run")
+    job.prints("epoch 1 loss=0.5\n\x1b[32mepoch 2\x1b[0m loss=0.25\x07\nno newline at the end")
+    job.measures("loss", 0.5, 0.25, units="nats")
+    job.measures("bai_host_cpu_percent", 97.0, src="host")
+    job.measures("bai_host_memory_used_bytes", 2.0 * 2**30, src="host")
+    job.event("warning", message="a pattern was switched off")
+    job.event("benchmark_exited", code=0, signal=None, wall_seconds=3.0)
+    job.event("phase", phase="run", state="finished", seconds=3.25)
+    job.phases("drain")
+    job.ends(**details)
+    return job
+
+
+def picture_of(job: HandmadeJob) -> Picture:
+    return Picture(job_id=job.record.job_id, job=job.job, place="/somewhere/digits-1")
+
+
+def shown(job: HandmadeJob, view: View) -> None:
+    watch(job.record, picture_of(job), view, agent=None)
+
+
+def terminal(*, width: int = 80, height: int = 24, encoding: str = "utf-8") -> tuple[Console, io.BytesIO]:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
+    console = Console(file=stream, force_terminal=True, width=width, height=height, color_system="standard")
+    return console, raw
+
+
+def without_control(text: str) -> str:
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+
+
+def test_a_pipe_gets_the_benchmarks_bytes_and_plain_lines(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    shown(finished_job(tmp_path), PlainView())
+
+    text = capfdbinary.readouterr().out.decode()
+    told, _, summary = text.partition("[bai] drain finished in 0.2 s\n")
+    assert told == (
+        "[bai] job digits-1\n"
+        "[bai] prepare finished in 0.2 s\n"
+        "[bai] pull finished in 0.2 s\n"
+        "[bai] a pattern was switched off\n"
+        "epoch 1 loss=0.5\n\x1b[32mepoch 2\x1b[0m loss=0.25\x07\nno newline at the end\n"
+        "[bai] run finished in 3.2 s\n"
+    )
+    assert "\x1b" not in summary
+    assert "The benchmark finished successfully." in summary
+    assert "/somewhere/digits-1" in summary
+    assert not any(line.endswith(" ") for line in summary.splitlines())
+
+
+def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:
+    stream = io.StringIO()
+
+    shown(finished_job(tmp_path), JsonView(stream))
+
+    objects = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each["type"] for each in objects] == [
+        *("job", "agent_started", "phase", "phase", "phase", "phase", "phase", "warning"),
+        *("log", "log", "metric", "metric", "metric", "metric"),
+        *("benchmark_exited", "phase", "phase", "phase", "log", "result"),
+    ]
+    assert objects[8] == {"type": "log", "line": "epoch 1 loss=0.5"}
+    assert objects[10]["name"] == "loss"
+    assert objects[10]["value"] == 0.5
+    assert objects[-2] == {"type": "log", "line": "no newline at the end"}
+    assert objects[-1]["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize("width", [80, 132])
+def test_a_terminal_shows_lines_metrics_and_summary_and_is_left_as_it_was(tmp_path: Path, width: int) -> None:
+    console, raw = terminal(width=width)
+
+    shown(finished_job(tmp_path), LiveView(console))
+
+    text = raw.getvalue().decode()
+    plain = without_control(text)
+    assert "epoch 1 loss=0.5" in plain
+    assert "no newline at the end" in plain
+    assert "cpu 97 % · mem 2.0 GiB" in plain
+    assert "[bai] a pattern was switched off" in plain
+    assert "The benchmark finished successfully." in plain
+    assert "\x07" not in text
+    # The cursor was hidden while drawing and is shown again
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_a_terminal_without_unicode_gets_ascii_only(tmp_path: Path) -> None:
+    console, raw = terminal(encoding="ascii")
+
+    shown(finished_job(tmp_path), LiveView(console))
+
+    text = raw.getvalue().decode("ascii")
+    assert "?" not in without_control(text).replace("[?25", "")
+    assert "loss (lower)" in text
+
+
+def test_no_color_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console, raw = terminal()
+
+    shown(finished_job(tmp_path), LiveView(console))
+
+    colours = re.findall(r"\x1b\[([0-9;]*)m", raw.getvalue().decode())
+    assert not [
+        each for code in colours for each in code.split(";") if each.startswith(("3", "4")) and len(each) == 2
+    ]
+
+
+def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
+    job = finished_job(
+        tmp_path,
+        outcome="failed",
+        exit_code=1,
+        sentence="The benchmark failed: it exited with code 7.",
+        benchmark={
+            "code": 7,
+            "signal": None,
+            "exec_error": None,
+            "wall_seconds": 3.0,
+            "user_seconds": 2.5,
+            "system_seconds": 0.25,
+            "peak_memory_bytes": 30 * 2**20,
+        },
+        last_lines=["Traceback (most recent call last):", "ValueError: no\x1b[2J numbers"],
+        git={"commit": "0123456789abcdef", "branch": "main", "dirty": True},
+        warnings=["2 values were no numbers"],
+        kafka={"delivered": 10, "undelivered": 3, "error": "no broker"},
+    )
+    console, raw = terminal(width=100)
+    picture = picture_of(job)
+    picture.result = job.record.result()
+
+    print_summary(console, picture)
+
+    plain = without_control(raw.getvalue().decode())
+    for expected in (
+        "│ ValueError: no numbers",
+        "The benchmark failed: it exited with code 7.  failed, exit code 1",
+        "exit code 7 · wall 3.0 s · user 2.5 s · system 0.2 s · peak memory 30.0 MiB",
+        "0123456789ab (main), with uncommitted changes",
+        "2 values were no numbers",
+        "10 messages delivered, 3 not delivered",
+        "never seen: loss, accuracy",
+    ):
+        assert expected in plain
+
+
+def test_a_thousand_metrics_leave_room_for_the_benchmarks_lines(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    for index in range(1000):
+        job.measures(f"metric_{index:04}", 1.0)
+    job.ends()
+    console, raw = terminal(width=80, height=24)
+
+    shown(job, LiveView(console))
+
+    live = without_control(raw.getvalue().decode()).partition("digits-1 ──")[0]
+    assert "… 990 more; bai metrics digits-1" in live
+    assert set(re.findall(r"metric_\d+", live)) == {f"metric_{index:04}" for index in range(12)}
+
+
+series = st.builds(
+    lambda name, units, better, values: _filled(Series(name, units, better), values),
+    st.text(st.characters(codec="utf-8"), max_size=60),
+    st.text(st.characters(codec="ascii"), max_size=12),
+    st.sampled_from([None, *Better]),
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20),
+)
+
+
+def _filled(one: Series, values: list[float]) -> Series:
+    one.add_all(values)
+    return one
+
+
+@given(st.lists(series, min_size=1, max_size=5), st.integers(60, 200), st.booleans())
+def test_a_table_of_metrics_never_is_wider_than_the_screen(
+    every: list[Series], width: int, summary: bool
+) -> None:
+    drawn = io.StringIO()
+    console = Console(file=drawn, width=300)
+
+    console.print(metric_table(every, width=width, summary=summary))
+
+    assert max(cell_len(line.rstrip()) for line in drawn.getvalue().splitlines()) <= width
+    assert {"metric", "last"} <= set(drawn.getvalue().split())
