@@ -50,9 +50,7 @@ class Bench:
         self.launch(sys.executable, "-c", program, env=env)
 
     def stop(self, reason: Outcome = Outcome.CANCELLED, *, grace: float = 2.0, stacks: bool = False) -> bool:
-        return process.request_stop(
-            self.rundir, reason=reason, grace=timedelta(seconds=grace), stacks=stacks
-        )
+        return process.request_stop(self.rundir, reason=reason, grace=timedelta(seconds=grace), stacks=stacks)
 
     def ended(self) -> dict[str, Any]:
         """Wait for the end and return exit.json."""

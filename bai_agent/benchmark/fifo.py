@@ -9,7 +9,8 @@ import stat
 
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _READ_SIZE = 256 * 1024
-_PIPE_SIZES = (1024 * 1024, 256 * 1024)
+_PIPE_SIZES = (16 * 1024 * 1024, 1024 * 1024, 256 * 1024)
+"""The first takes CAP_SYS_RESOURCE, the second is what /proc/sys/fs/pipe-max-size allows everybody by default."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """What a write answers that may succeed later."""
 
@@ -17,8 +18,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 class Fifo:
     """Holds the FIFO open for reading *and* writing, so that no writer ever waits for a reader or meets EPIPE.
 
-    It is as large as the kernel allows: a write of more than PIPE_BUF bytes is kept in one piece as long as there is
-    room for it (the kernel holds the pipe's lock), so lines of several writers do not get mixed.
+    It is as large as the kernel allows. Lines of several writers do not get mixed: one of up to PIPE_BUF (4096) bytes
+    never (POSIX, write), a longer one as long as there is room for it in the pipe (the kernel keeps the pipe locked
+    meanwhile), so not before many megabytes a second of such lines are emitted.
     """
 
     def __init__(self, path: str, copy: str, *, owner: tuple[int, int] | None) -> None:

@@ -57,7 +57,8 @@ def _flush_often() -> None:
             flush()
 
     flusher = Flusher()
-    os.register_at_fork(before=flusher.stop, after_in_parent=flusher.start, after_in_child=flusher.start)
+    if hasattr(os, "register_at_fork"):  # not in Python 3.6
+        os.register_at_fork(before=flusher.stop, after_in_parent=flusher.start, after_in_child=flusher.start)
 
 
 def _run_the_next() -> None:

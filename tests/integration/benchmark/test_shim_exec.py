@@ -34,11 +34,26 @@ def _write(content: bytes, mode: int) -> Make:
     ("make", "number", "outcome", "says"),
     [
         (lambda path: None, errno.ENOENT, Outcome.NOT_FOUND, "does not exist"),
-        (_write(b"#!/no/such/interpreter\n", 0o755), errno.ENOENT, Outcome.NOT_EXECUTABLE, '"/no/such/interpreter"'),
-        (_write(b"#!/bin/sh\r\necho\r\n", 0o755), errno.ENOENT, Outcome.NOT_EXECUTABLE, "Windows line endings"),
+        (
+            _write(b"#!/no/such/interpreter\n", 0o755),
+            errno.ENOENT,
+            Outcome.NOT_EXECUTABLE,
+            '"/no/such/interpreter"',
+        ),
+        (
+            _write(b"#!/bin/sh\r\necho\r\n", 0o755),
+            errno.ENOENT,
+            Outcome.NOT_EXECUTABLE,
+            "Windows line endings",
+        ),
         (_write(b"#!/bin/sh\n", 0o644), errno.EACCES, Outcome.NOT_EXECUTABLE, "chmod \\+x"),
         (_write(b"echo no first line\n", 0o755), errno.ENOEXEC, Outcome.NOT_EXECUTABLE, "needs a first line"),
-        (_write(b"\x7fELF\x02\x01\x01" + bytes(100), 0o755), errno.ENOEXEC, Outcome.NOT_EXECUTABLE, "built for this CPU"),
+        (
+            _write(b"\x7fELF\x02\x01\x01" + bytes(100), 0o755),
+            errno.ENOEXEC,
+            Outcome.NOT_EXECUTABLE,
+            "built for this CPU",
+        ),
         (lambda path: path.mkdir(), errno.EACCES, Outcome.NOT_EXECUTABLE, "is a folder"),
     ],
 )
@@ -64,7 +79,9 @@ def test_a_name_that_is_not_on_path(bench: Bench) -> None:
     outcome, sentence = process.classify(bench.ended())
 
     assert outcome is Outcome.NOT_FOUND
-    assert sentence == 'The benchmark\'s command "no-such-benchmark" was not found on PATH (/usr/bin:/nowhere).'
+    assert (
+        sentence == 'The benchmark\'s command "no-such-benchmark" was not found on PATH (/usr/bin:/nowhere).'
+    )
 
 
 def test_path_is_the_benchmarks_own_and_is_searched_to_its_end(bench: Bench, tmp_path: Path) -> None:
@@ -112,7 +129,10 @@ AS_NOBODY = User(name="nobody", uid=NOBODY.pw_uid, gid=NOBODY.pw_gid, groups=(NO
 @pytest.mark.root
 def test_another_user_can_print_and_emit(open_bench: Bench) -> None:
     open_bench.launch(
-        "sh", "-c", f'id -un; id -G; echo opened > /dev/stdout; echo "{{}}" > {open_bench.rundir.fifo}', user=AS_NOBODY
+        "sh",
+        "-c",
+        f'id -un; id -G; echo opened > /dev/stdout; echo "{{}}" > {open_bench.rundir.fifo}',
+        user=AS_NOBODY,
     )
 
     assert open_bench.ended()["code"] == 0

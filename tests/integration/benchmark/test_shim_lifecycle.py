@@ -26,7 +26,13 @@ def test_exit_code_and_output_are_kept(bench: Bench) -> None:
 
     ended = bench.ended()
 
-    assert (ended["code"], ended["signal"], ended["exec_error"], ended["stop"], ended["oom"]) == (7, None, None, None, False)
+    assert (ended["code"], ended["signal"], ended["exec_error"], ended["stop"], ended["oom"]) == (
+        7,
+        None,
+        None,
+        None,
+        False,
+    )
     assert bench.output == "out\nerr\n"
     assert (bench.rundir.log_chunks / f"{0:020d}").samefile(bench.rundir.output)
     assert process.classify(ended)[0] is Outcome.FAILED
@@ -40,7 +46,11 @@ def test_started_json_tells_who_runs(bench: Bench) -> None:
     benchmark, watcher = read_process(started["pid"]), read_process(started["shim_pid"])
     assert benchmark is not None
     assert watcher is not None
-    assert (benchmark.start, watcher.start, started["boot_id"]) == (started["start"], started["shim_start"], boot_id())
+    assert (benchmark.start, watcher.start, started["boot_id"]) == (
+        started["start"],
+        started["shim_start"],
+        boot_id(),
+    )
     assert benchmark.session == benchmark.group == benchmark.pid
     assert benchmark.parent == watcher.pid
     assert watcher.session == watcher.pid != os.getsid(0)
@@ -118,7 +128,11 @@ def test_half_an_order_starts_nothing(bench: Bench) -> None:
     order = _order_bytes(bench.order("touch", bench.rundir.path / "ran"), bench.rundir)
 
     half = subprocess.run(
-        [sys.executable, "-I", "-S", shim.__file__, "x"], input=order[:-20], timeout=20, check=False, capture_output=True
+        [sys.executable, "-I", "-S", shim.__file__, "x"],
+        input=order[:-20],
+        timeout=20,
+        check=False,
+        capture_output=True,
     )
 
     assert half.returncode == shim.NO_ORDER
@@ -145,7 +159,7 @@ def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
 def test_a_launch_that_fails_says_why_and_may_be_repeated(bench: Bench) -> None:
     bench.rundir.fifo.write_text("in the way")
 
-    with pytest.raises(process.LaunchError, match="something that is no FIFO is in the way.*fifo"):
+    with pytest.raises(process.LaunchError, match=r"something that is no FIFO is in the way.*fifo"):
         bench.launch("true")
 
     bench.rundir.fifo.unlink()
@@ -162,7 +176,9 @@ def test_killed_shim_means_lost_and_nothing_remains(bench: Bench) -> None:
     until(lambda: process.state(bench.rundir) is process.State.LOST, "the shim's death is seen")
     process.end_lost(bench.rundir)
 
-    until(lambda: all((p := read_process(pid)) is None or p.state == "Z" for pid in everything), "all have gone")
+    until(
+        lambda: all((p := read_process(pid)) is None or p.state == "Z" for pid in everything), "all have gone"
+    )
     ended = process.read_exit(bench.rundir)
     assert ended["lost"] is True
     assert ended["left_behind"] >= 4

@@ -1,0 +1,188 @@
+"""What a benchmark prints without flushing is there while it runs, and after it was ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from shim_runs import Bench
+
+from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import prepare_environment
+from bai_agent.job import Benchmark, Buffering, Identity, Job
+
+PRINTS = "import time\nprint('loss=1')\nprint('loss=2')\n"
+WAITS = "time.sleep(600)\n"
+
+
+def _launch(
+    bench: Bench,
+    buffering: Buffering,
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:
+    job = Job(
+        job=Identity(id="j"),
+        benchmark=Benchmark(argv=argv, buffering=buffering, inherit_env=True, env=dict(env or {})),
+    )
+    base = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    order = process.Order(
+        argv=argv,
+        env=prepare_environment(job, bench.rundir, scripts=None, secrets={}, base=base),
+        cwd=cwd or bench.rundir.path,
+        grace=bench.grace,
+    )
+    process.launch(order, bench.rundir)
+
+
+@pytest.mark.parametrize("buffering", [Buffering.LINE, Buffering.TIMED])
+def test_python_prints_are_live_and_outlive_sigterm(bench: Bench, buffering: Buffering) -> None:
+    _launch(bench, buffering, sys.executable, "-c", PRINTS + WAITS)
+
+    bench.wait_for_output("loss=1\nloss=2\n")
+    bench.stop()
+
+    assert bench.ended()["signal"] == signal.SIGTERM
+    assert bench.output == "loss=1\nloss=2\n"
+
+
+def test_line_buffering_loses_nothing_that_was_printed(bench: Bench) -> None:
+    _launch(
+        bench,
+        Buffering.LINE,
+        sys.executable,
+        "-c",
+        "import os, signal\nprint('loss=1')\nos.kill(os.getpid(), 9)",
+    )
+
+    assert bench.ended()["signal"] == signal.SIGKILL
+    assert bench.output == "loss=1\n"
+
+
+def test_own_buffering_is_left_alone(bench: Bench) -> None:
+    _launch(bench, Buffering.OWN, sys.executable, "-c", PRINTS + "import os, signal\nos.kill(os.getpid(), 9)")
+
+    bench.ended()
+
+    assert bench.output == ""
+
+
+def test_each_line_is_one_write(bench: Bench, tmp_path: Path) -> None:
+    # With PYTHONUNBUFFERED alone, Python writes text and newline apart, and lines of several processes get mixed.
+    trace = tmp_path / "trace"
+    program = "print('loss=1')\nprint('a', 'b', 3)\n"
+    _launch(
+        bench, Buffering.LINE, "strace", "-o", str(trace), "-e", "trace=write", sys.executable, "-c", program
+    )
+
+    assert bench.ended()["code"] == 0
+    writes = [
+        line.split(", ", 1)[1] for line in trace.read_text().splitlines() if line.startswith("write(1,")
+    ]
+    assert [line.split('"')[1] for line in writes] == [r"loss=1\n", r"a b 3\n"]
+
+
+def test_c_programs_print_line_by_line(bench: Bench) -> None:
+    # `tr` of coreutils buffers whole blocks into a file.
+    _launch(bench, Buffering.LINE, "sh", "-c", "(echo loss=1; sleep 600) | tr a-z A-Z")
+
+    bench.wait_for_output("LOSS=1\n")
+
+
+def test_timed_flushing_goes_on_in_children(bench: Bench) -> None:
+    program = (
+        "import os, time, multiprocessing\n"
+        "def child(name):\n"
+        "    print('from', name)\n"
+        "    time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        "    print('once')\n"
+        "    for method in ('fork', 'spawn'):\n"
+        "        multiprocessing.get_context(method).Process(target=child, args=(method,), daemon=True).start()\n"
+        "    if os.fork() == 0:\n"
+        "        child('plain')\n"
+        "    time.sleep(600)\n"
+    )
+    script = bench.rundir.path / "forks.py"
+    script.write_text(program)
+    _launch(bench, Buffering.TIMED, sys.executable, "-W", "error", str(script))
+
+    for name in ("fork", "spawn", "plain"):
+        bench.wait_for_output(f"from {name}\n")
+
+    assert bench.output.count("once\n") == 1
+    assert "Warning" not in bench.output
+
+
+def test_timed_flushing_stops_at_nothing_at_the_end(bench: Bench) -> None:
+    _launch(bench, Buffering.TIMED, sys.executable, "-c", "import sys\nprint('x' * 100_000)\nsys.exit(3)")
+
+    assert bench.ended()["code"] == 3
+    assert bench.output == "x" * 100_000 + "\n"
+
+
+@pytest.mark.parametrize("buffering", [Buffering.LINE, Buffering.TIMED])
+def test_the_benchmarks_own_sitecustomize_still_runs(
+    bench: Bench, tmp_path: Path, buffering: Buffering
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.their_mark = 'ran'\n")
+    program = (
+        "import sys, sitecustomize\n"
+        "print(sys.their_mark, sitecustomize.__file__, [p for p in sys.path if 'startup' in p], 'threading' in sys.modules)\n"
+    )
+    _launch(bench, buffering, sys.executable, "-c", program, env={"PYTHONPATH": str(own)})
+
+    assert bench.ended()["code"] == 0, bench.output
+    assert bench.output == f"ran {own}/sitecustomize.py [] {buffering is Buffering.TIMED}\n"
+
+
+def test_other_pythons_of_the_machine_take_it(bench: Bench) -> None:
+    # Whatever `python3` the machine has, of whichever version.
+    _launch(
+        bench,
+        Buffering.TIMED,
+        "/usr/bin/env",
+        "-u",
+        "VIRTUAL_ENV",
+        "python3",
+        "-W",
+        "error",
+        "-c",
+        PRINTS + WAITS,
+    )
+
+    bench.wait_for_output("loss=2\n")
+
+
+def test_a_closed_stdout_is_the_benchmarks_own_matter(bench: Bench) -> None:
+    program = "import sys, time\nprint('before')\nsys.stdout.close()\ntime.sleep(0.3)\nprint('after', file=sys.stderr)\n"
+    _launch(bench, Buffering.TIMED, sys.executable, "-c", program)
+
+    assert bench.ended()["code"] == 0
+    assert bench.output == "before\nafter\n"
+
+
+def test_every_supported_python_runs_the_startup_file(tmp_path: Path) -> None:
+    from bai_agent.benchmark.environment import STARTUP
+
+    pythons = sorted(Path.home().glob(".pyenv/versions/3.1*/bin/python3")) or [Path(sys.executable)]
+    for python in pythons:
+        for mode in ("line", "timed"):
+            env = {"PYTHONPATH": str(STARTUP), "BAI_BUFFERING": mode, "PATH": "/usr/bin:/bin"}
+            run = subprocess.run(
+                [python, "-W", "error", "-c", "import os\nprint('a')\nif os.fork(): os.wait()\n"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            assert (run.returncode, run.stdout, run.stderr) == (0, "a\n", ""), (python, mode)

@@ -1,0 +1,143 @@
+"""The kernel's out-of-memory killer, for real, in a cgroup of the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shim_runs import Bench, until
+
+from bai_agent.benchmark import process
+from bai_agent.benchmark.oom import OomWatch
+from bai_agent.outcome import Outcome
+
+EATS = "block = bytearray(400_000_000)"
+_LIMIT_BYTES = 150_000_000
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup with little memory below this process's own (version 1 or 2), which leaves it alone."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    version1 = Path("/sys/fs/cgroup/memory")
+    if version1.is_dir():
+        own = next(group for _, controllers, group in lines if controllers == "memory")
+        folder, limit, members = version1 / own.lstrip("/"), "memory.limit_in_bytes", "tasks"
+    else:
+        # Processes may only be in leaves there: beside our own group.
+        folder = Path("/sys/fs/cgroup") / lines[0][2].lstrip("/")
+        folder = folder.parent if folder != Path("/sys/fs/cgroup") else folder
+        limit, members = "memory.max", "cgroup.procs"
+    made = folder / f"bai-test-{os.getpid()}"
+    made.mkdir()
+    (made / limit).write_text(str(_LIMIT_BYTES))
+    yield made / members
+    for _ in range(500):
+        if not (made / members).read_text():
+            break
+        time.sleep(0.01)
+    made.rmdir()
+
+
+def _launch_inside(members: Path, bench: Bench, program: str) -> None:
+    """Launch from a process that has entered the cgroup, as an agent in a container would be."""
+    launcher = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from bai_agent.benchmark import process\n"
+        "from bai_agent.rundir import RunDir\n"
+        "from datetime import timedelta\n"
+        f"Path({str(members)!r}).write_text(str(os.getpid()))\n"
+        f"order = process.Order(argv=(sys.executable, '-c', {program!r}), env=dict(os.environ), "
+        f"cwd=Path({str(bench.rundir.path)!r}), grace=timedelta(seconds=2))\n"
+        f"process.launch(order, RunDir(Path({str(bench.rundir.path)!r})))\n"
+    )
+    subprocess.run([sys.executable, "-c", launcher], check=True, timeout=30)
+
+
+@pytest.mark.root
+def test_a_benchmark_that_takes_too_much(bench: Bench, small_cgroup: Path) -> None:
+    _launch_inside(small_cgroup, bench, EATS)
+
+    ended = bench.ended()
+
+    assert (ended["signal"], ended["oom"]) == (signal.SIGKILL, True)
+    assert process.classify(ended)[0] is Outcome.OOM
+
+
+@pytest.mark.root
+def test_a_grandchild_that_takes_too_much(bench: Bench, small_cgroup: Path) -> None:
+    _launch_inside(
+        small_cgroup,
+        bench,
+        f"import subprocess, sys\nsys.exit(3 if subprocess.run([sys.executable, '-c', {EATS!r}]).returncode else 0)",
+    )
+
+    ended = bench.ended()
+
+    assert (ended["code"], ended["signal"], ended["oom"]) == (3, None, True)
+    assert process.classify(ended)[0] is Outcome.OOM
+
+
+@pytest.mark.root
+def test_a_benchmark_that_copes_with_it_has_succeeded(bench: Bench, small_cgroup: Path) -> None:
+    _launch_inside(
+        small_cgroup, bench, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {EATS!r}])"
+    )
+
+    ended = bench.ended()
+
+    assert (ended["code"], ended["oom"]) == (0, False)
+
+
+@pytest.mark.root
+def test_a_neighbours_death_is_not_ours(bench: Bench, small_cgroup: Path) -> None:
+    bench.launch("sh", "-c", f"until [ -e {bench.rundir.path}/go ]; do sleep 0.02; done; exit 1")
+    before = _machine_kills()
+    subprocess.run(
+        ["sh", "-c", f'echo $$ > {small_cgroup}; exec {sys.executable} -c "{EATS}"'], check=False, timeout=30
+    )
+    until(lambda: _machine_kills() > before, "the neighbour is killed")
+
+    (bench.rundir.path / "go").touch()
+
+    ended = bench.ended()
+    assert (ended["code"], ended["oom"]) == (1, False)
+
+
+def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
+    bench.launch("sleep", "60")
+    until(lambda: _comm(bench.started["pid"]) == "sleep", "the benchmark runs")
+
+    score = int(Path(f"/proc/{bench.started['pid']}/oom_score_adj").read_text())
+
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert score == min(1000, own + 500)
+    assert int(Path(f"/proc/{bench.started['shim_pid']}/oom_score_adj").read_text()) == own
+
+
+def test_a_good_end_is_never_a_matter_of_memory() -> None:
+    watch = OomWatch()
+
+    assert not watch.struck(code=0, signal=None)
+    assert not watch.struck(code=None, signal=None)
+
+
+def _machine_kills() -> int:
+    return int(
+        next(
+            line.split()[1]
+            for line in Path("/proc/vmstat").read_text().splitlines()
+            if line.startswith("oom_kill ")
+        )
+    )
+
+
+def _comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
