@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from bai_agent.benchmark.ending import classify
+from bai_agent.outcome import Outcome
+
+
+def _ended(**what: Any) -> dict[str, Any]:
+    return {
+        "code": None,
+        "signal": None,
+        "exec_error": None,
+        "stop": None,
+        "stop_signal": None,
+        "oom": False,
+        "left_behind": 0,
+        "wall_seconds": 12.34,
+        "peak_memory_bytes": 3 * 2**30,
+        "lost": False,
+        **what,
+    }
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "sentence"),
+    [
+        ({"code": 0}, Outcome.SUCCEEDED, "The benchmark finished successfully after 12.3 s."),
+        ({"code": 7}, Outcome.FAILED, "The benchmark failed after 12.3 s: it exited with code 7."),
+        (
+            {"code": 137},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: it exited with code 137, "
+            "by which a shell says that its command was ended by SIGKILL.",
+        ),
+        (
+            {"code": 127},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: it exited with code 127, "
+            "by which a shell says that a command in it was not found.",
+        ),
+        ({"signal": signal.SIGSEGV}, Outcome.FAILED, "The benchmark crashed after 12.3 s: SIGSEGV."),
+        (
+            {"signal": signal.SIGKILL, "wall_seconds": 3725.2},
+            Outcome.KILLED,
+            "The benchmark was killed after 1 h 2 min 5 s by SIGKILL, which did not come from us.",
+        ),
+        (
+            {"signal": signal.SIGKILL, "oom": True},
+            Outcome.OOM,
+            "The benchmark ran out of memory after 12.3 s: the kernel killed a process of it (it ended by SIGKILL). "
+            "Its largest process had used 3.0 GiB.",
+        ),
+        (
+            {"signal": signal.SIGTERM, "stop": "max_runtime", "wall_seconds": 61},
+            Outcome.MAX_RUNTIME,
+            "The benchmark ran longer than limits.max_runtime and was ended after 1 min 1 s; it ended by SIGTERM.",
+        ),
+        (
+            {"signal": signal.SIGKILL, "stop": "no_output", "oom": True},
+            Outcome.NO_OUTPUT,
+            "The benchmark printed nothing for limits.no_output and was ended after 12.3 s; "
+            "it did not end on SIGTERM and was killed.",
+        ),
+        (
+            {"code": 0, "stop": "cancelled"},
+            Outcome.CANCELLED,
+            "The job was cancelled after 12.3 s; it exited with code 0.",
+        ),
+        (
+            {"stop": "cancelled", "wall_seconds": 0.0},
+            Outcome.CANCELLED,
+            "The job was cancelled; it was not started or could not be ended.",
+        ),
+        ({"code": 1, "stop": "by hand"}, Outcome.INTERRUPTED, None),
+        ({"code": 1, "stop": "disk_full"}, Outcome.DISK_FULL, None),
+        (
+            {"code": 0, "stop_signal": signal.SIGTERM},
+            Outcome.INTERRUPTED,
+            "The benchmark was ended after 12.3 s: what watches it received SIGTERM, as in a shutdown.",
+        ),
+        (
+            {
+                "exec_error": {"errno": 2, "message": "It is not there.", "not_found": True},
+                "stop": "cancelled",
+            },
+            Outcome.NOT_FOUND,
+            "It is not there.",
+        ),
+        (
+            {"exec_error": {"errno": 2, "message": "No interpreter.", "not_found": False}},
+            Outcome.NOT_EXECUTABLE,
+            "No interpreter.",
+        ),
+        ({"lost": True, "wall_seconds": None}, Outcome.LOST, Outcome.LOST.sentence),
+    ],
+)
+def test_how_it_ended(what: dict[str, Any], outcome: Outcome, sentence: str | None) -> None:
+    got, said = classify(_ended(**what))
+
+    assert got is outcome
+    assert said.endswith(".")
+    assert sentence is None or said == sentence

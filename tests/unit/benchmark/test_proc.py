@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bai_agent.benchmark import oom
+from bai_agent.benchmark.proc import Process, descendants, read_process, send_signal
+
+
+def _process(pid: int, parent: int, *, name: str = "x", state: str = "S") -> Process:
+    return Process(
+        pid,
+        f"{pid} ({name}) {state} {parent} {pid} {pid} 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 {pid * 10} 0 0".encode(),
+    )
+
+
+def test_a_name_may_hold_anything() -> None:
+    process = _process(7, 3, name="a) S 1 (b")
+
+    assert (process.pid, process.parent, process.state, process.start) == (7, 3, "S", 70)
+
+
+def test_descendants_are_found_at_any_depth_and_zombies_are_not() -> None:
+    table = [_process(2, 1), _process(3, 2, state="Z"), _process(4, 3), _process(5, 4), _process(6, 99)]
+
+    assert [process.pid for process in descendants({1}, table)] == [2, 4, 5]
+
+
+def test_a_circle_in_the_table_ends() -> None:
+    assert {process.pid for process in descendants({1}, [_process(1, 2), _process(2, 1)])} == {2}
+
+
+def test_a_signal_reaches_only_the_very_process() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        real = read_process(child.pid)
+        assert real is not None
+        other = _process(child.pid, os.getpid())
+
+        assert not send_signal(other, signal.SIGKILL)
+        assert child.poll() is None
+        assert send_signal(real, signal.SIGKILL)
+        assert child.wait(20) == -signal.SIGKILL
+        assert not send_signal(real, signal.SIGKILL)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mount", "file"),
+    [
+        ("0::/user.slice/a\n", "cgroup2 cgroup2 rw", "user.slice/a/memory.events"),
+        ("4:memory,x:/job\n0::/\n", "cgroup cgroup rw,memory", "job/memory.oom_control"),
+    ],
+)
+def test_the_own_counter_of_both_versions(tmp_path: Path, cgroup: str, mount: str, file: str) -> None:
+    proc, mounted = tmp_path / "proc", tmp_path / "mounted"
+    proc.mkdir()
+    (proc / "cgroup").write_text(cgroup)
+    (proc / "mountinfo").write_text(f"30 20 0:26 / {mounted} rw,nosuid shared:4 - {mount}\n")
+    (mounted / file).parent.mkdir(parents=True)
+    (mounted / file).write_text("low 0\noom 2\noom_kill 3\n")
+
+    assert oom._own_counter_file(str(proc)) == str(mounted / file)
+    assert oom._read_counter(str(mounted / file)) == 3
+
+
+def test_no_counter_at_all(tmp_path: Path) -> None:
+    assert oom._own_counter_file(str(tmp_path)) is None
+    assert oom._read_counter(None) is None
+    assert oom._read_counter(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "machine", "code", "number", "struck"),
+    [
+        ((0, 1), (0, 1), None, 9, True),
+        ((0, 1), (0, 1), 3, None, True),
+        ((0, 1), (0, 1), 0, None, False),
+        # A neighbour's death: no reason to think it is ours, unless ours died the same way.
+        ((0, 0), (0, 1), 3, None, False),
+        ((0, 0), (0, 1), None, 15, False),
+        ((0, 0), (0, 1), None, 9, True),
+        ((0, 0), (0, 1), 137, None, True),
+        ((0, 0), (0, 0), None, 9, False),
+        # No counter of our own: the machine's is all there is.
+        ((None, None), (0, 1), 3, None, True),
+        ((None, None), (0, 0), None, 9, False),
+        ((None, None), (None, None), None, 9, False),
+    ],
+)
+def test_what_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+    own: tuple[int | None, int | None],
+    machine: tuple[int | None, int | None],
+    code: int | None,
+    number: int | None,
+    struck: bool,
+) -> None:
+    values = {"/own": iter(own), "/proc/vmstat": iter(machine)}
+    monkeypatch.setattr(oom, "_own_counter_file", lambda: "/own")
+    monkeypatch.setattr(oom, "_read_counter", lambda path: next(values[path]))
+
+    assert oom.OomWatch().struck(code=code, signal=number) is struck
