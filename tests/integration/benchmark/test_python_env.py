@@ -1,0 +1,198 @@
+"""What the scripts require, installed by a real pip from files of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shim_runs import until
+
+from bai_agent.benchmark.proc import RUN_MARKER, all_processes
+from bai_agent.benchmark.python_env import install_requirements
+from bai_agent.errors import PullError
+from bai_agent.job import Benchmark, Identity, Job
+from bai_agent.rundir import RunDir
+
+
+def _never() -> bool:
+    return False
+
+
+def _job(**benchmark: Any) -> Job:
+    given = {"argv": ("true",), "requirements": "requirements.txt", "python": sys.executable, **benchmark}
+    return Job(job=Identity(id="j"), benchmark=Benchmark(**given))
+
+
+def _install(
+    job: Job, rundir: RunDir, *, seconds: float = 120, stopping: Callable[[], bool] = _never, **more: Any
+) -> None:
+    install_requirements(job, rundir, deadline=time.monotonic() + seconds, stopping=stopping, **more)
+
+
+def _in_venv(rundir: RunDir, program: str) -> str:
+    python = rundir.venv / "bin" / "python"
+    return subprocess.run(
+        [python, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+
+
+def _write_wheel(folder: Path, version: str) -> str:
+    """Write a package "tiny" as a wheel; return its file's name."""
+    name = f"tiny-{version}-py3-none-any.whl"
+    about = f"tiny-{version}.dist-info"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("tiny.py", f"version = {version!r}\n")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
+        wheel.writestr(
+            f"{about}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> Iterator[RunDir]:
+    made = RunDir(tmp_path)
+    made.scripts.mkdir()
+    (made.scripts / "requirements.txt").write_text(f"./{_write_wheel(made.scripts, '1.0')}\n")
+    yield made
+    assert _pips(made) == []
+
+
+def _pips(rundir: RunDir) -> list[int]:
+    mark = f"{RUN_MARKER}={rundir.venv}".encode()
+    found = []
+    for process in all_processes():
+        try:
+            if process.state != "Z" and mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(
+                b"\0"
+            ):
+                found.append(process.pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_the_venv_has_the_requirements_and_sees_the_pythons_own_packages(rundir: RunDir) -> None:
+    # This Python is a venv itself; --system-site-packages alone would hide what is installed in it.
+    _install(_job(), rundir)
+
+    assert _in_venv(rundir, "import tiny, hypothesis; print(tiny.version)") == "1.0\n"
+    assert (rundir.path / "requirements.log").read_text()
+
+
+def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
+    base = os.path.realpath(sys.executable)
+
+    _install(_job(python=base), rundir)
+
+    assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
+
+
+def test_what_is_installed_is_not_installed_again(rundir: RunDir) -> None:
+    _install(_job(), rundir)
+    (rundir.scripts / "tiny-1.0-py3-none-any.whl").unlink()
+
+    _install(_job(), rundir)
+
+    assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
+
+
+def test_other_requirements_make_another_venv(rundir: RunDir) -> None:
+    _install(_job(), rundir)
+    (rundir.scripts / "requirements.txt").write_text(f"./{_write_wheel(rundir.scripts, '2.0')}\n")
+
+    _install(_job(), rundir)
+
+    assert _in_venv(rundir, "import tiny; print(tiny.version)") == "2.0\n"
+
+
+def test_half_a_venv_is_made_again(rundir: RunDir) -> None:
+    _install(_job(), rundir)
+    (rundir.venv / "complete.json").unlink()
+    (rundir.venv / "bin" / "python").unlink()
+
+    _install(_job(), rundir)
+
+    assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
+
+
+def test_pips_last_words_are_in_the_error(rundir: RunDir) -> None:
+    (rundir.scripts / "requirements.txt").write_text("./missing.whl\n")
+
+    with pytest.raises(
+        PullError, match=r"requirements\.txt could not be installed: .*missing\.whl.*requirements\.log"
+    ):
+        _install(_job(), rundir)
+
+
+def test_a_requirements_file_that_is_not_there(rundir: RunDir) -> None:
+    with pytest.raises(PullError, match=r"requirements: .*/other\.txt: No such file"):
+        _install(_job(requirements="other.txt"), rundir)
+
+
+def test_a_python_that_is_not_there(rundir: RunDir) -> None:
+    with pytest.raises(PullError, match="/no/python does not run: /no/python: No such file"):
+        _install(_job(python="/no/python"), rundir)
+
+
+def test_a_python_without_pip_names_the_package_to_install(rundir: RunDir, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['pip'] = sys.modules['ensurepip'] = None\n"
+    )
+
+    with pytest.raises(PullError, match=r"has no pip; install it .*python3-pip, or python3\.\d+-venv"):
+        _install(_job(inherit_env=True), rundir, base={**os.environ, "PYTHONPATH": str(blocked)})
+
+
+@pytest.fixture
+def slow(rundir: RunDir) -> RunDir:
+    """A Python whose pip waits for ever."""
+    python = rundir.path / "python"
+    python.write_text("#!/bin/sh\ntrap '' TERM\nsleep 600\nsleep 600\n")
+    python.chmod(0o755)
+    return rundir
+
+
+def test_the_deadline_ends_pip(slow: RunDir) -> None:
+    with pytest.raises(PullError, match=r"not installed within limits\.pull_timeout"):
+        _install(_job(python=str(slow.path / "python")), slow, seconds=0.3)
+
+
+def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
+    wish = threading.Event()
+    worker = threading.Thread(
+        target=lambda: _install(_job(python=str(slow.path / "python")), slow, stopping=wish.is_set),
+        daemon=True,
+    )
+    worker.start()
+    until(lambda: len(_pips(slow)) >= 2, "pip runs")
+
+    wish.set()
+
+    worker.join(30)
+    assert not worker.is_alive()
+    assert not (slow.venv / "complete.json").exists()
+
+
+def test_the_pip_of_an_agent_that_was_killed_is_ended(rundir: RunDir) -> None:
+    orphan = subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, RUN_MARKER: str(rundir.venv)}, start_new_session=True
+    )
+    until(lambda: _pips(rundir) == [orphan.pid], "the orphan runs")
+
+    _install(_job(), rundir)
+
+    assert orphan.wait(20) == -signal.SIGKILL
