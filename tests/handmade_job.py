@@ -65,8 +65,15 @@ class HandmadeJob:
             self._append(
                 "metrics.jsonl",
                 {
-                    **{"seq": self._seq, "src": src, "off": self._off, "i": 0, "k": 0},
-                    **{"name": name, "value": value, "units": units, "timestamp": self.started + self._seq},
+                    "seq": self._seq,
+                    "src": src,
+                    "off": self._off,
+                    "i": 0,
+                    "k": 0,
+                    "name": name,
+                    "value": value,
+                    "units": units,
+                    "timestamp": self.started + self._seq,
                 },
             )
             self._seq += 1
@@ -75,14 +82,22 @@ class HandmadeJob:
     def ends(self, outcome: str = "succeeded", exit_code: int = 0, **details: Any) -> dict[str, Any]:
         status = {0: "SUCCEEDED", 1: "FAILED", 3: "FAILED", 4: "CANCELED", 5: "ERROR", 6: "FAILED"}[exit_code]
         result = {
-            **{"version": 1, "job_id": self.record.job_id, "outcome": outcome, "status": status},
-            **{"exit_code": exit_code, "sentence": "The benchmark finished successfully.", "benchmark": None},
-            **{"phases": {}, "metrics": None, "kafka": None, "last_lines": [], "git": None, "warnings": []},
-            **{
-                "artifacts": {"files": 0, "bytes": 0},
-                "started": self.started,
-                "ended": self.started + 12_000,
-            },
+            "version": 1,
+            "job_id": self.record.job_id,
+            "outcome": outcome,
+            "status": status,
+            "exit_code": exit_code,
+            "sentence": "The benchmark finished successfully.",
+            "benchmark": None,
+            "phases": {},
+            "metrics": None,
+            "kafka": None,
+            "last_lines": [],
+            "git": None,
+            "warnings": [],
+            "artifacts": {"files": 0, "bytes": 0},
+            "started": self.started,
+            "ended": self.started + 12_000,
             **details,
         }
         self.store.put(self.record.key("result.json"), json.dumps(result).encode())

@@ -1,0 +1,265 @@
+"""`bai run` with real agents and benchmarks: how it ends, what Ctrl-C does, and what outlives what."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from bai_desk import IGNORES_SIGTERM, PROGRAM, WAITS, Desk, Terminal
+
+from bai_agent.rundir import is_locked
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def pids_printed(desk: Desk, job_id: str) -> list[str]:
+    return re.findall(r"^pid (\d+)$", desk.output(job_id), re.MULTILINE)
+
+
+def test_a_run_in_a_pipe_ends_with_its_numbers(desk: Desk) -> None:
+    desk.word.touch()
+
+    answer = desk.bai("run", desk.descriptor(), "--job-id", "one", "--", desk.word)
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "loss=0.5 loss=0.25\nloss=0.125\n" in answer.stdout
+    assert "\x1b" not in answer.stdout
+    assert "[bai] run finished in" in answer.stdout
+    (row,) = (line.split() for line in answer.stdout.splitlines() if line.split()[:2] == ["loss", "↓"])
+    assert row[-6:] == ["0.5000", "0.1250", "0.1250", "0.5000", "0.2917", "3"]
+    assert desk.bai("status", "last", "--wait").returncode == 0
+
+
+def test_a_program_reads_the_result_from_the_last_line(desk: Desk) -> None:
+    desk.word.touch()
+
+    answer = desk.bai("run", desk.descriptor(), "--json", "--", desk.word)
+
+    objects = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert (objects[0]["type"], objects[-1]["type"]) == ("job", "result")
+    assert objects[-1]["outcome"] == "succeeded"
+    assert [each["value"] for each in objects if each["type"] == "metric" and each["src"] == "log"] == [
+        0.5,
+        0.25,
+        0.125,
+    ]
+    assert "loss=0.125" in [each["line"] for each in objects if each["type"] == "log"]
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "exit_code", "outcome"),
+    [
+        ('print("the reason"); raise SystemExit(7)', "", 1, "failed"),
+        (WAITS, 'max_runtime = "1s"', 3, "max_runtime"),
+        (
+            "import os, signal; print('the reason', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
+            "",
+            6,
+            "killed",
+        ),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(
+    desk: Desk, code: str, limits: str, exit_code: int, outcome: str
+) -> None:
+    answer = desk.bai("run", desk.descriptor(code, limits=limits), "--job-id", "one", "--", desk.word)
+
+    assert answer.returncode == exit_code, answer.stdout + answer.stderr
+    assert desk.result("one")["outcome"] == outcome
+    assert f"{outcome}, exit code {exit_code}" in answer.stdout
+    assert desk.bai("status", "one", "--wait").returncode == exit_code
+    if code != WAITS:
+        assert "│ the reason" in answer.stdout
+
+
+def test_the_first_ctrl_c_cancels_and_follows_to_the_end(desk: Desk) -> None:
+    with Terminal("run", desk.descriptor(), "--job-id", "one", "--", desk.word, desk=desk) as terminal:
+        terminal.await_text("loss=0.5 loss=0.25")
+        terminal.press_ctrl_c()
+        code = terminal.wait()
+
+    assert code == 4, terminal.text
+    assert desk.result("one")["outcome"] == "cancelled"
+    assert "cancelling; press Ctrl-C again" in terminal.text
+    assert "cancelled, exit code 4" in terminal.text
+    # The terminal is left with its cursor on
+    assert terminal.drawn.rindex("\x1b[?25h") > terminal.drawn.rindex("\x1b[?25l")
+
+
+def test_the_second_ctrl_c_leaves_and_says_how_to_come_back(desk: Desk) -> None:
+    # Given a benchmark that does not listen to SIGTERM
+    file = desk.descriptor(IGNORES_SIGTERM, limits='grace = "5s"')
+    with Terminal("run", file, "--job-id", "one", "--", desk.word, desk=desk) as terminal:
+        terminal.await_text("loss=0.5 loss=0.25")
+        terminal.press_ctrl_c()
+        terminal.await_text("press Ctrl-C again")
+
+        # When Ctrl-C is pressed once more
+        terminal.press_ctrl_c()
+        code = terminal.wait()
+
+    # Then bai has gone, and the job ends without it
+    assert code == 130, terminal.text
+    assert "bai logs -f one" in terminal.text
+    assert desk.bai("status", "one", "--wait").returncode == 4
+    assert desk.result("one")["benchmark"]["signal"] == signal.SIGKILL
+
+
+def test_a_closed_terminal_only_ends_the_following(desk: Desk) -> None:
+    with Terminal("run", desk.descriptor(), "--job-id", "one", "--", desk.word, desk=desk) as terminal:
+        terminal.await_text("loss=0.5 loss=0.25")
+        terminal.close()
+        code = terminal.wait()
+    assert code != 0
+
+    assert is_locked(desk.rundir("one").agent_lock)
+    desk.word.touch()
+    assert desk.bai("status", "one", "--wait").returncode == 0
+    assert desk.result("one")["outcome"] == "succeeded"
+
+
+def test_two_jobs_at_once_from_one_file_do_not_meet(desk: Desk) -> None:
+    file = desk.descriptor()
+    answers: list[subprocess.CompletedProcess[str]] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(desk.bai("run", file, "--", desk.word)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    desk_ids = desk.await_jobs(2)
+    for job_id in desk_ids:
+        desk.await_output(job_id, "loss=0.25")
+    desk.word.touch()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert [each.returncode for each in answers] == [0, 0]
+    pids = [pids_printed(desk, job_id) for job_id in desk_ids]
+    assert len(pids[0]) == len(pids[1]) == 1
+    assert pids[0] != pids[1]
+
+
+def test_the_same_job_id_is_the_same_job(desk: Desk) -> None:
+    file = desk.descriptor()
+    assert desk.bai("run", file, "--job-id", "one", "--detach", "--", desk.word).stdout == "one\n"
+    desk.await_output("one", "loss=0.25")
+
+    # When it is asked for again while it runs, and again after its end
+    with subprocess.Popen(
+        (*PROGRAM, "run", file, "--job-id", "one", "--", desk.word),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=desk.environment,
+    ) as again:
+        desk.word.touch()
+        out, _ = again.communicate(timeout=60)
+    after = desk.bai("run", file, "--job-id", "one", "--", desk.word)
+
+    # Then nothing ran twice
+    assert (again.returncode, after.returncode) == (0, 0)
+    assert "loss=0.125" in out
+    assert "exists already" in after.stderr
+    assert len(pids_printed(desk, "one")) == 1
+
+    # And another content under this id is refused
+    other = desk.bai("run", file, "--job-id", "one", "--", "other-argument")
+    assert other.returncode == 2
+    assert "another --job-id" in other.stderr
+
+
+def test_an_agent_that_is_killed_comes_back_while_somebody_follows(desk: Desk) -> None:
+    with Terminal("run", desk.descriptor(), "--job-id", "one", "--", desk.word, desk=desk) as terminal:
+        terminal.await_text("loss=0.5 loss=0.25")
+        desk.kill_agent("one")
+        terminal.await_text("the agent died; starting it again (1 of 3)")
+        desk.word.touch()
+        code = terminal.wait()
+
+    assert code == 0, terminal.text
+    assert len(pids_printed(desk, "one")) == 1
+    assert desk.result("one")["metrics"]["per_metric"] == {"loss": 3}
+
+
+def test_an_agent_that_died_unseen_is_resumed(desk: Desk) -> None:
+    # Given a job that nobody follows, whose agent was killed
+    desk.bai("run", desk.descriptor(), "--job-id", "one", "--detach", "--", desk.word)
+    desk.await_output("one", "loss=0.25")
+    desk.kill_agent("one")
+    waited = desk.bai("status", "one", "--wait")
+    assert waited.returncode == 5
+    assert "bai resume one" in waited.stdout
+    # Its benchmark lives, so it is not deleted
+    assert desk.bai("prune", "--older-than", "1ms").stdout == ""
+
+    # When it is resumed, twice
+    assert "running again" in desk.bai("resume", "one").stdout
+    assert "its agent is running" in desk.bai("resume", "one").stdout
+    desk.word.touch()
+
+    # Then it goes on where it was
+    assert desk.bai("status", "one", "--wait").returncode == 0
+    assert len(pids_printed(desk, "one")) == 1
+    assert desk.bai("prune", "--older-than", "1ms", "--json").stdout != ""
+    assert not desk.store.joinpath("one").exists()
+
+
+def test_cancelling_from_elsewhere(desk: Desk) -> None:
+    desk.bai("run", desk.descriptor(), "--job-id", "one", "--detach", "--", desk.word)
+    desk.await_output("one", "loss=0.25")
+
+    assert desk.bai("cancel", "on").stdout == "one: cancelling\n"
+
+    assert desk.bai("status", "one", "--wait").returncode == 4
+    assert "it has ended before" in desk.bai("cancel", "one").stdout
+
+
+def test_a_reader_that_leaves_does_not_end_the_job(desk: Desk) -> None:
+    process = subprocess.Popen(
+        (*PROGRAM, "run", desk.descriptor(), "--job-id", "one", "--", desk.word),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=desk.environment,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while b"loss" not in process.stdout.readline():
+            pass
+        process.stdout.close()
+        desk.word.touch()
+        said = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 141
+
+    assert "bai status one" in said
+    assert desk.bai("status", "one", "--wait").returncode == 0
+
+
+def test_scripts_are_those_of_the_submission(desk: Desk) -> None:
+    # Given a folder of scripts
+    file = desk.descriptor()
+    text = file.read_text().partition("[ml]")[0]
+    file.write_text(text + '[ml]\nbenchmark_code = "python3 step.py"\n[ml.script]\npath = "."\n')
+    (desk.folder / "step.py").write_text(WAITS.replace("0.125", "0.0625"))
+
+    # When they are changed after the submission
+    assert desk.bai("run", file, "--job-id", "one", "--detach", "--", desk.word).returncode == 0
+    desk.await_output("one", "loss=0.25")
+    (desk.folder / "step.py").write_text("raise SystemExit(9)")
+    desk.word.touch()
+
+    # Then the job runs what was submitted, and its store is no part of it
+    assert desk.bai("status", "one", "--wait").returncode == 0
+    assert desk.output("one").endswith("loss=0.0625\n")
+    assert sorted(each.name for each in (desk.store / "one" / "scripts").iterdir()) == [
+        "benchmark.toml",
+        "step.py",
+    ]
