@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.metrics.follow import Place
+from bai_agent.metrics.records import Key
 from bai_agent.metrics.tally import Tally
 from bai_agent.rundir import read_json, write_all
 
@@ -17,12 +18,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """When `metrics.jsonl` had `size` bytes and `seq` records, both logs were done up to these places, and no further."""
+    """When both logs were done up to these places, `metrics.jsonl` had `size` bytes and `seq` records.
+
+    It may have held records from beyond the places already, when a restart was catching up: `last` tells.
+    """
 
     size: int
     seq: int
-    samples: int
-    """How many times the host was sampled."""
+    last: dict[str, Key]
+    """The last record of each source."""
     log: Place
     emit: Place
     tally: Tally
@@ -63,7 +67,7 @@ def _read(value: dict[str, Any]) -> Checkpoint:
     return Checkpoint(
         size=value["size"],
         seq=value["seq"],
-        samples=value["samples"],
+        last={src: Key(*key) for src, key in value["last"].items()},
         log=Place(**value["log"]),
         emit=Place(**value["emit"]),
         tally=Tally(**value["tally"]),

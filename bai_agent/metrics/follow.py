@@ -45,6 +45,7 @@ class Follower:
 
     It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is how large the file is
     known to have been. With `carriage_return` a line ends at a newline or a carriage return, else at a newline only.
+    `chunk` is at most `line_limit`.
     """
 
     def __init__(

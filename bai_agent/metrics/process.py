@@ -17,7 +17,7 @@ from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, Place
 from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
-from bai_agent.metrics.records import RecordFile, Value
+from bai_agent.metrics.records import Key, RecordFile, Value
 from bai_agent.metrics.tally import Tally, cut_warning, not_a_number_warning, summary
 from bai_agent.metrics.watchdog import LIMIT_SECONDS, Watchdog, read_switched_off
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
@@ -53,17 +53,19 @@ class Work:
         start = read_checkpoint(
             rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
         ) or Checkpoint(
-            size=0, seq=0, samples=0, log=Place(), emit=Place(), tally=Tally(found=[0] * len(job.metrics))
+            size=0, seq=0, last={}, log=Place(), emit=Place(), tally=Tally(found=[0] * len(job.metrics))
         )
         self._again = rundir.extractor_offset.exists()
-        self._records = RecordFile(rundir.metrics, job.metrics, size=start.size, seq=start.seq)
+        self._records = RecordFile(
+            rundir.metrics, job.metrics, size=start.size, seq=start.seq, last=start.last, sleep=sleep
+        )
         self._tally = start.tally
-        last = self._records.last.get("log")
-        place = start.log
-        if last is not None and last.gen > place.generation:
-            place = Place(generation=last.gen)
+        last = self._records.last.get("log", Key(0, -1, 0, 0))
+        place = start.log if last.gen <= start.log.generation else Place(generation=last.gen)
         self._log = Follower(
-            (rundir.log_chunks / f"{0:020}", rundir.output), place=place, seen=last.off + 1 if last else 0
+            (rundir.log_chunks / f"{0:020}", rundir.output),
+            place=place,
+            seen=last.off + 1 if last.gen == place.generation else 0,
         )
         self._emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
         self._late = {
@@ -71,7 +73,7 @@ class Work:
             for follower in (self._log, self._emit)
         }
         sampled = self._records.last.get("host")
-        self._samples = sampled.off + 1 if sampled else start.samples
+        self._samples = sampled.off + 1 if sampled else 0
         self._host = _host_sampler(rundir) if job.host_metrics.enabled else None
         self._next_sample = self._next_checkpoint = clock()
         self._fast = prefilter_available()
@@ -114,7 +116,7 @@ class Work:
         new, blocks = self._log.read()
         if self._log.place.generation != generation:
             log.warning("%s was truncated; it is read from its start", self._rundir.output)
-            wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset)
+            wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
         for block in blocks:
             self._extract(block)
         return new
@@ -142,7 +144,11 @@ class Work:
             log_bytes=place.former + self._log.position,
             warnings=self._warnings(),
         )
-        wait_for_room(lambda: write_json(self._rundir.extracted, content), path=self._rundir.extracted)
+        wait_for_room(
+            lambda: write_json(self._rundir.extracted, content),
+            path=self._rundir.extracted,
+            sleep=self._sleep,
+        )
 
     def _extract(self, block: Block) -> None:
         timestamp = self._now()
@@ -233,7 +239,7 @@ class Work:
             Checkpoint(
                 size=self._records.size,
                 seq=self._records.seq,
-                samples=self._samples,
+                last=self._records.last,
                 log=self._log.place,
                 emit=self._emit.place,
                 tally=self._tally,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,15 +44,28 @@ class Value(NamedTuple):
 
 
 class RecordFile:
-    """Appends to the file at `path`, of which the first `size` bytes hold the first `seq` records."""
+    """Appends to the file at `path`.
 
-    def __init__(self, path: Path, metrics: Sequence[Metric], *, size: int = 0, seq: int = 0) -> None:
+    Its first `size` bytes hold the first `seq` records, and `last` is the last one of each source among them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metrics: Sequence[Metric],
+        *,
+        size: int = 0,
+        seq: int = 0,
+        last: Mapping[str, Key] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._path = path
+        self._sleep = sleep
         self._descriptor = open_append(path)
         self.size = os.fstat(self._descriptor).st_size
         self.seq = seq
-        self.last: dict[str, Key] = {}
-        """The last record of each source that has one beyond `size`."""
+        self.last = dict(last or {})
+        """The last record of each source in the file."""
         self._recover(size)
         self._known = dict(self.last)
         self._middles = [f',"i":{i},"k":' for i in range(len(metrics))]
@@ -67,6 +81,7 @@ class RecordFile:
                 del self._known["log"]
         if not found:
             return
+        self.last["log"] = Key(gen, *found[-1][:3])
         middles, names, ends = self._middles, self._names, self._ends
         stamp, end = str(timestamp), _end(gen=gen, late=late)
         self._append(
@@ -86,6 +101,9 @@ class RecordFile:
             values = [each for each in values if Key(gen, off, each.i, 0) > known]
             if values:
                 del self._known[src]
+        if not values:
+            return
+        self.last[src] = Key(gen, off, values[-1].i, 0)
         end = _end(gen=gen, late=late)
         self._append(
             [
@@ -99,13 +117,12 @@ class RecordFile:
         os.close(self._descriptor)
 
     def _append(self, lines: Sequence[str]) -> None:
-        if not lines:
-            return
         content = "".join(lines).encode("ascii")
         wait_for_room(
             lambda: write_all(self._descriptor, content),
             undo=lambda: os.ftruncate(self._descriptor, self.size),
             path=self._path,
+            sleep=self._sleep,
         )
         self.size += len(content)
         self.seq += len(lines)

@@ -1,0 +1,101 @@
+"""Run directories as the extractor finds them, and what it leaves in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bai_agent.rundir import RunDir
+
+Entry = tuple[str, int, int, int, int, str, float]
+"""(src, gen, off, i, k, name, value): what must be the same however often the extractor was killed."""
+
+EXITED = {
+    "code": 0,
+    "wall_seconds": 2.5,
+    "user_seconds": 1.25,
+    "system_seconds": 0.5,
+    "peak_memory_bytes": 1_000_000,
+    "context_switches_voluntary": 10,
+    "context_switches_involuntary": 3,
+}
+
+
+def make_run(
+    folder: Path,
+    metrics: Sequence[tuple[str, str]],
+    *,
+    output: bytes | None = None,
+    emitted: bytes | None = None,
+    exited: bool = True,
+    host_metrics: bool = False,
+    **keys: Any,
+) -> RunDir:
+    """Make a run directory of a job with `metrics` (name, pattern); `keys` go into the first of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rundir = RunDir(folder)
+    tables: list[dict[str, Any]] = [{"name": name, "pattern": pattern} for name, pattern in metrics]
+    if tables:
+        tables[0].update(keys)
+    rundir.job.write_text(
+        tomli_w.dumps(
+            {
+                "version": 1,
+                "job": {"id": "test"},
+                "benchmark": {"argv": ["true"]},
+                "host_metrics": {"enabled": host_metrics, "interval": "100ms"},
+                "metrics": tables,
+            }
+        )
+    )
+    if output is not None:
+        rundir.output.write_bytes(output)
+    if emitted is not None:
+        rundir.emit.write_bytes(emitted)
+    if exited:
+        finish_run(rundir)
+    return rundir
+
+
+def finish_run(rundir: RunDir) -> None:
+    """Say that the benchmark has exited."""
+    rundir.exit.write_text(json.dumps(EXITED))
+
+
+def records(rundir: RunDir) -> list[dict[str, Any]]:
+    """Return the records, after checking that their numbers have no gap."""
+    content = rundir.metrics.read_bytes()
+    assert content.endswith(b"\n") or not content
+    found = [json.loads(line) for line in content.splitlines()]
+    assert [each["seq"] for each in found] == list(range(len(found)))
+    return found
+
+
+def entries(rundir: RunDir, *sources: str) -> dict[str, list[Entry]]:
+    """Return what each source recorded, in order (by default all but the host's samples)."""
+    found: dict[str, list[Entry]] = {src: [] for src in sources or ("log", "emit", "run")}
+    for each in records(rundir):
+        if each["src"] in found:
+            found[each["src"]].append(
+                (
+                    each["src"],
+                    each.get("gen", 0),
+                    each["off"],
+                    each["i"],
+                    each["k"],
+                    each["name"],
+                    each["value"],
+                )
+            )
+    return found
+
+
+def extracted(rundir: RunDir) -> dict[str, Any]:
+    """Return the extractor's last word."""
+    value = json.loads(rundir.extracted.read_text())
+    assert isinstance(value, dict)
+    return value

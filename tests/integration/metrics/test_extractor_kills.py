@@ -1,0 +1,117 @@
+"""Killed at any moment and started again, the extractor misses nothing and records nothing twice."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from extraction_runs import entries, extracted, finish_run, make_run
+
+from bai_agent.rundir import RunDir
+
+LIMIT_SECONDS = 60
+CALLS = ("write", "rename", "fsync", "ftruncate")
+METRICS = [("loss", r"loss=([\d.]+)"), ("accuracy", r"acc=([\d.]+)"), ("rate", r"(?i)RATE (\S+)")]
+
+
+def command(rundir: RunDir) -> list[str]:
+    return [sys.executable, "-m", "bai_agent.metrics", str(rundir.path)]
+
+
+def start(rundir: RunDir) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command(rundir), stderr=subprocess.DEVNULL)
+
+
+def extract(rundir: RunDir) -> None:
+    subprocess.run(command(rundir), check=True, timeout=LIMIT_SECONDS, stderr=subprocess.DEVNULL)
+
+
+def short_run(folder: Path) -> RunDir:
+    output = b"".join(b"step %d loss=%d.5 acc=0.%d rate nan\n" % (n, n, n) for n in range(4000))
+    return make_run(folder, METRICS, output=output, emitted=b'{"a": 1, "b": 2}\n{"c": 3}\nhalf{"d": 4}')
+
+
+def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> None:
+    # given what an undisturbed run records, and how many of these calls it makes
+    whole = short_run(tmp_path / "whole")
+    trace = tmp_path / "trace"
+    subprocess.run(
+        ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={','.join(CALLS)}", *command(whole)],
+        check=True,
+        timeout=LIMIT_SECONDS,
+        stderr=subprocess.DEVNULL,
+    )
+    expected, last = entries(whole), extracted(whole)
+    calls = [match[1] for match in re.finditer(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE)]
+    assert calls.count("write") > 8
+    assert calls.count("rename") >= 2
+
+    for call in sorted(set(calls)):
+        for number in range(1, calls.count(call) + 1):
+            # when it is killed at that call, and at that call again when it recovers
+            rundir = short_run(tmp_path / f"{call}-{number}")
+            for _ in range(2):
+                inject = f"inject={call}:signal=SIGKILL:when={number}"
+                killed = subprocess.run(
+                    ["strace", "-f", "-qq", "-o", "/dev/null", "-e", inject, *command(rundir)],
+                    timeout=LIMIT_SECONDS,
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                )
+                assert killed.returncode in (0, -signal.SIGKILL)
+            extract(rundir)
+
+            # then the records are those of the undisturbed run
+            assert entries(rundir) == expected, (call, number)
+            assert extracted(rundir) == last, (call, number)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed: int) -> None:
+    # given a benchmark that prints and emits in pieces that end anywhere, and an extractor that is killed meanwhile
+    chance = random.Random(seed)
+    output = b"".join(
+        b"step %d loss=%d.25\r\x1b[1macc=%d.5\x1b[0m rate %de-3\n" % (n, n, n, n) for n in range(20_000)
+    )
+    emitted = b"".join(b'{"n": %d, "half": %d.5}\n' % (n, n) for n in range(3000))
+    rundir = make_run(tmp_path / "disturbed", METRICS, exited=False, host_metrics=True)
+    kills = 0
+    process = start(rundir)
+    kill_at = time.monotonic() + 0.5
+    try:
+        with rundir.output.open("ab", buffering=0) as log, rundir.emit.open("ab", buffering=0) as fifo:
+            log_at = emit_at = 0
+            while log_at < len(output) or emit_at < len(emitted):
+                log.write(output[log_at : log_at + (size := chance.randrange(20_000))])
+                log_at += size
+                fifo.write(emitted[emit_at : emit_at + (size := chance.randrange(2000))])
+                emit_at += size
+                time.sleep(chance.random() / 20)
+                if time.monotonic() > kill_at:
+                    process.kill()
+                    process.wait(timeout=LIMIT_SECONDS)
+                    kills += 1
+                    process = start(rundir)
+                    kill_at = time.monotonic() + chance.random()
+        finish_run(rundir)
+        assert process.wait(timeout=LIMIT_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait(timeout=LIMIT_SECONDS)
+
+    # then it recorded what an undisturbed one does
+    whole = make_run(tmp_path / "whole", METRICS, output=output, emitted=emitted)
+    extract(whole)
+    assert kills > 3
+    assert entries(rundir) == entries(whole)
+    assert len(entries(rundir)["log"]) == 60_000
+    undisturbed, disturbed = extracted(whole), extracted(rundir)
+    host = len(entries(rundir, "host")["host"])
+    assert host > 0
+    assert disturbed == {**undisturbed, "records": undisturbed["records"] + host}

@@ -1,0 +1,282 @@
+"""What patterns find in lines: the same by the fast way, the plain way, and the plainest way one can think of."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bai_agent.job import Metric
+from bai_agent.metrics.extract import Extraction, Found
+from bai_agent.metrics.patterns import compile_patterns, line_counter
+
+Number = tuple[int, int, int, float]
+
+
+class Unbounded:
+    """A guard that lets every search take its time."""
+
+    careful = False
+
+    def lines(self) -> None: ...
+    def search(self, index: int, offset: int) -> None: ...
+    def rest(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Notes:
+    """What a person would be told."""
+
+    def __init__(self) -> None:
+        self.not_numbers: list[tuple[int, str]] = []
+        self.cut: list[tuple[int, str, str]] = []
+
+    def not_a_number(self, index: int, text: str) -> None:
+        self.not_numbers.append((index, text))
+
+    def cut_number(self, index: int, text: str, whole: str) -> None:
+        self.cut.append((index, text, whole))
+
+
+def metrics(*patterns: str) -> list[Metric]:
+    return [Metric(name=f"m{i}", pattern=pattern) for i, pattern in enumerate(patterns)]
+
+
+def extract(
+    data: bytes, patterns: Sequence[str], *, fast: bool = True, notes: Notes | None = None
+) -> list[Found]:
+    compiled = compile_patterns(metrics(*patterns), fast=fast)
+    extraction = Extraction(compiled, findings=notes or Notes(), guard=Unbounded())
+    return [each for batch in extraction.find(data, 0) for each in batch]
+
+
+def values(data: bytes, *patterns: str, notes: Notes | None = None) -> list[object]:
+    found = extract(data, patterns, notes=notes)
+    assert found == extract(data, patterns, fast=False)
+    return [json.loads(each[3]) for each in found]
+
+
+ANSI = rb"\x1b\[[0-9;]*m"
+
+
+def plainest(data: bytes, patterns: Sequence[str]) -> list[Number]:
+    """Extract line by line with `re` on bytes; knows only colours, and no numbers cut in their exponent."""
+    found = []
+    for start, line in ((m.start(), re.sub(ANSI, b"", m[0])) for m in re.finditer(rb"[^\n]+", data)):
+        for i, pattern in enumerate(patterns):
+            if pattern.isascii():
+                matches = [m[1 if m.re.groups else 0] for m in re.compile(pattern.encode()).finditer(line)]
+            else:
+                text = line.decode("utf-8", "replace")
+                matches = [m[1 if m.re.groups else 0].encode() for m in re.compile(pattern).finditer(text)]
+            for k, value in enumerate(matches):
+                if re.fullmatch(rb"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", value or b""):
+                    number = float(value)
+                    if math.isfinite(number):
+                        found.append((start, i, k, number))
+    return found
+
+
+PATTERNS = (
+    r"loss=([-+]?\d+\.?\d*)",
+    r"train_loss=(\d+)",
+    r"oss=(\d\d?)",
+    r"(?i)LOSS=(\d)",
+    r"ss=\D*(\d)",
+    r"(\d)x",
+    r"^step (\d+)",
+    r"µs=(\d)",
+    r"\wé(\d)",
+    r"acc\b.(\d+)$",
+    r"(?:ab)+(\d)?",
+    r"\d*",
+)
+WORDS = (
+    *(
+        "loss=",
+        "train_loss=",
+        "LOSS=",
+        "oss=",
+        "ss=",
+        "ss=4",
+        "lo",
+        "step",
+        "step 7",
+        "acc",
+        "acc.77",
+        "abab",
+        "ab5",
+    ),
+    *("0", "1", "2.5", "-3", ".5", "007", "9x", "e", "µs=", "é", "é7", " ", "\n", "\n\n", "\r"),
+    *("\x1b[31m", "\x1b[0m", "\x1b", "lo\x1b[1mss=8"),
+)
+words = st.sampled_from(WORDS)
+texts = st.lists(words, max_size=60).map(lambda each: "".join(each).encode())
+blocks = st.lists(st.one_of(texts, st.binary(max_size=8)), max_size=6).map(
+    lambda each: b"".join(each).replace(b"\r", b"\n") + b"\n"
+)
+
+
+@given(data=blocks, chosen=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=6, unique=True))
+def test_fast_and_plain_way_find_the_same(data: bytes, chosen: list[str]) -> None:
+    fast, plain = Notes(), Notes()
+
+    found = extract(data, chosen, fast=True, notes=fast)
+
+    assert found == extract(data, chosen, fast=False, notes=plain)
+    assert sorted(fast.not_numbers) == sorted(plain.not_numbers)
+    assert found == sorted(found, key=lambda each: each[:3])
+
+
+@given(data=blocks, chosen=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=6, unique=True))
+def test_both_find_what_a_loop_over_lines_and_patterns_finds(data: bytes, chosen: list[str]) -> None:
+    # without what the plainest way does not know: other escapes than colours, and numbers with exponents
+    data = re.sub(rb"\x1b(?!\[[0-9;]*m)", b"", data)
+    data = re.sub(rb"[eE]", b"_", data)
+
+    found = [(off, i, k, float(value)) for off, i, k, value, _ in extract(data, chosen)]
+
+    assert found == plainest(data, chosen)
+
+
+@given(data=blocks)
+def test_lines_are_counted_alike_by_both_ways(data: bytes) -> None:
+    assert line_counter(fast=True)(data) == line_counter(fast=False)(data)
+
+
+def test_all_matches_of_all_metrics_come_in_the_order_of_line_metric_and_match() -> None:
+    found = extract(b"a=1 b=2 a=3\nb=4\n", [r"a=(\d)", r"b=(\d)"])
+
+    assert found == [(0, 0, 0, "1", ""), (0, 0, 1, "3", ""), (0, 1, 0, "2", ""), (12, 1, 0, "4", "")]
+
+
+def test_the_value_is_group_value_else_group_1_else_the_whole_match() -> None:
+    line = b"a 1 b 2\n"
+    assert values(line, r"a (\d) b (?P<value>\d)") == [2]
+    assert values(line, r"a (\d) b (\d)") == [1]
+    assert values(line, r"\d$") == [2]
+
+
+def test_a_step_goes_with_its_value() -> None:
+    assert extract(b"step 12: loss 0.5\n", [r"step (?P<step>\d+): loss (?P<value>[\d.]+)"]) == [
+        (0, 0, 0, "0.5", "12")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        ("-0012", -12),
+        ("+5", 5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e-05", 1e-05),
+        ("1.5E+3", 1500.0),
+        ("9223372036854775807", 9223372036854775807),
+        ("123456789012345678901", 1.2345678901234568e20),
+        ("0.1234567890123456789012345", 0.12345678901234568),
+    ],
+)
+def test_numbers_are_read_as_they_are_meant(text: str, value: float) -> None:
+    (found,) = values(f"value: {text} end\n".encode(), r"value: (\S+)")
+
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1_000", "1,000", "0x10", "1e999", "12a", "--1"])
+def test_what_is_no_finite_number_is_noted_and_left_out(text: str) -> None:
+    notes = Notes()
+
+    assert values(f"value: {text} end\n".encode(), r"value: (\S+)", notes=notes) == []
+
+    assert notes.not_numbers == [(0, text)]
+
+
+def test_a_group_that_took_no_part_is_no_number() -> None:
+    notes = Notes()
+    assert values(b"loss\n", r"loss(=\d+)?", notes=notes) == []
+    assert notes.not_numbers == [(0, "")]
+
+
+COMMON = r"loss ([-+]?\d*\.\d+|\d+)"
+
+
+@pytest.mark.parametrize("text", ["1.5e-05", "1e-05", "2.5E+3", "1.5e5", "3e4"])
+def test_a_number_that_the_pattern_cuts_in_its_exponent_is_taken_whole_and_noted(text: str) -> None:
+    notes = Notes()
+
+    assert values(f"loss {text} acc 1\n".encode(), COMMON, notes=notes) == [float(text)]
+
+    assert [whole for _, _, whole in notes.cut] == [text]
+
+
+def test_a_unit_after_an_exponent_does_not_hide_it() -> None:
+    assert values(b"loss 1.5e-05s\n", COMMON) == [1.5e-05]
+
+
+@pytest.mark.parametrize(("line", "value"), [("loss 12e5f", 12), ("loss 3 e5", 3), ("loss 3epochs", 3)])
+def test_what_only_looks_like_an_exponent_stays_out(line: str, value: float) -> None:
+    assert values(f"{line}\n".encode(), COMMON) == [value]
+
+
+def test_the_rest_of_a_number_taken_whole_is_not_found_again() -> None:
+    assert values(b"1.5e-05 2.5\n", r"\d*\.\d+|\d+") == [1.5e-05, 2.5]
+
+
+def test_escape_sequences_are_removed_before_the_search() -> None:
+    link = b"\x1b]8;;http://x/loss=9\x1b\\"
+    assert values(b"\x1b[1;31mlo\x1b[0mss\x1b[K=" + link + b"0.5\x1b(B\n", r"^loss=([\d.]+)$") == [0.5]
+
+
+def test_the_offset_is_that_of_the_line_in_the_file_even_behind_escapes() -> None:
+    data = b"\x1b[31mred\x1b[0m\n\x1b[1m\nloss=1\n"
+    assert [each[0] for each in extract(data, [r"loss=(\d)"])] == [data.index(b"loss")]
+
+
+def test_a_pattern_beyond_ascii_searches_characters_and_one_within_searches_bytes() -> None:
+    line = "µ² é5\n".encode()
+    assert values(line, "é(.)") == [5]
+    assert values(line, r"^.{6}(\d)$") == []
+    assert values(line, r"^.{7}(\d)$") == [5]
+    assert values(line, r"(?u)^.{4}(\d)$") == [5]
+    assert values(b"\xff\xfe x=5 \xc3\n", "x=([0-9é]+)") == [5]
+
+
+def test_a_pattern_that_matches_nothing_at_all_is_no_trouble() -> None:
+    notes = Notes()
+    assert values(b"ab\n\n\ncd\n", r"x*", notes=notes) == []
+    assert len(notes.not_numbers) == 6
+
+
+def test_a_very_long_line_of_matches_comes_in_batches_and_is_complete() -> None:
+    line = b"a=1 " * 200_000
+    extraction = Extraction(
+        compile_patterns(metrics(r"a=(\d)"), fast=True), findings=Notes(), guard=Unbounded()
+    )
+
+    batches = list(extraction.find(line + b"\n", 0))
+
+    assert max(map(len, batches)) < 5000
+    assert [each[2] for batch in batches for each in batch] == list(range(200_000))
+
+
+def test_thousands_of_metrics_find_their_own_lines() -> None:
+    names = [f"metric_{i}=" for i in range(3000)]
+    data = b"".join(f"{name}{i}\n".encode() for i, name in enumerate(names))
+
+    found = extract(data, [rf"{name}(\d+)" for name in names])
+
+    assert [(i, value) for _, i, _, value, _ in found] == [(i, str(i)) for i in range(3000)]
+
+
+def test_a_switched_off_metric_is_not_searched() -> None:
+    patterns = compile_patterns(metrics(r"a=(\d)", r"b=(\d)"), without=frozenset({0}), fast=True)
+    extraction = Extraction(patterns, findings=Notes(), guard=Unbounded())
+    assert list(extraction.find(b"a=1 b=2\n", 0)) == [[(0, 1, 0, "2", "")]]

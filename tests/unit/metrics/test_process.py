@@ -1,0 +1,241 @@
+"""The extractor's work on one run directory, in this process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from extraction_runs import EXITED, entries, extracted, finish_run, make_run, records
+
+from bai_agent.job import read_job
+from bai_agent.metrics import process
+from bai_agent.metrics import records as records_module
+from bai_agent.metrics.process import Work
+from bai_agent.rundir import RunDir, write_all
+
+LOSS = ("loss", r"loss=(\S+)")
+ACCURACY = ("accuracy", r"acc=([\d.]+)")
+OUTPUT = (
+    b"loss=1 acc=0.5\nnothing\r\n\x1b[31mloss\x1b[0m=0.5 loss=0.25 acc=.75\rloss=nan\n\nacc=0.875 loss=1e-3"
+)
+EMITTED = b'{"a": 1, "b": 2.5}\nrubbish\n{"c": "text", "d": 4}\n{"half": {"e": 5}\n{"f": 6}'
+
+
+def extract(rundir: RunDir) -> None:
+    Work(rundir, read_job(rundir.job), sleep=lambda _: None).run()
+
+
+def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS, ACCURACY], output=OUTPUT, emitted=EMITTED)
+
+    extract(rundir)
+
+    found = entries(rundir)
+    assert [(each[5], each[6]) for each in found["log"]] == [
+        ("loss", 1),
+        ("accuracy", 0.5),
+        ("loss", 0.5),
+        ("loss", 0.25),
+        ("accuracy", 0.75),
+        ("loss", 0.001),
+        ("accuracy", 0.875),
+    ]
+    assert [(each[2], each[3], each[5], each[6]) for each in found["emit"]] == [
+        (0, 0, "a", 1),
+        (0, 1, "b", 2.5),
+        (27, 1, "d", 4),
+        (49, 0, "e", 5),
+        (67, 0, "f", 6),
+    ]
+    assert {each[5]: each[6] for each in found["run"]} == {
+        f"bai_run_{key}": value for key, value in EXITED.items() if key != "code"
+    }
+    last = extracted(rundir)
+    assert last["records"] == len(records(rundir)) == 18
+    assert last["lines"] == 5
+    assert last["log_bytes"] == len(OUTPUT)
+    assert last["per_metric"] == {"loss": 4, "accuracy": 3, "a": 1, "b": 1, "d": 1, "e": 1, "f": 1}
+    assert last["not_numbers"] == {"loss": 1, "c": 1}
+    assert last["emit_bad_lines"] == 2
+    assert last["lost_bytes"] == 0
+    assert any('"nan"' in sentence for sentence in last["warnings"])
+
+
+def test_a_record_is_complete_and_says_when_it_was_read(tmp_path: Path) -> None:
+    rundir = make_run(
+        tmp_path, [("näme", r"step (?P<step>\d+) (?P<value>\d+)")], output=b"step 3 7\n", units='"%"'
+    )
+
+    Work(rundir, read_job(rundir.job), sleep=lambda _: None, now=lambda: 1234).run()
+
+    assert records(rundir)[0] == {
+        "seq": 0,
+        "src": "log",
+        "off": 0,
+        "i": 0,
+        "k": 0,
+        "name": "näme",
+        "value": 7,
+        "units": '"%"',
+        "timestamp": 1234,
+        "step": 3,
+    }
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_from_any_prefix_of_the_records_the_same_records_come(tmp_path: Path, with_checkpoint: bool) -> None:
+    # given an undisturbed run
+    output, emitted = b"loss=1 loss=2\nloss=x\nloss=3", b'{"a": 1, "b": 2.5}\n'
+    whole = make_run(tmp_path, [LOSS], output=output, emitted=emitted)
+    extract(whole)
+    content, expected, last = whole.metrics.read_bytes(), entries(whole), extracted(whole)
+    checkpoint = whole.extractor_offset.read_bytes()
+
+    for size in range(len(content) + 1):
+        # when the file ends at any byte of it
+        whole.extracted.unlink()
+        whole.metrics.write_bytes(content[:size])
+        if with_checkpoint:
+            whole.extractor_offset.write_bytes(checkpoint)
+        else:
+            whole.extractor_offset.unlink()
+        extract(whole)
+
+        # then nothing is missing and nothing is there twice
+        assert entries(whole) == expected
+        assert extracted(whole) == last
+
+
+def test_a_restart_goes_on_from_the_checkpoint_and_counts_what_came_before(tmp_path: Path) -> None:
+    # given a process that was killed after it had read two of three lines, and a checkpoint after the first
+    rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=x\n", exited=False)
+    with pytest.raises(KilledError):
+        Work(rundir, read_job(rundir.job), sleep=_killed).run()
+    with rundir.output.open("ab") as file:
+        file.write(b"loss=3\n")
+    finish_run(rundir)
+
+    extract(rundir)
+
+    found = records(rundir)
+    assert [each["value"] for each in found if each["src"] == "log"] == [1, 3]
+    assert [each.get("late") for each in found if each["src"] == "log"] == [None, True]
+    last = extracted(rundir)
+    assert (last["lines"], last["per_metric"], last["not_numbers"]) == (3, {"loss": 2}, {"loss": 1})
+
+
+def test_a_second_start_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS], output=OUTPUT)
+    extract(rundir)
+    content = rundir.metrics.read_bytes()
+
+    rundir.extracted.unlink()
+    extract(rundir)
+
+    assert rundir.metrics.read_bytes() == content
+
+
+def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\nloss=", exited=False)
+
+    def truncate(_: float) -> None:
+        if not rundir.exit.exists():
+            rundir.output.write_bytes(b"loss=3\n")
+            finish_run(rundir)
+
+    Work(rundir, read_job(rundir.job), sleep=truncate).run()
+
+    assert [(each[1], each[2], each[6]) for each in entries(rundir)["log"]] == [
+        (0, 0, 1),
+        (0, 7, 2),
+        (1, 0, 3),
+    ]
+    assert extracted(rundir)["lost_bytes"] == 5
+    assert extracted(rundir)["log_bytes"] == 26
+
+
+def test_a_truncation_while_nobody_looked_is_noticed_at_the_restart(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\n", exited=False)
+    with pytest.raises(KilledError):
+        Work(rundir, read_job(rundir.job), sleep=_killed).run()
+    rundir.output.write_bytes(b"loss=3\n")
+    finish_run(rundir)
+
+    extract(rundir)
+
+    assert [(each[1], each[6]) for each in entries(rundir)["log"]] == [(0, 1), (0, 2), (1, 3)]
+
+
+def test_a_log_that_was_replaced_is_read_on_through_its_link(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS], output=b"loss=1\n")
+    rundir.log_chunks.mkdir()
+    os.link(rundir.output, rundir.log_chunks / f"{0:020}")
+    rundir.output.unlink()
+    rundir.output.write_bytes(b"loss=2\n")
+
+    extract(rundir)
+
+    assert [each[6] for each in entries(rundir)["log"]] == [1]
+
+
+def test_required_metrics_that_were_never_seen_are_named(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS, ACCURACY], output=b"acc=1\nloss=none\n", required=True)
+    extract(rundir)
+    assert extracted(rundir)["required_missing"] == ["loss"]
+
+
+def test_a_switched_off_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [LOSS, ACCURACY], output=b"loss=1 acc=1\nloss=2 acc=2\nloss=3 acc=3\n")
+    rundir.extractor_disabled.write_text(json.dumps({"gen": 0, "off": 13, "i": 0}) + "\n")
+
+    extract(rundir)
+
+    assert [each[5:] for each in entries(rundir)["log"]] == [
+        ("loss", 1),
+        ("accuracy", 1),
+        ("accuracy", 2),
+        ("accuracy", 3),
+    ]
+    assert any("switched off" in sentence for sentence in extracted(rundir)["warnings"])
+
+
+def test_without_the_prefilter_the_records_are_the_same_and_the_summary_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = make_run(tmp_path / "fast", [LOSS, ACCURACY], output=OUTPUT)
+    extract(fast)
+    plain = make_run(tmp_path / "plain", [LOSS, ACCURACY], output=OUTPUT)
+    monkeypatch.setattr(process, "prefilter_available", lambda: False)
+    extract(plain)
+
+    assert entries(plain) == entries(fast)
+    assert any("ahocorasick_rs" in sentence for sentence in extracted(plain)["warnings"])
+
+
+def test_a_full_disk_is_waited_for_and_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rundir = make_run(tmp_path, [LOSS], output=OUTPUT)
+    failures = [3, 2, 1]
+
+    def full_at_first(descriptor: int, content: bytes) -> None:
+        if failures:
+            write_all(descriptor, content[: failures.pop() * 10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(descriptor, content)
+
+    monkeypatch.setattr(records_module, "write_all", full_at_first)
+    extract(rundir)
+
+    assert [each[6] for each in entries(rundir)["log"]] == [1, 0.5, 0.25, 0.001]
+
+
+class KilledError(Exception):
+    """Stands for a kill: nothing that the process would do after it is done."""
+
+
+def _killed(_: float) -> None:
+    raise KilledError
