@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from shim_runs import Bench, until
 
 from bai_agent.benchmark import process
+from bai_agent.benchmark.proc import read_process
 from bai_agent.outcome import Outcome
 
 STUBBORN = """
@@ -130,6 +132,18 @@ def test_the_first_stop_stands(bench: Bench) -> None:
 
     assert bench.ended()["stop"] == "no_output"
     assert [path.name for path in bench.rundir.path.iterdir() if "draft" in path.name] == []
+
+
+def test_a_stop_that_is_no_stop_is_passed_over(bench: Bench) -> None:
+    bench.launch("sh", "-c", "echo ready; sleep 60")
+    bench.wait_for_output("ready")
+
+    for content in ("", "{", "[]", '{"reason": "cancelled"}', '{"reason": "cancelled", "grace_seconds": 1}'):
+        until(lambda: read_process(bench.started["shim_pid"]) is not None, "the shim lives")
+        bench.rundir.stop.write_text(content)
+        time.sleep(0.3)  # the shim looks five times a second
+
+    assert bench.ended()["stop"] == "cancelled"
 
 
 def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
