@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import ssl
@@ -162,6 +163,8 @@ def _owned_client(owner: Any) -> Iterator[dict[str, Any]]:
     except BaseException:
         for client in clients:
             client.close()
+        # The sockets of failed attempts are left in reference cycles: a few more open files for each attempt of a long outage.
+        gc.collect()
         raise
 
 
@@ -174,25 +177,26 @@ def _explained(kafka: Kafka) -> Iterator[None]:
         KafkaConfigurationError,
         KafkaError,
         SaslAuthenticationFailedError,
+        UnsupportedSaslMechanismError,
     )
 
     forget_trouble()
     brokers = ", ".join(kafka.brokers)
     try:
         yield
-    except SaslAuthenticationFailedError as error:
-        who = f'"{kafka.sasl_username}"' if kafka.sasl_username else "us"
-        raise ConnectError(
-            f"Kafka at {brokers} does not let {who} in ({kafka.sasl_mechanism}: {error}); "
-            f"check [kafka] sasl_username and what sasl_password ({kafka.sasl_password}) refers to",
-            permanent=True,
-        ) from error
-    except (AuthorizationError, InvalidTopicError, KafkaConfigurationError) as error:
-        raise ConnectError(
-            f"Kafka at {brokers} refuses topic {kafka.topic}: {error}", permanent=True
-        ) from error
     except (KafkaError, OSError, ValueError, RuntimeError) as error:
-        reason = last_trouble() or str(error)
+        # A refused password is retried until the time is up, and then raised as a timeout.
+        reason = last_trouble() or error
+        if isinstance(reason, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
+            raise ConnectError(
+                f'Kafka at {brokers} does not let "{kafka.sasl_username}" in with {kafka.sasl_mechanism}: {reason}; '
+                f"check [kafka] sasl_mechanism, sasl_username and what sasl_password ({kafka.sasl_password}) refers to",
+                permanent=True,
+            ) from error
+        if isinstance(error, (AuthorizationError, InvalidTopicError, KafkaConfigurationError)):
+            raise ConnectError(
+                f"Kafka at {brokers} refuses topic {kafka.topic}: {error}", permanent=True
+            ) from error
         raise ConnectError(
             f"Kafka at {brokers} cannot be reached with {kafka.security_protocol}: {reason}; "
             "check [kafka] brokers, security_protocol and the network between"

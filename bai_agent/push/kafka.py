@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
 from bai_agent.job import Job
-from bai_agent.push.backlog import Backlog, Batch, read_progress, write_progress
+from bai_agent.push.backlog import MAX_RECORDS, Backlog, Batch, read_progress, write_progress
 from bai_agent.push.connection import ConnectError, connect, release
 from bai_agent.push.library_log import forget_trouble, last_trouble, quieten
 from bai_agent.push.message import Message, MessageWriter
@@ -107,7 +107,9 @@ class KafkaPusher(threading.Thread):
         )
         self._drain_until = deadline - min(0.5, max(0.0, deadline - now) / 4)
         self._finishing.set()
-        if left and self.is_alive():
+        if left == 0:
+            self._drained.set()
+        elif self.is_alive():
             self._drained.wait(max(0.0, deadline - time.monotonic()))
         after = self._progress
         acknowledged = after.delivered - before.delivered
@@ -129,20 +131,19 @@ class KafkaPusher(threading.Thread):
             self._drained.set()
 
     def _serve_one_connection(self) -> None:
-        last_chance = self._finishing.is_set()
         try:
             producer = connect(self._kafka, client_id=self._client_id, environment=self._environment)
         except ConnectError as error:
             self._failed(str(error))
-            if error.permanent and last_chance:
+            if error.permanent and self._finishing.is_set():
                 self._drained.set()
             else:
                 self._pause(_PERMANENT_PAUSE if error.permanent else None)
             return
         try:
-            self._push(producer)
-            # Before the connection is closed, which can take a second.
-            self._drained.set()
+            if self._push(producer):
+                # Before the connection is closed, which can take a second.
+                self._drained.set()
         except _NotAcknowledgedError as error:
             self._failed(str(error))
             self._pause()
@@ -152,8 +153,11 @@ class KafkaPusher(threading.Thread):
         finally:
             release(producer)
 
-    def _push(self, producer: KafkaProducer) -> None:
-        """Send until all is sent after `finish`, or time is up. Raises _NotAcknowledgedError."""
+    def _push(self, producer: KafkaProducer) -> bool:
+        """Send until all is sent after `finish`, or time is up; return False where that takes a new producer.
+
+        Raises _NotAcknowledgedError.
+        """
         while not self._is_over():
             # Before the read: what is written between a read and this question would be left behind.
             finishing = self._finishing.is_set()
@@ -161,15 +165,21 @@ class KafkaPusher(threading.Thread):
                 batch = self._backlog.read(self._progress.offset)
                 if batch.end == self._progress.offset:
                     if finishing:
-                        return
+                        return True
                     self._finishing.wait(POLL_SECONDS)
                     continue
                 self._outgoing = _Outgoing(batch, list(batch.messages))
-            self._send(producer, self._outgoing)
+            if not self._send(producer, self._outgoing):
+                return False
             self._advance(self._outgoing)
+        return True
 
-    def _send(self, producer: KafkaProducer, outgoing: _Outgoing) -> None:
-        """Send what is left of `outgoing`, and return when none is. Raises _NotAcknowledgedError."""
+    def _send(self, producer: KafkaProducer, outgoing: _Outgoing) -> bool:
+        """Send what is left of `outgoing`; return whether `producer` is still of use. Raises _NotAcknowledgedError.
+
+        Idempotence makes a refusal fatal: the producer then fails whatever it still holds with the same error. So who was
+        meant is certain only for a message that was sent alone; a refused group is offered again in halves.
+        """
         from kafka.errors import (
             InvalidRecordError,
             InvalidTimestampError,
@@ -179,28 +189,33 @@ class KafkaPusher(threading.Thread):
 
         refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
         topic = self._kafka.topic
-        try:
-            futures = [self._future(producer, message) for message in outgoing.messages]
-        except KafkaError as error:
-            raise _NotAcknowledgedError(
-                f"Kafka takes no messages for topic {topic}: {last_trouble() or error}"
-            ) from error
-        self._await(producer, futures)
-        unsent = []
-        reason = None
-        for message, future in zip(outgoing.messages, futures, strict=True):
-            if isinstance(future.exception, refusals):
+        while group := outgoing.messages[: outgoing.at_a_time]:
+            try:
+                futures = [self._future(producer, message) for message in group]
+            except KafkaError as error:
+                reason = last_trouble() or error
+                raise _NotAcknowledgedError(f"Kafka takes no messages for topic {topic}: {reason}") from error
+            self._await(producer, futures)
+            unsent = [
+                message for message, future in zip(group, futures, strict=True) if not future.succeeded()
+            ]
+            outgoing.messages[: len(group)] = unsent
+            outgoing.at_a_time = 2 * len(group)
+            if not unsent:
+                continue
+            failures = [future.exception for future in futures if not future.succeeded()]
+            if not any(isinstance(failure, refusals) for failure in failures):
+                reason = last_trouble() or failures[0]
+                raise _NotAcknowledgedError(
+                    f"Kafka did not acknowledge {len(unsent)} messages for topic {topic}: {reason}"
+                )
+            outgoing.at_a_time = max(1, len(group) // 2)
+            if len(group) == 1:
+                self._warn(f"Kafka refuses a message for topic {topic}: {failures[0]}")
+                outgoing.messages.pop(0)
                 outgoing.refused += 1
-                self._warn(f"Kafka refuses a message for topic {topic}: {future.exception}")
-            elif not future.succeeded():
-                unsent.append(message)
-                reason = reason or future.exception
-        outgoing.messages = unsent
-        if unsent:
-            reason = last_trouble() or reason
-            raise _NotAcknowledgedError(
-                f"Kafka did not acknowledge {len(unsent)} messages for topic {topic}: {reason}"
-            )
+            return False
+        return True
 
     def _future(self, producer: KafkaProducer, message: Message) -> Any:
         from kafka.errors import MessageSizeTooLargeError
@@ -305,4 +320,5 @@ class _Outgoing:
     batch: Batch
     messages: list[Message]
     """Those that it has neither acknowledged nor refused."""
+    at_a_time: int = MAX_RECORDS
     refused: int = 0

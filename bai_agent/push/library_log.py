@@ -19,27 +19,27 @@ def quieten() -> None:
         library.propagate = False
 
 
-def last_trouble() -> str:
-    """Return what Kafka's library complained of last since `forget_trouble`; often it is all that tells the reason."""
+def last_trouble() -> Exception | None:
+    """Return the last exception that Kafka's library logged since `forget_trouble`; often it alone tells the reason."""
     return _LIBRARY_LOG.last
 
 
 def forget_trouble() -> None:
-    _LIBRARY_LOG.last = ""
+    _LIBRARY_LOG.last = None
 
 
 class _LibraryLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.last = ""
+        self.last: Exception | None = None
         self._printed: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        reasons = [str(argument) for argument in arguments if isinstance(argument, Exception)]
-        # "Unable to bootstrap" follows upon the reason, and hides it.
-        self.last = next((reason for reason in reasons if "Unable to bootstrap" not in reason), self.last)
+        for argument in arguments:
+            if isinstance(argument, Exception) and _tells_more(argument, self.last):
+                self.last = argument
         text = record.getMessage()
         kind = f"{record.name}:{record.lineno}"
         now = time.monotonic()
@@ -49,6 +49,18 @@ class _LibraryLog(logging.Handler):
         self._printed[kind] = now
         left_out = self._left_out.pop(kind, 0)
         log.warning("%s%s", text, f" (and {left_out} more like it)" if left_out else "")
+
+
+def _tells_more(new: Exception, old: Exception | None) -> bool:
+    """What the broker itself answered outranks a broken connection; "unable to bootstrap" is no reason at all. (After a refused password the library often sees nothing but the closed socket.)"""
+    from kafka.errors import BrokerResponseError, KafkaTimeoutError
+
+    def rank(error: Exception | None) -> int:
+        if error is None or isinstance(error, KafkaTimeoutError):
+            return 0
+        return 2 if isinstance(error, BrokerResponseError) else 1
+
+    return rank(new) > 0 and rank(new) >= rank(old)
 
 
 _LIBRARY_LOG = _LibraryLog()

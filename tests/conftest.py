@@ -1,0 +1,43 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_brokers import Broker, new_broker, shared_broker
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for the whole test run: not to be stopped."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    with shared_broker(root / "kafka") as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[Broker]:
+    """A broker for one test, to be stopped and started at will."""
+    broker = new_broker(tmp_path / "kafka")
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def free_topic(kafka: Broker) -> str:
+    """The name of an empty topic with one partition on the shared broker."""
+    topic = f"test-{uuid.uuid4()}"
+    kafka.create_topic(topic, partitions=1)
+    return topic
+
+
+@pytest.fixture
+def free_topic_name() -> str:
+    """The name of a topic that does not exist."""
+    return f"test-{uuid.uuid4()}"
