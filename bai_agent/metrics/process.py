@@ -252,6 +252,10 @@ class Work:
             sentences.append(
                 "ahocorasick_rs is not installed for this Python: every line was searched with every pattern, slowly"
             )
+        if self._host is None and self._job.host_metrics.enabled:
+            sentences.append("The host was not sampled: psutil is not installed for this Python")
+        if self._host is None and self._job.host_metrics.enabled:
+            sentences.append("The host was not sampled: psutil is not installed for this Python")
         for each in self._switched_off:
             metric = self._job.metrics[each.i]
             sentences.append(
@@ -262,8 +266,11 @@ class Work:
         return sentences
 
 
-def _host_sampler(rundir: RunDir) -> HostSampler:
+def _host_sampler(rundir: RunDir) -> HostSampler | None:
     # Only here: what it needs is heavy, and many jobs have it switched off.
-    from bai_agent.metrics.host import HostSampler
-
+    try:
+        from bai_agent.metrics.host import HostSampler
+    except ImportError as error:
+        log.warning("the host is not sampled: %s", error)
+        return None
     return HostSampler(rundir.path)

@@ -1,0 +1,29 @@
+"""How the end of one extractor decides on the next."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from bai_agent.metrics.supervise import BLAME, CAREFUL, next_flags
+
+TIMED_OUT = -signal.SIGVTALRM
+
+
+@pytest.mark.parametrize(
+    ("returncode", "flags", "following"),
+    [
+        (TIMED_OUT, [], [CAREFUL]),
+        (TIMED_OUT, [CAREFUL], [CAREFUL, BLAME]),
+        (TIMED_OUT, [CAREFUL, BLAME], [CAREFUL, BLAME]),
+        (-signal.SIGKILL, [CAREFUL], []),
+        (-signal.SIGKILL, [CAREFUL, BLAME], []),
+        (1, [], []),
+        (0, [CAREFUL], []),
+    ],
+)
+def test_only_the_timers_signal_leads_to_more_care(
+    returncode: int, flags: list[str], following: list[str]
+) -> None:
+    assert next_flags(returncode, flags) == following
