@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import logging
 import math
 import subprocess
@@ -149,12 +148,24 @@ def test_without_a_driver_there_is_no_gpu_and_no_complaint(
     assert not caplog.records
 
 
-def test_a_driver_that_cannot_be_read_is_said_once(
+@pytest.mark.skipif(DRIVER.exists(), reason="needs a machine without an NVIDIA driver")
+def test_a_driver_that_does_not_answer_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    driver = tmp_path / "nvidiactl"
+    driver.touch()
+
+    with caplog.at_level(logging.WARNING):
+        gpus = Gpus(driver=driver)
+
+    assert gpus.sample() == gpus.sample() == []
+    assert "cannot be read" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_gpu_without_the_package_to_read_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = tmp_path / "nvidiactl"
     driver.touch()
-    # Neither the package nor a driver behind it: what a machine looks like whose driver was not loaded well.
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     with caplog.at_level(logging.WARNING):
