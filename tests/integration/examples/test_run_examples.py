@@ -1,0 +1,126 @@
+"""The examples, run the way a newcomer runs them: `bai run examples/NAME/benchmark.toml`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+BAI = Path(sys.executable).parent / "bai"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run left."""
+
+    exit_code: int
+    shown: str
+    result: dict[str, Any]
+    values: dict[str, list[float]]
+    """Each metric's values, in their order."""
+    artifacts: list[str]
+
+
+class Newcomer:
+    """Somebody with an empty home, whose Python buffers its output as usual."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+        self.env |= {"HOME": str(home), "PIP_CACHE_DIR": cache}
+
+    def runs(self, example: str, *arguments: str) -> Ended:
+        done = subprocess.run(
+            [BAI, "run", EXAMPLES / example / "benchmark.toml", "--job-id", example, *arguments],
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        job = self.home / ".bai" / "jobs" / example
+        run = job / "attempts" / "0" / "nodes" / "0"
+        assert (run / "result.json").exists(), done.stdout + done.stderr
+        values = defaultdict(list)
+        for line in (run / "metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            values[record["name"]].append(record["value"])
+        return Ended(
+            exit_code=done.returncode,
+            shown=done.stdout,
+            result=json.loads((run / "result.json").read_text()),
+            values=values,
+            artifacts=[
+                str(path.relative_to(job / "artifacts"))
+                for path in job.glob("artifacts/**/*")
+                if path.is_file()
+            ],
+        )
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Newcomer:
+    return Newcomer(tmp_path)
+
+
+def test_digits_learns_and_keeps_its_model(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("digits", "--", "--epochs", "4")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
+    loss, accuracy, throughput = (ended.values[name] for name in ("loss", "accuracy", "throughput"))
+    assert len(loss) == len(accuracy) == len(throughput) == 8
+    assert loss[-1] < loss[0] / 3
+    assert accuracy[-1] > max(accuracy[0], 0.93)
+    assert all(rate > 0 for rate in throughput)
+    assert ended.artifacts == ["runs/model.npz"]
+    assert "epoch=4" in ended.shown
+
+
+def test_script_mode_runs_its_entry_point(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("script-mode")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
+    assert ended.values["train_loss"] == sorted(ended.values["train_loss"], reverse=True)
+    assert len(ended.values["train_loss"]) == len(ended.values["accuracy"]) == 30
+    assert ended.values["accuracy"][-1] > 0.95
+
+
+def test_emit_sends_what_it_measures(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("emit", "--", "--rounds", "2")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
+    for name in ("copy_mib_per_s", "sha256_mib_per_s", "zlib_mib_per_s", "sort_numbers_per_s"):
+        assert len(ended.values[name]) == 2
+        assert min(ended.values[name]) > 0
+
+
+def test_fails_ends_with_one_and_shows_its_last_lines(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("fails")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (1, "failed")
+    assert ended.result["benchmark"]["code"] == 7
+    assert len(ended.values["rows_per_s"]) == 1
+    last = "FileNotFoundError: [Errno 2] No such file or directory: 'stage2.json'"
+    assert ended.result["last_lines"][-1] == last
+    # Once as it is printed, once in the summary.
+    assert ended.shown.count(last) == 2
+
+
+def test_too_long_ends_with_three_and_had_time_to_finish(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("too-long")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (3, "max_runtime")
+    assert ended.values["primes"]
+    assert ended.values["primes"] == sorted(ended.values["primes"])
+    assert ended.result["last_lines"][-1].startswith("stopped: the largest prime so far is")
