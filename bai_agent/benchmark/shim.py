@@ -14,17 +14,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from bai_agent.benchmark.durable import ReservedFile, take_lock, write_durably
 from bai_agent.benchmark.fifo import Fifo
+from bai_agent.benchmark.loop import Loop
 from bai_agent.benchmark.oom import OomWatch
 from bai_agent.benchmark.proc import Process, all_processes, boot_id, descendants, read_process, send_signal
 from bai_agent.benchmark.spawn import Spawned
@@ -64,17 +63,10 @@ class Shim:
         self._order = order
         self._files: dict[str, str] = order["files"]
         self._grace = float(order["grace_seconds"])
-        self._status: int | None = None
-        self._usage: Any = None
-        self._ended = 0.0
-        self._childless = False
-        self._exec_error: dict[str, Any] | None = None
         self._stop: Stop | None = None
-        self._signal: int | None = None
-        self._signalled = 0.0
         self._left_behind: set[tuple[int, int]] = set()
         self._looked = 0.0
-        self._helper = 0
+        self._lost = 0
 
     def run(self) -> None:
         """Run the benchmark to its end, and write exit.json when nothing of it is left. Raises OSError before it runs."""
@@ -88,21 +80,21 @@ class Shim:
         if owner:
             os.fchown(self._output, *owner)  # or else it could not open /dev/stdout
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
-        self._take_signals()
+        self._loop = Loop(self._fifo)
         self._oom = OomWatch()
         self._stop = self._asked_to_stop()
         if self._stop is not None:
             self._write_exit(wall=0.0)
             return
         started = self._start()
-        while self._status is None and self._stop is None:
-            self._pump(_TICK)
+        while self._loop.status is None and self._stop is None:
+            self._loop.pump(_TICK)
             asked = self._asked_to_stop()
-            if asked is not None and self._status is None:
+            if asked is not None and self._loop.status is None:
                 self._end(asked)
         self._end_what_is_left()
         self._finish_copying()
-        self._write_exit(wall=self._ended - started)
+        self._write_exit(wall=self._loop.ended - started)
 
     def _start(self) -> float:
         """Fork the benchmark, make that known, and let it run; return when, on the monotonic clock."""
@@ -115,7 +107,8 @@ class Shim:
             oom_score_adj=order["oom_score_adj"],
             output=self._output,
         )
-        self._pid, self._errors = child.pid, child.errors
+        self._pid = child.pid
+        self._loop.watch(child)
         write_durably(
             self._files["started"],
             {
@@ -134,67 +127,8 @@ class Shim:
         os.dup2(self._output, 2)
         return started
 
-    # Waiting -----------------------------------------------------------------------------------------------------
-
-    def _take_signals(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember_signal)
-
-    def _remember_signal(self, number: int, frame: object) -> None:
-        if self._signal is None:
-            self._signal, self._signalled = number, time.monotonic()
-
-    def _pump(self, seconds: float) -> None:
-        """Wait up to `seconds` for something to happen; copy what was emitted and reap who has ended."""
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if not self._fifo.stuck:
-            poll.register(self._fifo.descriptor, select.POLLIN)
-        poll.poll(max(0.0, seconds) * 1000)
-        try:
-            os.read(self._wake, 4096)
-        except BlockingIOError:
-            pass
-        self._fifo.copy()
-        self._reap()
-
-    def _pump_until(self, done: Callable[[], bool], limit: Callable[[], float], tick: float = _TICK) -> None:
-        """Wait until `done()`, at the latest until the monotonic clock shows `limit()`."""
-        while not done() and (left := limit() - time.monotonic()) > 0:
-            self._pump(min(tick, left))
-
-    def _reap(self) -> None:
-        """Take in all that have ended: the benchmark, and, as we are their subreaper, its orphans."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                # Exact: every descendant has a living ancestor among our children, or is one of them itself.
-                self._childless = True
-                return
-            if pid == 0:
-                return
-            if pid == self._pid:
-                self._ended = time.monotonic()
-                self._status, self._usage = status, usage
-                self._read_exec_error()
-            elif pid == self._helper:
-                self._helper = 0
-
-    def _read_exec_error(self) -> None:
-        content = b""
-        while part := os.read(self._errors, 65536):
-            content += part
-        if content:
-            self._exec_error = json.loads(content)
-
     def _asked_to_stop(self) -> Stop | None:
-        if self._signal is not None:
+        if self._loop.signal is not None:
             return Stop(reason=None, grace=min(self._grace, _SHUTDOWN_GRACE), stacks=False)
         now = time.monotonic()
         if now - self._looked < _TICK * 0.9:
@@ -212,56 +146,53 @@ class Shim:
             # Not there, as a rule. We write it whole; what a person writes may take a moment to be.
             return None
 
-    # Ending ------------------------------------------------------------------------------------------------------
-
     def _end(self, stop: Stop) -> None:
         """SIGTERM to the benchmark's group, and the grace for it."""
         if stop.stacks:
             self._dump_stacks()
-        self._reap()
-        if self._status is not None:
+        self._loop.reap()
+        if self._loop.status is not None:
             return
         self._stop = stop
         self._deadline = time.monotonic() + stop.grace
         try:
             os.killpg(self._pid, signal.SIGTERM)
             os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not see it
-        except (
-            PermissionError
-        ):  # it runs as another user by now; SIGKILL will not reach it either, and the log is read
+        except PermissionError:
+            # A set-user-id program: SIGKILL will not reach it either.
             self._say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
-        self._pump_until(lambda: self._status is not None, self._limit)
+        self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK)
 
     def _limit(self) -> float:
         """When the grace is over: sooner where we are told meanwhile to end ourselves."""
-        if self._signal is not None:
-            return min(self._deadline, self._signalled + _SHUTDOWN_GRACE)
+        if self._loop.signal is not None:
+            return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE)
         return self._deadline
 
     def _end_what_is_left(self) -> None:
         if self._stop is None:
             self._deadline = time.monotonic() + _SETTLE + min(self._grace, _LEFT_BEHIND_GRACE)
         settled = min(time.monotonic() + _SETTLE, self._limit())
-        self._pump_until(lambda: self._childless, lambda: settled, 0.02)
+        self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
             if self._stop is None or (process.group != self._pid and process.pid != self._pid):
                 self._left_behind.add(process.identity)
                 send_signal(process, signal.SIGTERM)
                 send_signal(process, signal.SIGCONT)
-        self._pump_until(lambda: self._childless, self._limit, 0.05)
+        self._loop.pump_until(lambda: self._loop.childless, self._limit, tick=0.05)
         given_up = time.monotonic() + _KILL_LIMIT
-        while not self._childless and time.monotonic() < given_up:
+        while not self._loop.childless and time.monotonic() < given_up:
             for process in self._living():
                 if process.pid != self._pid:
                     self._left_behind.add(process.identity)
                 send_signal(process, signal.SIGKILL)
-            self._pump(0.02)
-        if self._status is None:
-            self._ended = time.monotonic()
+            self._loop.pump(0.02)
+        if self._loop.status is None:
+            self._loop.ended = time.monotonic()
 
     def _living(self) -> list[Process]:
-        return [] if self._childless else descendants({os.getpid()}, all_processes())
+        return [] if self._loop.childless else descendants({os.getpid()}, all_processes())
 
     def _dump_stacks(self) -> None:
         py_spy = self._order["py_spy"]
@@ -275,18 +206,18 @@ class Shim:
             return
         limit = time.monotonic() + _STACKS_LIMIT
         for pid in pids:
-            if time.monotonic() >= limit or self._status is not None:
+            if time.monotonic() >= limit or self._loop.status is not None:
                 return
             self._say(f"the Python stacks of process {pid} before it is ended:")
             try:
-                helper = self._helper = start_dump(py_spy, pid)
+                helper = self._loop.helper = start_dump(py_spy, pid)
             except OSError as error:
                 self._say(f"no Python stacks: {py_spy}: {error.strerror}")
                 return
-            self._pump_until(lambda: not self._helper, lambda: limit, 0.02)
-            if self._helper:
+            self._loop.pump_until(lambda: not self._loop.helper, lambda: limit, tick=0.02)
+            if self._loop.helper:
                 os.kill(helper, signal.SIGKILL)  # ours and not reaped: the pid is its own
-                self._pump_until(lambda: not self._helper, lambda: time.monotonic() + 0.1, 0.02)
+                self._loop.pump_until(lambda: not self._loop.helper, lambda: limit + 1, tick=0.02)
                 self._say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT:g} s")
 
     def _say(self, text: str) -> None:
@@ -302,22 +233,22 @@ class Shim:
         while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
             if self._fifo.stuck:
                 time.sleep(_TICK)
-        self._fifo.remove()
+        self._lost = self._fifo.close()
 
     def _write_exit(self, *, wall: float) -> None:
         code = killer = None
-        if self._status is not None and self._exec_error is None:
-            if os.WIFSIGNALED(self._status):
-                killer = os.WTERMSIG(self._status)
+        if self._loop.status is not None and self._loop.exec_error is None:
+            if os.WIFSIGNALED(self._loop.status):
+                killer = os.WTERMSIG(self._loop.status)
             else:
-                code = os.WEXITSTATUS(self._status)
-        usage = self._usage
+                code = os.WEXITSTATUS(self._loop.status)
+        usage = self._loop.usage
         value = {
             "code": code,
             "signal": killer,
-            "exec_error": self._exec_error,
+            "exec_error": self._loop.exec_error,
             "stop": self._stop.reason if self._stop else None,
-            "stop_signal": self._signal if self._stop and self._stop.reason is None else None,
+            "stop_signal": self._loop.signal if self._stop and self._stop.reason is None else None,
             "oom": self._oom.struck(code=code, signal=killer),
             "left_behind": len(self._left_behind),
             "wall_seconds": round(wall, 6),
@@ -326,7 +257,7 @@ class Shim:
             "peak_memory_bytes": usage.ru_maxrss * 1024 if usage else 0,
             "context_switches_voluntary": usage.ru_nvcsw if usage else 0,
             "context_switches_involuntary": usage.ru_nivcsw if usage else 0,
-            "emit_lost_bytes": self._fifo.stuck,
+            "emit_lost_bytes": self._lost,
             "time": _now_ms(),
             "lost": False,
         }

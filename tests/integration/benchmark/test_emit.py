@@ -132,6 +132,23 @@ def test_a_full_disk_holds_writers_up_and_loses_nothing(bench: Bench, small_disk
     assert [line["n"] for line in _lines(bench)] == list(range(20_000))
 
 
+def test_a_disk_that_stays_full_is_counted(bench: Bench) -> None:
+    # Given an emit.log that takes nothing, ever.
+    bench.rundir.emit.symlink_to("/dev/full")
+
+    bench.launch("sh", "-c", f"echo '{{}}' > {bench.rundir.fifo}")
+
+    ended = bench.ended()
+    assert (ended["code"], ended["emit_lost_bytes"]) == (0, 3)
+
+
+def test_a_benchmark_may_delete_the_fifo(bench: Bench) -> None:
+    bench.launch("sh", "-c", f"echo '{{}}' > {bench.rundir.fifo}; rm {bench.rundir.fifo}; exit 2")
+
+    assert bench.ended()["code"] == 2
+    assert bench.rundir.emit.read_text() == "{}\n"
+
+
 def test_nobody_else_can_write_into_it(bench: Bench) -> None:
     bench.launch("sleep", "60")
 

@@ -1,0 +1,101 @@
+"""The shim's waiting: for the benchmark's processes, for what they emit, and for signals to the shim itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+from bai_agent.benchmark.fifo import Fifo
+
+TYPE_CHECKING = False  # typing's own would bring typing, a tenth of the shim's memory
+if TYPE_CHECKING:
+    from typing import Any
+
+    from bai_agent.benchmark.spawn import Spawned
+
+
+class Loop:
+    """What has happened so far, brought up to date by `pump`."""
+
+    def __init__(self, fifo: Fifo) -> None:
+        self._fifo = fifo
+        self._benchmark: Spawned | None = None
+        self.status: int | None = None
+        """The benchmark's wait status, once it has ended."""
+        self.usage: Any = None
+        self.ended = 0.0
+        self.exec_error: dict[str, Any] | None = None
+        self.childless = False
+        """Whether nothing is left of the benchmark."""
+        self.helper = 0
+        """A child of ours that is not the benchmark's; 0 when it has ended."""
+        self.signal: int | None = None
+        """The first signal that asked us to end."""
+        self.signalled = 0.0
+        self._take_signals()
+
+    def watch(self, benchmark: Spawned) -> None:
+        self._benchmark = benchmark
+
+    def pump(self, seconds: float) -> None:
+        """Wait up to `seconds` for something to happen; copy what was emitted and reap who has ended."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if not self._fifo.stuck:
+            poll.register(self._fifo.descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            pass
+        self._fifo.copy()
+        self.reap()
+
+    def pump_until(self, done: Callable[[], bool], limit: Callable[[], float], *, tick: float) -> None:
+        """Wait until `done()`, at the latest until the monotonic clock shows `limit()`, looking each `tick` seconds."""
+        while not done() and (left := limit() - time.monotonic()) > 0:
+            self.pump(min(tick, left))
+
+    def reap(self) -> None:
+        """Take in all that have ended: the benchmark, and, as we are their subreaper, its orphans."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                # Exact: every descendant has a living ancestor among our children, or is one of them itself.
+                self.childless = True
+                return
+            if pid == 0:
+                return
+            if self._benchmark is not None and pid == self._benchmark.pid:
+                self.ended = time.monotonic()
+                self.status, self.usage = status, usage
+                self.exec_error = _read_error(self._benchmark.errors)
+            elif pid == self.helper:
+                self.helper = 0
+
+    def _take_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember_signal)
+
+    def _remember_signal(self, number: int, frame: object) -> None:
+        if self.signal is None:
+            self.signal, self.signalled = number, time.monotonic()
+
+
+def _read_error(descriptor: int) -> dict[str, Any] | None:
+    """Return what the benchmark's process said when it could not become the benchmark."""
+    content = b""
+    while part := os.read(descriptor, 65536):
+        content += part
+    error: dict[str, Any] | None = json.loads(content) if content else None
+    return error
