@@ -110,15 +110,35 @@ def metrics_test(
 
     Matches, values, near misses and the pace.
     """
-    from executor.metrics_trial import print_trial, try_metrics
+    from bai_agent.job import Better, Metric
+    from executor.descriptor import load
+    from executor.metrics_trial import MetricsTrial, try_metrics
+    from executor.submit import FindingsError
+    from executor.view.trial import print_trial
 
-    trial = try_metrics(file, log)
-    if json_:
-        print_json(trial.as_table())
-    else:
-        print_trial(trial)
-    if not trial.found_all:
-        say("some metrics were never found")
+    descriptor, findings = load(file)
+    if descriptor is None:
+        raise FindingsError(findings)
+    metrics = [
+        Metric(
+            name=each.name,
+            pattern=each.pattern,
+            units=each.units,
+            better=Better(each.better) if each.better else None,
+        )
+        for each in descriptor.output.metrics
+    ]
+    if not metrics:
+        say(f"{file} has no [[output.metrics]]")
+        return
+
+    def show(trial: MetricsTrial) -> None:
+        if json_:
+            print_json(trial.as_table())
+        else:
+            print_trial(trial)
+
+    try_metrics(metrics, log, show=show)
 
 
 def _finding_table(finding: Finding) -> dict[str, object]:

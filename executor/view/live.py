@@ -48,6 +48,7 @@ class LiveView:
             redirect_stderr=False,
             vertical_overflow="crop",
         )
+        self._print(Text(f"[bai] job {picture.job_id}; Ctrl-C cancels it", style="dim"))
         self._live.start(refresh=True)
 
     def notice(self, sentence: str) -> None:

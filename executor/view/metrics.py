@@ -24,6 +24,8 @@ _NUMBERS: dict[str, _Cell] = {
     "mean": lambda series: number(series.mean),
     "count": lambda series: f"{series.count:,}",
 }
+_LEAST = dict.fromkeys(("last", "min", "max", "mean"), 6)
+"""So that the columns do not jump with every other value."""
 _ORDER = ("metric", "units", "trend", "first", "last", "min", "max", "mean", "count")
 
 
@@ -34,12 +36,14 @@ def metric_table(
     shown = all_series[:rows]
     # Of two wants that do not fit together the first wins.
     wanted = ["metric", "last", "min", "max", "mean", "count"]
-    wanted += ["trend", "units", "first"] if summary else ["units", "trend", "first"]
+    wanted += ["trend", "units", "first"] if summary else ["units", "trend"]
     cells = {
         name: [_cell(name, series, width // _NAME_SHARE, unicode=unicode) for series in shown]
         for name in wanted
     }
-    widths = {name: max(len(name), *map(len, column)) for name, column in cells.items() if column}
+    widths = {
+        name: max(_LEAST.get(name, len(name)), *map(len, column)) for name, column in cells.items() if column
+    }
     widths["trend"] = _TREND_WIDTH[0]
     chosen: list[str] = []
     left = width

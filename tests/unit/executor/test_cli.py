@@ -292,3 +292,70 @@ def test_a_job_id_that_cannot_be_one_is_refused(bai: Bai) -> None:
         assert answer.code == 2
         assert answer.err.startswith("bai: --job-id")
     assert not bai.store.exists()
+
+
+METRICS = """
+[[output.metrics]]
+name = "loss"
+pattern = 'loss=(\\S+)'
+units = "nats"
+[[output.metrics]]
+name = "never_there"
+pattern = 'gone=(\\d+)'
+units = "1"
+"""
+
+
+@pytest.fixture
+def descriptor(bai: Bai) -> Path:
+    """A descriptor with two metrics, one of which is never found."""
+    path = bai.folder / "benchmark.toml"
+    path.write_text(bai("init").out.partition("[[output.metrics]]")[0] + METRICS)
+    return path
+
+
+def test_patterns_are_tried_on_a_log_as_a_run_would(bai: Bai, descriptor: Path) -> None:
+    log = bai.folder / "run.log"
+    log.write_text("loss=0.5\nloss= 0.4\nLoss: 0.3\nloss=nan loss=1.5e-05\rnever there: 5\n")
+
+    answer = bai("metrics-test", descriptor, log)
+    (trial,) = bai("metrics-test", descriptor, log, "--json").objects
+
+    assert answer.code == 0
+    assert (trial["lines"], trial["bytes"]) == (5, log.stat().st_size)
+    loss, never = trial["metrics"]
+    assert (loss["count"], loss["first"], loss["last"]) == (2, 0.5, 1.5e-05)
+    assert (loss["not_numbers"], loss["not_number"]) == (1, "nan")
+    assert loss["near"] == ["loss= 0.4", "Loss: 0.3"]
+    assert (never["count"], never["near"]) == (0, ["never there: 5"])
+    for told in (
+        "│ loss= 0.4",
+        "never_there: never found; these lines come near",
+        "│ never there: 5",
+        '"nan"',
+    ):
+        assert told in answer.out
+
+
+def test_a_log_may_come_from_a_pipe(bai: Bai, descriptor: Path) -> None:
+    (trial,) = bai("metrics-test", descriptor, "-", "--json", stdin="x\n" * 1000 + "loss=7").objects
+
+    assert (trial["lines"], trial["metrics"][0]["last"]) == (1001, 7.0)
+
+
+def test_a_pattern_that_never_ends_is_named(bai: Bai, descriptor: Path) -> None:
+    descriptor.write_text(descriptor.read_text().replace("loss=(\\S+)", "loss=((a+)+)b"))
+    log = bai.folder / "run.log"
+    log.write_text("fine\nloss=" + "a" * 60 + "c\n")
+
+    answer = bai("metrics-test", descriptor, log)
+
+    assert answer.code == 2
+    assert 'the pattern of "loss" takes more than 1 s on the line at byte 5' in answer.err
+
+
+def test_a_log_that_is_not_there_is_named(bai: Bai, descriptor: Path) -> None:
+    for wrong in ("nosuch.log", bai.folder):
+        answer = bai("metrics-test", descriptor, wrong)
+        assert answer.code == 2
+        assert answer.err.startswith(f"bai: {wrong} ")

@@ -1,0 +1,55 @@
+"""What the patterns of a descriptor take from a log, for a person who writes them."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from executor.metrics_trial import MetricsTrial
+from executor.view.listing import show
+from executor.view.metrics import metric_table
+from executor.view.text import safe_line, size, speaks_unicode
+
+_PIPE_WIDTH = 140
+_PACE_LINES = 10_000
+"""Of fewer lines the pace says nothing."""
+
+
+def print_trial(trial: MetricsTrial) -> None:
+    """Print the statistics of each metric, then what went wrong or nearly right."""
+    unicode = speaks_unicode()
+    count = len(trial.metrics)
+    heading = f"{trial.log}: {trial.lines:,} lines, {size(trial.bytes)}; searched for {count:,} "
+    heading += f"metric{'' if count == 1 else 's'}"
+    if trial.lines >= _PACE_LINES:
+        heading += f" at {trial.lines_per_second:,.0f} lines/s"
+    show(Text(heading))
+    width = Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+    every = [each.series for each in trial.metrics]
+    show(metric_table(every, width=width, rows=len(every), summary=True, unicode=unicode))
+    bar = "│" if unicode else "|"
+    for each in trial.metrics:
+        name = safe_line(each.series.name)
+        if each.not_numbers:
+            show(
+                Text(
+                    f'{name}: {each.not_numbers:,} times no finite number, such as "{safe_line(each.not_number)}"'
+                )
+            )
+        if each.cut:
+            taken, whole = each.cut_example
+            show(
+                Text(
+                    f'{name}: the pattern takes "{taken}" out of the number {whole}; the whole number counts'
+                )
+            )
+        if each.near and not each.series.count:
+            show(Text(f"{name}: never found; these lines come near"))
+        elif each.near:
+            show(Text(f"{name}: not found in these lines, which come near"))
+        elif not each.series.count:
+            show(Text(f"{name}: never found, and no line comes near"))
+        for line in each.near:
+            show(Text(f"  {bar} {safe_line(line)}", style="dim"))
