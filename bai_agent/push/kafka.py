@@ -222,12 +222,10 @@ class KafkaPusher(threading.Thread):
         from kafka.future import Future
 
         try:
+            # Kafka's own timestamp stays that of the sending: it is what retention goes by, and a record that was held up
+            # for longer than that would be deleted on arrival.
             return producer.send(
-                self._kafka.topic,
-                key=self._key,
-                value=message.value,
-                headers=message.headers,
-                timestamp_ms=message.timestamp,
+                self._kafka.topic, key=self._key, value=message.value, headers=message.headers
             )
         except MessageSizeTooLargeError as error:
             return Future().failure(error)

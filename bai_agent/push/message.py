@@ -17,7 +17,6 @@ class Message:
     """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
     headers: list[tuple[str, bytes]]
     """`job`, `rank` and `seq`: together they name the record, so that a reader can tell a repetition."""
-    timestamp: int
 
 
 class MessageWriter:
@@ -54,7 +53,7 @@ class MessageWriter:
             raise ValueError("the value is no finite number")
         text = json.dumps({"name": name, "value": value, "timestamp": timestamp})
         message = f'{text[:-1]}, "labels": {self._labels}}}'
-        return Message(message.encode(), [*self._headers, ("seq", b"%d" % seq)], timestamp)
+        return Message(message.encode(), [*self._headers, ("seq", b"%d" % seq)])
 
 
 def _is_finite(value: float) -> bool:
