@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from kafka_brokers import SCRIPT
+
+
+def kafka(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+def test_a_broker_keeps_its_address_and_its_data_over_a_restart(tmp_path: Path) -> None:
+    folder = ["--dir", str(tmp_path / "a folder")]
+    try:
+        first = kafka("start", *folder)
+        assert first.returncode == 0, first.stderr
+        assert kafka("start", *folder).stdout == first.stdout, "a second start finds the first one's broker"
+        assert kafka("status", *folder).stdout == first.stdout
+        identity = (tmp_path / "a folder" / "data" / "meta.properties").read_text()
+        pid = json.loads(kafka("status", "--json", *folder).stdout)["pid"]
+
+        assert kafka("stop", *folder).returncode == 0
+        assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert kafka("status", *folder).returncode == 1
+
+        assert kafka("start", *folder).stdout == first.stdout
+        assert (tmp_path / "a folder" / "data" / "meta.properties").read_text() == identity
+    finally:
+        kafka("stop", *folder)
+
+
+def test_two_starts_at_once_are_one_broker(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "start", "--json", "--dir", str(tmp_path / "kafka")]
+    try:
+        starts = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        answers = [json.loads(start.communicate(timeout=900)[0]) for start in starts]
+
+        assert answers[0] == answers[1]
+    finally:
+        kafka("stop", "--dir", str(tmp_path / "kafka"))
+
+
+def test_stopping_ends_no_process_that_only_has_the_number(tmp_path: Path) -> None:
+    # A pid is given away again: the broker's file names one that is now another process, this very test.
+    settings = {"address": "127.0.0.1:1", "pid": os.getpid(), "started": 1}
+    (tmp_path / "kafka.json").write_text(json.dumps(settings))
+
+    assert kafka("status", "--dir", str(tmp_path)).returncode == 1
+    assert kafka("stop", "--dir", str(tmp_path)).returncode == 0
+
+
+def test_a_port_that_is_taken_is_said_with_the_broker_s_own_words(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = kafka("start", "--dir", str(tmp_path / "kafka"), "--port", str(port))
+
+    assert done.returncode == 1
+    assert "kafka.log" in done.stderr
+    assert "Address already in use" in done.stderr
