@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.errors import PullError
 from bai_agent.job import Source
-from bai_agent.pull.draft import CHUNK, Draft
+from bai_agent.pull.draft import Draft
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.origin import Listing, Remote
 from bai_agent.pull.problems import shown
@@ -23,7 +23,9 @@ T = TypeVar("T")
 PART = 16 << 20
 """Objects above this size arrive in parts of it. A kill loses at most the parts under way."""
 RANGES = 16
-"""Parts at a time. Each is written as it comes, in pieces of 1 MiB: memory stays near 32 MiB."""
+"""Parts at a time."""
+PIECE = 256 << 10
+"""Each part is written in pieces of this size, as they come: larger ones took more memory and were no faster."""
 OBJECTS = 64
 """Small objects at a time."""
 
@@ -154,7 +156,7 @@ class S3Origin:
                 answer = await obstore.get_async(
                     self._store, remote.key, options={"range": (start, end), "if_match": remote.tag}
                 )
-                async for chunk in answer.stream(min_chunk_size=CHUNK):
+                async for chunk in answer.stream(min_chunk_size=PIECE):
                     draft.write_at(chunk, offset)
                     offset += len(chunk)
                     landing.tally.bytes += len(chunk)

@@ -20,7 +20,8 @@ from bai_agent.errors import PullError
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
-RETRIES = 8
+RETRIES = 9
+"""With the pauses below, some 35 seconds of an endpoint that does not answer at all."""
 _REGION_TIMEOUT = 5.0
 _CREDENTIALS_LIVE = timedelta(minutes=15)
 _METADATA = "http://169.254.169.254"
@@ -69,9 +70,9 @@ def connect(
                 "max_retries": RETRIES,
                 "retry_timeout": timedelta(minutes=3),
                 "backoff": {
-                    "init_backoff": timedelta(milliseconds=200),
+                    "init_backoff": timedelta(milliseconds=250),
                     "max_backoff": timedelta(seconds=15),
-                    "base": 2,
+                    "base": 3,
                 },
             },
             credential_provider=provider,

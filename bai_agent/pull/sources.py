@@ -49,6 +49,8 @@ def pull(
     before = (read_json(manifest) or {}).get("sources", {})
     run = _Run(tasks, before if isinstance(before, dict) else {})
     reported: dict[int, float] = {}
+    if stopping():
+        raise PullStopped("the pull was stopped before it began")
     for thread in run.threads:
         thread.start()
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,24 +97,55 @@ def test_a_killed_pull_of_a_prefix_does_not_fetch_finished_objects_again(tmp_pat
     assert (target / "7").read_bytes() == b"7" * 10
 
 
-def test_a_pull_killed_at_any_moment_ends_well_in_the_end(tmp_path: Path) -> None:
-    # given a folder of files, and a pull that is killed at ever later moments
-    origin = tmp_path / "origin"
-    (origin / "sub").mkdir(parents=True)
-    for number in range(300):
-        (origin / f"sub/{number}").write_text(str(number))
-    target = tmp_path / "x"
-    for delay in range(12):
-        child = start(f"file://{origin}/", target, manifest=tmp_path / "job.json")
-        time.sleep(0.1 + delay * 0.01)
-        kill(child)
-    # when it may go on, then all is there, once
-    child = start(f"file://{origin}/", target, manifest=tmp_path / "job.json")
-    assert child.wait(60) == 0
-    assert sorted(path.name for path in target.iterdir()) == [".bai-pulled", "sub"]
-    assert {path.name: path.read_text() for path in (target / "sub").iterdir()} == {
-        str(n): str(n) for n in range(300)
-    }
+@pytest.mark.parametrize("call", ["rename", "rename:error=EIO", "write", "unlink"])
+def test_a_pull_killed_at_any_step_ends_well_in_the_end(tmp_path: Path, call: str) -> None:
+    # given an archive with files, a link and a second name, and a pull that is killed at its 1st, 2nd, … call of a kind:
+    # when it has just been done, or (with an error injected) just before
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    os.link(tmp_path / "b", tmp_path / "hard")
+    (tmp_path / "link").symlink_to("sub/a")
+    archive = tmp_path / "x.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name in ("sub", "b", "hard", "link"):
+            tar.add(tmp_path / name, arcname=name)
+    for step in itertools.count(1):
+        folder = tmp_path / f"{call}-{step}"
+        folder.mkdir()
+        command = [
+            sys.executable,
+            "-c",
+            CHILD,
+            f"file://{archive}",
+            f"{folder}/x",
+            "",
+            "into",
+            f"{folder}/job.json",
+        ]
+        inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=SIGKILL:when={step}"]
+        killed = subprocess.run([*inject, *command], timeout=60, check=False).returncode
+        # when the job starts again
+        subprocess.run(command, timeout=60, check=True)
+        # then all is there, once, and nothing else
+        assert sorted(path.name for path in folder.iterdir() if not path.name.startswith(".job.json")) == [
+            "job.json",
+            "x",
+        ]
+        assert sorted(str(path.relative_to(folder / "x")) for path in (folder / "x").rglob("*")) == [
+            ".bai-pulled",
+            "b",
+            "hard",
+            "link",
+            "sub",
+            "sub/a",
+        ]
+        assert (folder / "x/link").read_text() == "a"
+        assert (folder / "x/hard").samefile(folder / "x/b")
+        if killed == 0:
+            assert step > 2, f"no call of {call} was ever met"
+            return
+        assert killed == -signal.SIGKILL
 
 
 def test_two_jobs_that_pull_to_one_path_fetch_it_once(tmp_path: Path, gate: Gate) -> None:

@@ -236,9 +236,12 @@ def test_an_anonymous_source_is_not_signed(
     tmp_path: Path, gate: Gate, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_keys(monkeypatch)
-    put(k=b"1")
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=b"1", ACL="public-read")
+    put(private=b"1")
     bring(tmp_path, Source(src="s3://bucket/k", path="one", anonymous=True))
     assert not any(gate.signed)
+    with pytest.raises(PullError, match="access denied"):
+        bring(tmp_path, Source(src="s3://bucket/private", path="two", anonymous=True))
 
 
 def test_credentials_come_from_a_profile(

@@ -254,7 +254,9 @@ def test_a_truncated_archive_is_an_error(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"plain text\n" * 100, gzip.compress(b"no tar" * 1000), b"PK\x03\x04 broken"]
+    "content",
+    [b"", b"plain text\n" * 100, gzip.compress(b"no tar" * 1000, mtime=0), b"PK\x03\x04 broken"],
+    ids=["empty", "text", "gzip", "zip"],
 )
 def test_what_is_no_archive_is_an_error(tmp_path: Path, landing: Landing, content: bytes) -> None:
     with pytest.raises(PullError, match=r"archive|damaged"):
