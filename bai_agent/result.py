@@ -74,9 +74,11 @@ def _judge(this: Run) -> tuple[Outcome, str]:
             return Outcome.LOST, Outcome.LOST.sentence
         return reason.outcome, reason.message
     outcome, sentence = process.classify(left)
+    told = [event for event in this.events.seen if event["type"] == "stop"]
     if left["stop"] is not None:
-        told = [event["message"] for event in this.events.seen if event["type"] == "stop"]
-        return outcome, told[0] if told else sentence
+        return outcome, told[0]["message"] if told else sentence
+    if outcome is Outcome.FAILED and told and told[-1]["reason"] == Outcome.DISK_FULL:
+        return Outcome.DISK_FULL, f"{told[-1]['message']} {sentence}"
     if outcome is not Outcome.SUCCEEDED:
         return outcome, sentence
     extracted = read_json(this.rundir.extracted)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bai_agent import __version__
 from bai_agent.benchmark import process
@@ -200,6 +200,9 @@ def _run_benchmark(this: Run) -> None:
         process.end_lost(this.rundir)
         this.events.add("stop", reason=Outcome.LOST.value, message=Outcome.LOST.sentence)
     left = process.read_exit(this.rundir)
+    if left["stop"] is None and left["code"] != 0 and (full := this.watch.disk_full()):
+        # It met the full disk before we looked at it.
+        this.events.add("stop", reason=full.outcome.value, message=full.message)
     this.events.add(
         "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
     )

@@ -69,6 +69,20 @@ class Watch:
             self._reason = self._look(running_seconds)
         return self._reason
 
+    def disk_full(self) -> Reason | None:
+        """Return a reason where hardly anything is left of the run directory's file system."""
+        try:
+            free = shutil.disk_usage(self._rundir.path).free
+        except OSError as error:
+            log.warning("cannot see how much space is left: %s", error)
+            return None
+        if free >= LOW_DISK_BYTES:
+            return None
+        return Reason(
+            Outcome.DISK_FULL,
+            f"The disk ran full: the file system of {self._rundir.path} has {free} bytes left.",
+        )
+
     def _look(self, running_seconds: float | None) -> Reason | None:
         if self._signal is not None:
             if self._signal is signal.SIGINT:
@@ -78,7 +92,7 @@ class Watch:
             return over
         if time.monotonic() >= self._next_slow_look:
             self._next_slow_look = time.monotonic() + _SLOW_LOOKS
-            return self._cancelled() or self._disk_full()
+            return self._cancelled() or self.disk_full()
         return None
 
     def _out_of_time(self, running_seconds: float) -> Reason | None:
@@ -116,16 +130,6 @@ class Watch:
             except StoreError as error:
                 log.warning("cannot see whether the job was cancelled: %s", error)
         return Reason(Outcome.CANCELLED, "The job was cancelled.") if asked else None
-
-    def _disk_full(self) -> Reason | None:
-        try:
-            free = shutil.disk_usage(self._rundir.path).free
-        except OSError as error:
-            log.warning("cannot see how much space is left: %s", error)
-            return None
-        if free >= LOW_DISK_BYTES:
-            return None
-        return Reason(Outcome.DISK_FULL, f"The file system of {self._rundir.path} has {free} bytes left.")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)

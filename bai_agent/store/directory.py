@@ -15,7 +15,6 @@ from bai_agent.errors import StoreError
 from bai_agent.rundir import write_atomic
 from bai_agent.store import MissingObjectError, StoredObject
 
-
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
 """What `_draft` and `write_atomic` name their files."""
 

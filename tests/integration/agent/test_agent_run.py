@@ -412,3 +412,17 @@ def test_usage_is_explained(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "JOB.toml" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_benchmark_that_fails_because_the_disk_is_full_ended_for_that_reason(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    rundir = small_disk / "run"
+    program = "with open('checkpoint', 'wb') as file:\n    file.write(bytes(64 * 2**20))\n"
+
+    code = run_agent(python_job(tmp_path, program), rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "disk_full"
+    assert "exited with code 1" in result_of(rundir)["sentence"]

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_runs import environment, python_job, records_of, result_of, start_agent
@@ -20,7 +21,7 @@ from kafka import KafkaConsumer
 
 LINES = 200_000
 KILLS_OF_THE_AGENT = 20
-KILLS_OF_THE_EXTRACTOR = 8
+KILLS_OF_THE_EXTRACTOR = 5
 LARGEST_BATCH = 2_000
 
 # Nothing is flushed by hand; two more processes emit all the while; the last line has no newline.
@@ -32,7 +33,7 @@ with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
     for number in range(3000):
         fifo.write(json.dumps({{"emitted_by_" + sys.argv[1]: number}}) + chr(10))
         fifo.flush()
-        time.sleep(0.004)
+        time.sleep(0.01)
 '''
 with open("starts", "a") as file:
     file.write(f"{{os.getpid()}}\\n")
@@ -41,7 +42,9 @@ for step in range({LINES}):
     print(f"step={{step}} loss={{100 / (step + 1):.6f}} accuracy={{step / {LINES}:.6f}} rate={{step % 977}}.5e-03",
           end="" if step == {LINES - 1} else "\\n")
     if step % 1000 == 999:
-        time.sleep(0.07)
+        time.sleep(0.05)
+    while step == {LINES * 9 // 10} and not os.path.exists("finish"):
+        time.sleep(0.05)
 assert [emitter.wait() for emitter in emitters] == [0, 0]
 """
 
@@ -91,7 +94,8 @@ def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(tmp_path: Path
     code = killed.until_the_benchmark_ends(broker)
 
     assert code == 0
-    assert (killed.agents, killed.extractors) == (KILLS_OF_THE_AGENT, KILLS_OF_THE_EXTRACTOR)
+    assert killed.agents == KILLS_OF_THE_AGENT
+    assert killed.extractors >= KILLS_OF_THE_EXTRACTOR
     result = result_of(rundir)
     assert result["outcome"] == "succeeded"
     assert result["benchmark"]["code"] == 0, "the benchmark saw a write error"
@@ -100,23 +104,36 @@ def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(tmp_path: Path
     )
 
     records = records_of(rundir)
-    assert [record["seq"] for record in records] == list(range(len(records)))
+    assert_same([record["seq"] for record in records], list(range(len(records))))
     undisturbed = extracted_again(rundir, tmp_path / "again")
     for source in ("log", "emit"):
-        assert [key(each) for each in records if each["src"] == source] == [
-            key(each) for each in undisturbed if each["src"] == source
-        ]
-    steps = [each["value"] for each in records if each["name"] == "loss"]
-    assert steps == [float(f"{100 / (step + 1):.6f}") for step in range(LINES)]
+        assert_same(
+            [key(each) for each in records if each["src"] == source],
+            [key(each) for each in undisturbed if each["src"] == source],
+        )
+    assert_same(values(records, "loss"), [float(f"{100 / (step + 1):.6f}") for step in range(LINES)])
     for name in ("emitted_by_first", "emitted_by_second"):
-        assert [each["value"] for each in records if each["name"] == name] == list(range(3000))
+        assert_same(values(records, name), list(range(3000)))
 
     assert result["kafka"]["undelivered"] == 0
     arrived = Counter(read_sequence_numbers(broker.address))
-    assert set(arrived) == {each["seq"] for each in records if each["src"] != "host"}
+    assert_same(sorted(arrived), [each["seq"] for each in records])
     doubled = sum(times - 1 for times in arrived.values())
     assert doubled <= KILLS_OF_THE_AGENT * LARGEST_BATCH
     assert max(arrived.values()) <= 1 + KILLS_OF_THE_AGENT
+
+
+def assert_same(found: list[Any], wanted: list[Any]) -> None:
+    """Compare long lists, and name the first difference: the whole one would take longer than the run."""
+    differing = next(
+        (at for at, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None
+    )
+    assert differing is None, f"at {differing}: {found[differing]} is not {wanted[differing]}"
+    assert len(found) == len(wanted)
+
+
+def values(records: list[dict[str, Any]], name: str) -> list[Any]:
+    return [each["value"] for each in records if each["name"] == name]
 
 
 class Killer:
@@ -132,10 +149,12 @@ class Killer:
         agent = start_agent(self._job, self._rundir)
         try:
             while self.agents < KILLS_OF_THE_AGENT:
-                self._kill_extractors(agent, share=self.agents / KILLS_OF_THE_AGENT)
-                time.sleep(self._random.uniform(0.05, 0.9))
+                self._kill_an_extractor(agent)
+                time.sleep(self._random.uniform(0.1, 2.0))
                 if self.agents == KILLS_OF_THE_AGENT // 2:
                     broker.stop()
+                if self.agents == KILLS_OF_THE_AGENT - 3:
+                    (self._rundir / "work" / "finish").touch()
                 assert agent.poll() is None, f"the agent ended by itself: {agent.returncode}"
                 agent.kill()
                 agent.wait(timeout=30)
@@ -144,19 +163,22 @@ class Killer:
                 agent = start_agent(self._job, self._rundir)
                 if self.agents == KILLS_OF_THE_AGENT // 2 + 2:
                     broker.start()
-            return agent.wait(timeout=900)
+            return agent.wait(timeout=600)
         finally:
             agent.kill()
             agent.wait(timeout=30)
 
-    def _kill_extractors(self, agent: subprocess.Popen[bytes], *, share: float) -> None:
-        while self.extractors < KILLS_OF_THE_EXTRACTOR * (share + 1 / KILLS_OF_THE_AGENT):
-            time.sleep(self._random.uniform(0.05, 0.3))
+    def _kill_an_extractor(self, agent: subprocess.Popen[bytes]) -> None:
+        """Kill the extractor where the agent has one by now; an agent that was killed early had none yet."""
+        deadline = time.monotonic() + self._random.uniform(0.1, 2.0)
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
             for pid in children_of(agent.pid):
                 if b"bai_agent.metrics" in command_of(pid):
+                    time.sleep(self._random.uniform(0.0, 0.5))
                     os.kill(pid, signal.SIGKILL)
                     self.extractors += 1
-                    break
+                    return
 
     def _note_benchmark(self) -> None:
         started = self._rundir / "started.json"
