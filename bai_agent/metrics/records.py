@@ -68,8 +68,9 @@ class RecordFile:
         """The last record of each source in the file."""
         self._recover(size)
         self._known = dict(self.last)
-        self._middles = [f',"i":{i},"k":' for i in range(len(metrics))]
-        self._names = [f',"name":{json.dumps(metric.name)},"value":' for metric in metrics]
+        names = [f',"name":{json.dumps(metric.name)},"value":' for metric in metrics]
+        self._firsts = [f',"i":{i},"k":0{name}' for i, name in enumerate(names)]
+        self._names = names
         self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
 
     def add_found(self, found: Sequence[Found], *, gen: int, timestamp: int, late: bool) -> None:
@@ -82,12 +83,13 @@ class RecordFile:
         if not found:
             return
         self.last["log"] = Key(gen, *found[-1][:3])
-        middles, names, ends = self._middles, self._names, self._ends
-        stamp, end = str(timestamp), _end(gen=gen, late=late)
+        firsts, names, ends = self._firsts, self._names, self._ends
+        end = _end(gen=gen, late=late)
+        plain_end = f"{timestamp}{end}"
         self._append(
             [
-                f'{{"seq":{seq},"src":"log","off":{off}{middles[i]}{k}{names[i]}{value}{ends[i]}{stamp}'
-                f"{_STEP + step if step else step}{end}"
+                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}{ends[i]}'
+                f"{f'{timestamp}{_STEP}{step}{end}' if step else plain_end}"
                 for seq, (off, i, k, value, step) in enumerate(found, self.seq)
             ]
         )
@@ -142,6 +144,10 @@ class RecordFile:
                     line = content[content.rfind(b"\n", 0, found) + 1 : end if end >= 0 else len(content)]
                     record = json.loads(line)
                     self.last[src] = Key(record.get("gen", 0), record["off"], record["i"], record["k"])
+
+
+def _place(i: int, k: int, names: Sequence[str]) -> str:
+    return f',"i":{i},"k":{k}{names[i]}'
 
 
 def _end(*, gen: int, late: bool) -> str:

@@ -1,0 +1,281 @@
+"""How fast numbers come out of a log: our extractor, a plain loop over lines and patterns, and mtail, in one run.
+
+    python benchmarks/extraction.py [--lines 3000000] [--rounds 3] [--patterns 10 100 1000]
+
+Lines are of 86 bytes, one in twenty matches three of the patterns. Each runs as a process of its own, in turns, on one
+core. A rate is lines per second of its CPU time, start included: on a machine that does other things as well, the clock on
+the wall would measure those. The table shows medians. The slow ones get fewer lines, so that they take seconds, not hours.
+On their lines the extractor's records are compared with the plain loop's one by one, and mtail's last values with both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+LINE = 86
+MATCHING = ("train_loss", "accuracy", "throughput")
+WORDS = (
+    "step",
+    "epoch",
+    "worker",
+    "batch",
+    "data",
+    "queue",
+    "time",
+    "loader",
+    "node",
+    "rank",
+    "gpu",
+    "cache",
+    "flush",
+)
+SLOW_LINES = 5_000_000
+"""Lines times patterns of the ways that search each line with each pattern."""
+ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One log and one set of patterns, in a folder."""
+
+    folder: Path
+    lines: int
+    names: Sequence[str]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "output.log"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lines", type=int, default=3_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--patterns", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--child", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        way, folder = arguments.child
+        {"plain": run_plain, "count": run_count}[way](Path(folder))
+        return
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        write_log(log, arguments.lines)
+        print(
+            "| patterns | way | lines | lines/s of CPU | × plain loop | × mtail |\n|---:|---|---:|---:|---:|---:|"
+        )
+        for count in arguments.patterns:
+            compare(Path(folder) / str(count), log, arguments.lines, count, rounds=arguments.rounds)
+
+
+def compare(folder: Path, log: Path, lines: int, count: int, *, rounds: int) -> None:
+    """Print the table's rows for so many patterns."""
+    names = [*MATCHING, *(f"metric_{number:04d}" for number in range(count - len(MATCHING)))]
+    whole = make_case(folder / "whole", log, lines, names)
+    part = make_case(folder / "part", log, min(lines, SLOW_LINES // count), names)
+    ways = {
+        "extractor": (whole, [sys.executable, "-m", "bai_agent.metrics", str(whole.folder)]),
+        "plain loop": (part, [sys.executable, __file__, "--child", "plain", str(part.folder)]),
+        "count only, writes nothing": (
+            whole,
+            [sys.executable, __file__, "--child", "count", str(whole.folder)],
+        ),
+    }
+    if shutil.which("mtail"):
+        (part.folder / "metrics.mtail").write_text(mtail_program(names))
+        ways["mtail"] = (part, mtail_command(part))
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, (case, command) in ways.items():
+            clear(case)
+            seconds[way].append(timed(command, case.folder / "answer"))
+    check_records(part)
+    if "mtail" in ways:
+        check_mtail(part)
+    rates = {way: ways[way][0].lines / statistics.median(times) for way, times in seconds.items()}
+    for way in sorted(rates, key=list(ways).index):
+        ratio = f"{rates[way] / rates['mtail']:.1f}" if "mtail" in rates else "mtail is not installed"
+        print(
+            f"| {count} | {way} | {ways[way][0].lines:,} | {rates[way]:,.0f} "
+            f"| {rates[way] / rates['plain loop']:.1f} | {ratio} |",
+            flush=True,
+        )
+
+
+def write_log(path: Path, lines: int) -> None:
+    """Write the log: always the same for the same number of lines."""
+    chance = random.Random(1)
+    block = []
+    for number in range(min(lines, 100_000)):
+        if chance.random() < 0.05:
+            text = " ".join(f"{name}={chance.random():.4f}" for name in MATCHING)
+            text = f"epoch {number} {text}"
+        else:
+            text = " ".join(f"{chance.choice(WORDS)} {chance.randrange(1000)}" for _ in range(12))
+        block.append(text[: LINE - 1].ljust(LINE - 1, "."))
+    with path.open("w") as file:
+        for start in range(0, lines, len(block)):
+            file.write("\n".join(block[: lines - start]) + "\n")
+
+
+def pattern_of(name: str) -> str:
+    return rf"{name}=([-+]?\d*\.\d+|\d+)"
+
+
+def make_case(folder: Path, log: Path, lines: int, names: Sequence[str]) -> Case:
+    folder.mkdir(parents=True)
+    case = Case(folder, lines, names)
+    with log.open("rb") as source, case.log.open("wb") as target:
+        target.writelines(islice(source, lines))
+    tables = "".join(f"[[metrics]]\nname = '{name}'\npattern = '{pattern_of(name)}'\n" for name in names)
+    (folder / "job.toml").write_text(
+        'version = 1\n[job]\nid = "benchmark"\n[benchmark]\nargv = ["true"]\n'
+        f"[host_metrics]\nenabled = false\n{tables}"
+    )
+    (folder / "exit.json").write_text("{}")
+    return case
+
+
+def clear(case: Case) -> None:
+    for name in ("metrics.jsonl", "extractor.offset", "extracted.json"):
+        (case.folder / name).unlink(missing_ok=True)
+
+
+def timed(command: Sequence[str], answer: Path) -> float:
+    """Run `command`; return the CPU seconds that it took."""
+    with answer.open("wb") as file:
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL, env=one_core_environment())
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+    return used.ru_utime + used.ru_stime
+
+
+def one_core_environment() -> dict[str, str]:
+    package = str(Path(__file__).resolve().parent.parent)
+    return {**os.environ, "GOMAXPROCS": "1", "PYTHONPATH": package}
+
+
+def run_plain(folder: Path) -> None:
+    """Search each line with each pattern, and write the records that the extractor writes."""
+    case = read_case(folder)
+    patterns = [(name, re.compile(pattern_of(name).encode()).finditer) for name in case.names]
+    seq = offset = 0
+    with case.log.open("rb") as log, (folder / "plain.jsonl").open("w") as records:
+        for ended in log:
+            line = ended.rstrip(b"\n")
+            if b"\x1b" in line:
+                line = ANSI.sub(b"", line)
+            for i, (name, search) in enumerate(patterns):
+                for k, match in enumerate(search(line)):
+                    record = {
+                        "seq": seq,
+                        "src": "log",
+                        "off": offset,
+                        "i": i,
+                        "k": k,
+                        "name": name,
+                        "value": float(match[1]),
+                        "units": "",
+                        "timestamp": time.time_ns() // 1_000_000,
+                    }
+                    records.write(json.dumps(record) + "\n")
+                    seq += 1
+            offset += len(ended)
+
+
+def run_count(folder: Path) -> None:
+    """Find the numbers as the extractor does, and only count them."""
+    from bai_agent.job import read_job
+    from bai_agent.metrics.extract import Extraction
+    from bai_agent.metrics.follow import Follower
+    from bai_agent.metrics.patterns import compile_patterns
+
+    job = read_job(folder / "job.toml")
+    nobody = Nobody()
+    extraction = Extraction(compile_patterns(job.metrics, fast=True), findings=nobody, guard=nobody)
+    follower = Follower((folder / "output.log",))
+    count = 0
+    while True:
+        new, blocks = follower.read()
+        if not new:
+            break
+        for block in blocks:
+            count += sum(map(len, extraction.find(block.data, block.offset)))
+    print(count)
+
+
+class Nobody:
+    """Neither guards nor listens."""
+
+    careful = False
+
+    def lines(self) -> None: ...
+    def search(self, index: int, offset: int) -> None: ...
+    def rest(self) -> None: ...
+    def resume(self) -> None: ...
+    def not_a_number(self, index: int, text: str) -> None: ...
+    def cut_number(self, index: int, text: str, whole: str) -> None: ...
+
+
+def read_case(folder: Path) -> Case:
+    names = re.findall(r"^name = '(.*)'$", (folder / "job.toml").read_text(), re.MULTILINE)
+    return Case(folder, 0, names)
+
+
+def mtail_program(names: Sequence[str]) -> str:
+    rules = (f"/{name}=([-+]?\\d*\\.\\d+|\\d+)/ {{\n  {name} = float($1)\n}}\n" for name in names)
+    return "".join(f"gauge {name}\n" for name in names) + "".join(rules)
+
+
+def mtail_command(case: Case) -> list[str]:
+    program = case.folder / "metrics.mtail"
+    return ["mtail", "--one_shot", "--one_shot_format=json", "--progs", str(program), "--logs", str(case.log)]
+
+
+def check_records(case: Case) -> None:
+    """Compare the extractor's records of the part with the plain loop's, one by one."""
+    clear(case)
+    timed([sys.executable, "-m", "bai_agent.metrics", str(case.folder)], case.folder / "answer.extractor")
+    keys = ("seq", "src", "off", "i", "k", "name", "value", "units")
+    with (case.folder / "metrics.jsonl").open() as ours, (case.folder / "plain.jsonl").open() as plain:
+        for one, other in zip(ours, plain, strict=True):
+            left, right = json.loads(one), json.loads(other)
+            if any(left[key] != right[key] for key in keys):
+                raise SystemExit(f"the records differ:\n{one}{other}")
+
+
+def check_mtail(case: Case) -> None:
+    """Compare the last values that mtail has found with the plain loop's."""
+    last = {}
+    with (case.folder / "plain.jsonl").open() as records:
+        for line in records:
+            record = json.loads(line)
+            last[record["name"]] = record["value"]
+    answer = json.loads((case.folder / "answer").read_text())
+    for name, value in last.items():
+        theirs = answer[name][0]["LabelValues"][0]["Value"]["Value"]
+        if float(theirs) != value:
+            raise SystemExit(f"mtail's last {name} is {theirs}, ours {value}")
+
+
+if __name__ == "__main__":
+    main()
