@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from bai_agent import __version__
 from bai_agent.detach import say_ready, say_refused, start_detached
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _refuse(error, ExitCode.USAGE, ready=options.ready_fd)
     except BaiError as error:
         code = _refuse(error, ExitCode.OURS, ready=options.ready_fd)
-    sys.exit(int(code))
+    _leave(code)
 
 
 def run_job(
@@ -151,6 +152,9 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
     handlers: list[logging.Handler] = [logging.FileHandler(rundir.agent_log)]
     if not quiet:
         handlers.append(logging.StreamHandler(sys.stderr))
+    logging.raiseExceptions = (
+        False  # a log that cannot be written is no reason to say so on a stderr that cannot either
+    )
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in handlers:
@@ -163,6 +167,16 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
+
+
+def _leave(code: ExitCode) -> NoReturn:
+    """End with `code`, even where what was said last cannot be written: Python would make it 120."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(int(code))
+    sys.exit(int(code))
 
 
 def _refuse(error: BaiError, code: ExitCode, *, ready: int | None) -> ExitCode:

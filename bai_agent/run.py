@@ -200,8 +200,9 @@ def _run_benchmark(this: Run) -> None:
         process.end_lost(this.rundir)
         this.events.add("stop", reason=Outcome.LOST.value, message=Outcome.LOST.sentence)
     left = process.read_exit(this.rundir)
+    _make_room(this)
     if left["stop"] is None and left["code"] != 0 and (full := this.watch.disk_full()):
-        # It met the full disk before we looked at it.
+        # It met the full disk before we looked at it: what we set aside is all that is left.
         this.events.add("stop", reason=full.outcome.value, message=full.message)
     this.events.add(
         "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
