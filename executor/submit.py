@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job import Identity, Job
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -128,7 +128,8 @@ def submit(
     if not record.exists():
         # The copy comes first: with its descriptor the job is complete, and an agent may start.
         if original is not None and copy is not None:
-            _copied(lambda: copy_scripts(original, copy, leave_out=[store.folder]), copy)
+            _make_folder(copy.parent)
+            copy_scripts(original, copy, leave_out=[store.folder])
         if store.put(record.key("job.toml"), job_toml(job).encode(), if_absent=True):
             return Submitted(record, job, new=True)
     there = record.job()
@@ -155,14 +156,13 @@ def _check_id(job_id: str) -> None:
         raise UsageError(f'--job-id: "{LAST}" is what commands call the newest job; choose another')
 
 
-def _copied(copy: Callable[[], Path], destination: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DescriptorError(
-            f"the job store {destination.parent} cannot be written: {error.strerror}"
+        raise StoreError(
+            f"the job store cannot be written: {error.filename}: {error.strerror}; name another with --store"
         ) from error
-    copy()
 
 
 def _user() -> str:

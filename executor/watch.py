@@ -21,6 +21,7 @@ _BURST = 0.05
 _SHARE = 4
 """A burst is followed by a pause so many times as long: the machine belongs to the benchmark."""
 _AGENT_LOOK = 1.0
+"""Seconds between two looks whether a local agent lives."""
 _RESTARTS = 3
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
@@ -78,6 +79,7 @@ def watch(
     agent: Agent | None,
     log_position: int = 0,
     newest_only: bool = False,
+    agent_look: float = _AGENT_LOOK,
 ) -> Mapping[str, Any] | None:
     """Show the job until it ends and return its result; None where its agent is dead for good.
 
@@ -88,7 +90,7 @@ def watch(
         try:
             view.begin(picture)
             follower = Follower(record, log_position=log_position, newest_only=newest_only)
-            return _watch(record, follower, picture, view, interrupts, agent=agent)
+            return _watch(record, follower, picture, view, interrupts, agent=agent, agent_look=agent_look)
         finally:
             view.close()
 
@@ -101,9 +103,10 @@ def _watch(
     interrupts: Interrupts,
     *,
     agent: Agent | None,
+    agent_look: float,
 ) -> Mapping[str, Any] | None:
     restarts = 0
-    next_agent_look = time.monotonic() + _AGENT_LOOK
+    next_agent_look = time.monotonic() + agent_look
     ended: float | None = None
     burst = time.monotonic()
     while True:
@@ -124,7 +127,7 @@ def _watch(
             record.cancel(by="bai run")
             view.notice("cancelling; press Ctrl-C again to leave it to itself")
         if agent is not None and time.monotonic() >= next_agent_look:
-            next_agent_look = time.monotonic() + _AGENT_LOOK
+            next_agent_look = time.monotonic() + agent_look
             if not agent.alive() and result_of(record) is None:
                 if restarts == _RESTARTS:
                     view.notice(

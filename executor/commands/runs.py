@@ -152,7 +152,8 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
 
     agent = local_agent(record)
     place = str(agent.rundir.path) if agent is not None else f"{record.store.url}/{record.job_id}"
-    picture = Picture(job_id=record.job_id, job=record.job(), place=place)
+    artifacts = str(agent.descriptor.parent / "artifacts") if agent is not None else ""
+    picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts)
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
     again = f"the job goes on: bai status {record.job_id}, bai logs -f {record.job_id}, bai cancel {record.job_id}"

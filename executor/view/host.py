@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from executor.statistics import Series
 from executor.view.text import size
+
+_GPU = re.compile(r"gpu\d+_utilization_percent")
 
 
 def host_line(host: Mapping[str, Series], *, separator: str = " · ") -> str:
@@ -16,4 +19,7 @@ def host_line(host: Mapping[str, Series], *, separator: str = " · ") -> str:
         parts.append(f"cpu {last['cpu_percent']:.0f} %")
     if "memory_used_bytes" in last:
         parts.append(f"mem {size(last['memory_used_bytes'])}")
+    gpus = [value for name, value in last.items() if _GPU.fullmatch(name)]
+    if gpus:
+        parts.append(f"gpu {sum(gpus) / len(gpus):.0f} %" + (f" of {len(gpus)}" if len(gpus) > 1 else ""))
     return separator.join(parts)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -23,22 +23,27 @@ _COLOURS = {
     "PENDING": "cyan",
     "CANCELED": "yellow",
 }
-_PIPE_WIDTH = 200
+_PIPE_WIDTH = 160
 _VALUES = 40
+_NAMES_FROM = 100
 
 
 def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     """Print jobs with their names."""
+    # An id is there to be copied: where the screen is narrow the name goes, not the end of the id.
+    with_names = screen_width() >= _NAMES_FROM
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for heading in ("job", "name", "status", "outcome", "started", "duration"):
-        table.add_column(
-            heading, no_wrap=True, overflow="ellipsis", justify="right" if heading == "duration" else "left"
-        )
+    table.add_column(
+        "job", no_wrap=True, overflow="fold", min_width=max(len(each.job_id) for each, _ in jobs)
+    )
+    for heading in (["name"] if with_names else []) + ["status", "outcome", "started", "duration"]:
+        side: JustifyMethod = "right" if heading == "duration" else "left"
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side)
     for standing, name in jobs:
         span = standing.seconds if standing.status != DIED else None
         table.add_row(
             Text(standing.job_id, style="bold"),
-            Text(safe_line(name)),
+            *([Text(safe_line(name))] if with_names else []),
             Text(standing.status, style=_COLOURS.get(standing.status, "red")),
             standing.outcome or standing.phase or "",
             clock(standing.started)[:16] if standing.started else "",
@@ -74,6 +79,11 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
     for label, value in lines:
         show(Text(f"{label:<9} ", style="dim").append(value, style="default"))
     _print_values(job, values)
+
+
+def screen_width() -> int:
+    """Return the columns of standard output: the terminal's, else plenty."""
+    return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
 
 
 def show(what: RenderableType) -> None:

@@ -21,6 +21,8 @@ class Picture:
     job: Job
     place: str
     """Where its files are."""
+    artifacts: str = ""
+    """Where its artifacts are."""
     state: RunState = field(default_factory=RunState)
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job import Job
 from executor.statistics import Measurements, Series, records_in
-from executor.view.listing import show
+from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import speaks_unicode
+from executor.view.text import number, speaks_unicode
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
 _REFRESH = 0.3
-_PIPE_WIDTH = 160
 _LIVE_ROWS = 40
 
 
@@ -45,7 +45,7 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
     if not (follow and sys.stdout.isatty()):
         for content in lines:
             measurements.add_lines(content)
-        width = Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+        width = screen_width()
         show(_tables(measurements, width=width, rows=sys.maxsize))
         return
     console = Console(highlight=False)
@@ -64,7 +64,7 @@ def _tables(measurements: Measurements, *, width: int, rows: int) -> RenderableT
     unicode = speaks_unicode()
     parts: list[RenderableType] = []
     left = rows
-    for group in (measurements.benchmark, measurements.run, measurements.host):
+    for group in (measurements.benchmark, measurements.host):
         every: list[Series] = list(group.values())
         if not every or left <= 0:
             continue
@@ -72,4 +72,14 @@ def _tables(measurements: Measurements, *, width: int, rows: int) -> RenderableT
             parts.append(Text())
         parts.append(metric_table(every, width=width, rows=left, summary=True, unicode=unicode))
         left -= len(every) + 2
+    if measurements.run and left > 0:
+        parts += [Text(), _facts(list(measurements.run.values())[:left])]
     return Group(*parts) if parts else Text("no metrics so far", style="dim")
+
+
+def _facts(every: list[Series]) -> Table:
+    """Return the run's own facts, of which there is one value each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for series in every:
+        table.add_row(Text(series.name, style="bold"), number(series.last), Text(series.units, style="dim"))
+    return table

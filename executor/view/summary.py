@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
 from bai_agent.outcome import ExitCode
@@ -28,9 +29,8 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
     code = int(result.get("exit_code", ExitCode.OURS))
     benchmark: Mapping[str, Any] = result.get("benchmark") or {}
 
-    def line(label: str, value: str, style: str = "") -> None:
-        text = Text(f"{label:<9} ", style="dim").append(value, style=style or "default")
-        console.print(text, soft_wrap=True)
+    def line(label: str, value: str, style: str = "default", *, copied: bool = False) -> None:
+        _print_line(console, label, Text(value, style=style), copied=copied)
 
     characters = "─" if unicode else "-"
     console.print(Rule(Text(picture.job_id, style="bold"), align="left", style="dim", characters=characters))
@@ -53,14 +53,34 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         line("git", f"{git.get('commit', '')[:12]}{branch}{dirty}")
     if (kafka := result.get("kafka")) is not None:
         lost = f", {kafka.get('undelivered'):,} not delivered" if kafka.get("undelivered") else ""
-        line("kafka", f"{kafka.get('delivered') or 0:,} messages delivered{lost}", "yellow" if lost else "")
+        line(
+            "kafka",
+            f"{kafka.get('delivered') or 0:,} messages delivered{lost}",
+            "yellow" if lost else "default",
+        )
     for warning in result.get("warnings") or ():
         line("warning", safe_line(str(warning)), "yellow")
     _print_metrics(console, picture, unicode=unicode)
-    line("files", picture.place)
+    line("files", picture.place, copied=True)
     if (artifacts := result.get("artifacts")) and artifacts.get("files"):
-        line("artifacts", f"{artifacts['files']:,} files, {size(artifacts['bytes'])}, kept in artifacts/")
+        count = artifacts["files"]
+        files = f"{count:,} file{'' if count == 1 else 's'}, {size(artifacts['bytes'])}"
+        line(
+            "artifacts", f"{files}, kept in {picture.artifacts}" if picture.artifacts else files, copied=True
+        )
     line("more", f"bai logs {picture.job_id}{dot}bai metrics {picture.job_id}")
+
+
+def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> None:
+    """Print a labelled value, wrapped between words; what somebody may want to copy is wrapped by the terminal alone."""
+    if copied:
+        console.print(Text(f"{label:<9} ", style="dim").append_text(value), soft_wrap=True)
+        return
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=9, style="dim")
+    grid.add_column(overflow="fold")
+    grid.add_row(label, value)
+    console.print(grid)
 
 
 def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
 from rich.text import Text
 
 from executor.metrics_trial import MetricsTrial
-from executor.view.listing import show
+from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.text import safe_line, size, speaks_unicode
 
-_PIPE_WIDTH = 140
 _PACE_LINES = 10_000
 """Of fewer lines the pace says nothing."""
 
@@ -26,7 +22,7 @@ def print_trial(trial: MetricsTrial) -> None:
     if trial.lines >= _PACE_LINES:
         heading += f" at {trial.lines_per_second:,.0f} lines/s"
     show(Text(heading))
-    width = Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+    width = screen_width()
     every = [each.series for each in trial.metrics]
     show(metric_table(every, width=width, rows=len(every), summary=True, unicode=unicode))
     bar = "│" if unicode else "|"

@@ -359,3 +359,17 @@ def test_a_log_that_is_not_there_is_named(bai: Bai, descriptor: Path) -> None:
         answer = bai("metrics-test", descriptor, wrong)
         assert answer.code == 2
         assert answer.err.startswith(f"bai: {wrong} ")
+
+
+@pytest.mark.parametrize("scripts", ["", '[ml.script]\npath = "."\n'])
+def test_a_store_that_cannot_be_made_is_named(bai: Bai, scripts: str) -> None:
+    file = bai.folder / "benchmark.toml"
+    file.write_text(bai("init").out + scripts)
+    (bai.folder / "occupied").touch()
+
+    answer = bai("run", file, "--store", bai.folder / "occupied" / "store")
+
+    assert answer.code == 5
+    assert "the job store" in answer.err
+    assert "occupied" in answer.err
+    assert "Traceback" not in answer.err

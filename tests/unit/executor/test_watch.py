@@ -1,0 +1,83 @@
+"""What following does about an agent that dies again and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from handmade_job import HandmadeJob
+
+from executor.view.json_lines import JsonView
+from executor.view.picture import Picture
+from executor.watch import LeftError, watch
+
+
+@dataclass
+class MortalAgent:
+    """Never lives; at its start number `ends_at` it ends the job."""
+
+    job: HandmadeJob
+    ends_at: int | None = None
+    starts: int = 0
+    at_look: list[int] = field(default_factory=list)
+    """Signals that this process gets at the first looks."""
+
+    def alive(self) -> bool:
+        if self.at_look:
+            os.kill(os.getpid(), self.at_look.pop(0))
+        return False
+
+    def start(self) -> None:
+        self.starts += 1
+        if self.starts == self.ends_at:
+            self.job.ends()
+
+
+def notices(stream: io.StringIO) -> list[str]:
+    objects = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [each["message"] for each in objects if each["type"] == "notice"]
+
+
+def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job)
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
+
+    assert agent.starts == 3
+    assert notices(stream)[-1].endswith("bai resume digits-1")
+
+
+def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, ends_at=2)
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    result = watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+
+    assert result is not None
+    assert result["outcome"] == "succeeded"
+    assert agent.starts == 2
+
+
+def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, at_look=[signal.SIGINT])
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+    before = signal.getsignal(signal.SIGINT)
+
+    watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+    assert job.record.cancelled()
+    assert len([each for each in notices(stream) if each.startswith("cancelling")]) == 1
+
+    agent = MortalAgent(job, at_look=[signal.SIGINT, signal.SIGINT])
+    with pytest.raises(LeftError) as left:
+        watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+    assert left.value.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is before
