@@ -1,0 +1,185 @@
+"""Machines boot what users submit, and EC2 sees what becomes of them."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+from sandbox.launches import launch, user_data
+from sandbox.world import World
+from sandbox.world.images import DEBIAN, TRIXIE, Image
+
+SAY = "say() { echo \"$*\" >/dev/console; }\n"
+
+READ_S3 = (
+    SAY
+    + """
+imds() { curl -sS -m 10 -H "X-aws-ec2-metadata-token: $token" "http://169.254.169.254/latest/$1"; }
+field() { printf '%s' "$answer" | sed -n "s/.*\\"$1\\": *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
+token=$(curl -sS -m 10 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' http://169.254.169.254/latest/api/token)
+role=$(imds meta-data/iam/security-credentials/)
+answer=$(imds "meta-data/iam/security-credentials/$role")
+region=$(imds meta-data/placement/region)
+say "SAID-BY-S3 $(curl -sS -m 20 --aws-sigv4 "aws:amz:$region:s3" --user "$(field AccessKeyId):$(field SecretAccessKey)" \
+    -H "x-amz-security-token: $(field Token)" "$AWS_ENDPOINT_URL/BUCKET/hello")"
+poweroff
+"""
+)
+
+
+@pytest.mark.parametrize(("image", "version"), [(DEBIAN, "22.4.2"), (TRIXIE, "25.1")])
+def test_user_data_boots_reads_s3_with_the_role_and_powers_off(
+    world: World, image: Image, version: str
+) -> None:
+    world.client("s3").put_object(Bucket=world.bucket, Key="hello", Body=b"good morning")
+    script = READ_S3.replace("BUCKET", world.bucket)
+    boothook = 'echo "BOOTHOOK $INSTANCE_ID" >/dev/console'
+
+    [machine] = launch(
+        world, ImageId=image.image_id, UserData=user_data(boothook=boothook, runcmd=script)
+    )
+    machine.wait_off()
+
+    console = machine.console()
+    assert f"Cloud-init v. {version}" in console
+    assert f"BOOTHOOK {machine.instance_id}" in console
+    assert "SAID-BY-S3 good morning" in console
+    assert console.index("BOOTHOOK") < console.index("SAID-BY-S3")
+    instance = world.instance(machine.instance_id)
+    assert instance["State"]["Name"] == "terminated"
+    assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert machine.exit_codes == [0]
+    [read] = [call for call in world.calls if call.identity == "instance"]
+    assert (read.action, read.resource) == ("GetObject", f"{world.bucket}/hello")
+    assert read.instance_id == machine.instance_id
+    assert list(machine.timings) == ["boot", "token", "user_data", "off"]
+
+
+def test_a_reboot_keeps_disk_and_identity(world: World) -> None:
+    boothook = (
+        SAY
+        + """echo x >>/var/lib/boots
+say "BOOT $(wc -l </var/lib/boots) OF $INSTANCE_ID"
+[ "$(wc -l </var/lib/boots)" = 1 ] || (sleep 1; poweroff) >/dev/null 2>&1 </dev/null &
+"""
+    )
+    [machine] = launch(world, UserData=user_data(boothook=boothook, runcmd=SAY + "say RUNCMD; reboot"))
+    machine.wait_off()
+
+    assert machine.exit_codes == [133, 0]
+    assert machine.boots == 2
+    assert re.findall(r"BOOT \d OF \S+|RUNCMD", machine.console()) == [
+        f"BOOT 1 OF {machine.instance_id}",
+        "RUNCMD",
+        f"BOOT 2 OF {machine.instance_id}",
+    ]
+    assert machine.read("/var/lib/boots") == b"x\nx\n"
+
+
+def test_several_machines_reach_each_other_and_know_their_index(world: World) -> None:
+    machines = launch(world, MinCount=3, MaxCount=3, UserData=user_data(runcmd=SAY + "say IS-UP"))
+    for machine in machines:
+        machine.wait_for("IS-UP")
+
+    first, second, third = machines
+    token = "X-aws-ec2-metadata-token"
+    for index, machine in enumerate(machines):
+        script = f'T=$(curl -sX PUT -H "{token}-ttl-seconds: 60" 169.254.169.254/latest/api/token); '
+        script += f'curl -s -H "{token}: $T" 169.254.169.254/latest/meta-data/ami-launch-index'
+        assert machine.run(["sh", "-c", script]).stdout == str(index)
+        assert "IamInstanceProfile" in world.instance(machine.instance_id)
+        assert machine.facts.address in machine.run(["hostname", "-I"]).stdout.split()
+    greeting = f"exec 3<>/dev/tcp/{third.facts.address}/22; head -c 3 <&3"
+    assert second.run(["bash", "-c", greeting]).stdout == "SSH"
+
+    world.client("ec2").terminate_instances(InstanceIds=[machine.instance_id for machine in machines])
+    for machine in machines:
+        machine.wait_off()
+        assert world.state(machine.instance_id) == "terminated"
+    assert first.exit_codes == [0]
+
+
+def test_metadata_wants_a_token(world: World) -> None:
+    [machine] = launch(world, UserData=user_data(runcmd=SAY + "say IS-UP"))
+    machine.wait_for("IS-UP")
+
+    def status(*arguments: str) -> str:
+        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", *arguments]
+        return machine.run(command).stdout
+
+    there = "http://169.254.169.254/latest/meta-data/"
+    assert status(there) == "401"
+    assert status("-H", "X-aws-ec2-metadata-token: wrong", there) == "401"
+    assert status("-X", "PUT", "http://169.254.169.254/latest/api/token") == "400"
+    lifetime = "X-aws-ec2-metadata-token-ttl-seconds: 2"
+    token = machine.run(
+        ["curl", "-s", "-X", "PUT", "-H", lifetime, "http://169.254.169.254/latest/api/token"]
+    ).stdout
+    header = f"X-aws-ec2-metadata-token: {token}"
+    assert status("-H", header, there) == "200"
+    assert status("-H", header, there + "tags/instance/") == "404"
+    assert status("-H", header, there + "spot/instance-action") == "404"
+    world.client("ec2")
+    machine.metadata["meta-data/spot/instance-action"] = '{"action": "terminate"}'
+    assert status("-H", header, there + "spot/instance-action") == "200"
+    machine.run(["sleep", "2.1"])
+    assert status("-H", header, there) == "401"
+
+
+def test_the_console_is_the_machines_own_and_live(world: World) -> None:
+    filler = "seq 1 20000 >/dev/console\n"
+    [machine] = launch(world, UserData=user_data(runcmd=SAY + filler + "say LAST-WORD"))
+    machine.wait_for("LAST-WORD")
+    ec2 = world.client("ec2")
+
+    def output(**arguments: bool) -> bytes:
+        answer = ec2.get_console_output(InstanceId=machine.instance_id, **arguments)
+        # boto3 decodes it already.
+        return str(answer.get("Output", "")).encode()
+
+    assert "LAST-WORD" in output(Latest=True).decode()
+    assert len(output(Latest=True)) == 65_536
+    assert b"LAST-WORD" not in output()
+    ec2.terminate_instances(InstanceIds=[machine.instance_id])
+    machine.wait_off()
+    assert b"LAST-WORD" in output()
+    assert base64.b64encode(output())
+
+
+def test_a_stopped_instance_starts_again(world: World) -> None:
+    [machine] = launch(
+        world,
+        InstanceInitiatedShutdownBehavior="stop",
+        UserData=user_data(boothook=SAY + "say HELLO", runcmd="poweroff"),
+    )
+    machine.wait_off()
+    stopped = world.instance(machine.instance_id)
+    assert stopped["State"]["Name"] == "stopped"
+    assert stopped["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+    ec2 = world.client("ec2")
+    ec2.start_instances(InstanceIds=[machine.instance_id])
+    world.wait_state(machine.instance_id, "running")
+    ec2.stop_instances(InstanceIds=[machine.instance_id])
+    machine.wait_off()
+    assert machine.boots == 2
+    ec2.terminate_instances(InstanceIds=[machine.instance_id])
+    gone = world.wait_state(machine.instance_id, "terminated")
+    assert gone["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+
+
+def test_a_hanging_machine_ends_only_with_its_power(world: World) -> None:
+    world.fleet.power_off_grace = 1.0
+    [machine] = launch(world, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done"))
+    machine.wait_for("TICK")
+
+    machine.hang()
+    said = len(machine.console())
+    answer = world.client("ec2").terminate_instances(InstanceIds=[machine.instance_id])
+    assert answer["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
+    machine.wait_off()
+
+    assert machine.exit_codes[0] != 0
+    assert len(machine.console()) - said < 50
+    assert world.state(machine.instance_id) == "terminated"

@@ -1,0 +1,147 @@
+"""AWS's APIs on 127.0.0.1: moto, and around it what it lacks and what a test lets go wrong."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Any
+
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+from sandbox.world.answers import Answer, error
+from sandbox.world.calls import Call, read_call
+from sandbox.world.faults import Fault, Faults
+from sandbox.world.identities import SETUP, Identities
+from sandbox.world.signature import refusal
+
+Rule = Callable[[Call, Callable[[], Answer]], Answer]
+"""Sees a call, and gets its answer from further in, or gives one of its own."""
+
+_LONGEST_DELAY = 600.0
+
+
+class ControlPlane:
+    """Serves one account. `rules` stand around moto, the first one outermost."""
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        identities: Identities,
+        faults: Faults,
+        zone_of: Callable[[Call], str | None],
+        rules: Iterable[Rule],
+    ) -> None:
+        self._account, self._identities, self._faults = account, identities, faults
+        self._zone_of, self._rules = zone_of, tuple(rules)
+        self._calls: list[Call] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._moto: Any = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_QuietRequestHandler
+        )
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=[0.1], name="control-plane", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def calls(self) -> list[Call]:
+        """Return all calls so far but the fixture's own, in the order of their answers."""
+        with self._lock:
+            return list(self._calls)
+
+    def forget_calls(self) -> None:
+        with self._lock:
+            self._calls.clear()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(30)
+
+    def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        body = _read_body(environ)
+        call = read_call(environ, body, self._identities, time.time())
+        fault = None
+        if call.identity != SETUP:
+            fault = self._faults.meet(call, lambda: self._zone_of(call))
+        if fault is not None:
+            self._closing.wait(min(fault.delay.total_seconds(), _LONGEST_DELAY))
+        answer = self._answer(call, fault, environ, body)
+        call.status, call.error = answer.code, answer.error
+        if fault is not None and fault.then == "drop":
+            call.error = "dropped"
+        if call.identity != SETUP:
+            with self._lock:
+                self._calls.append(call)
+        if call.error == "dropped":
+            connection: socket.socket = environ["werkzeug.socket"]
+            connection.shutdown(socket.SHUT_RDWR)
+        start_response(answer.status, answer.headers)
+        return [answer.body]
+
+    def _answer(self, call: Call, fault: Fault | None, environ: dict[str, Any], body: bytes) -> Answer:
+        head = environ["REQUEST_METHOD"] == "HEAD"
+        if fault is not None and fault.then == "refuse":
+            return error(call.service, fault.status, fault.code, fault.message, head=head)
+
+        refused = refusal(call, environ, body, self._identities, datetime.now(timezone.utc))
+        if refused is not None:
+            return refused
+
+        def ask_moto() -> Answer:
+            inner = {**environ, "wsgi.input": io.BytesIO(body), "HTTP_X_MOTO_ACCOUNT_ID": self._account}
+            inner |= {"CONTENT_LENGTH": str(len(body)), "wsgi.input_terminated": True}
+            inner.pop("HTTP_TRANSFER_ENCODING", None)
+            return _call_application(self._moto, inner)
+
+        ask = ask_moto
+        for rule in reversed(self._rules):
+            ask = _bound(rule, call, ask)
+        return ask()
+
+
+class _QuietRequestHandler(MotoRequestHandler):
+    timeout = 60
+
+    def log(self, type: str, message: str, *arguments: object) -> None:
+        """The calls are recorded; a line for each on stderr would hide the test's own."""
+
+
+def _bound(rule: Rule, call: Call, ask: Callable[[], Answer]) -> Callable[[], Answer]:
+    return lambda: rule(call, ask)
+
+
+def _read_body(environ: dict[str, Any]) -> bytes:
+    stream = environ["wsgi.input"]
+    if environ.get("wsgi.input_terminated"):  # chunked
+        return bytes(stream.read())
+    return bytes(stream.read(int(environ.get("CONTENT_LENGTH") or 0)))
+
+
+def _call_application(application: Any, environ: dict[str, Any]) -> Answer:
+    head: list[Any] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
+        head[:] = [status, headers]
+
+    chunks = application(environ, start_response)
+    try:
+        body = b"".join(chunks)
+    finally:
+        if hasattr(chunks, "close"):
+            chunks.close()
+    return Answer(status=head[0], headers=head[1], body=body)

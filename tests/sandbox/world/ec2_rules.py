@@ -1,0 +1,109 @@
+"""What EC2's API does and moto does not, as far as it shows in request and answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from sandbox.world.answers import Answer, ec2, error
+from sandbox.world.calls import Call
+from sandbox.world.fleet import Fleet
+
+USER_DATA_LIMIT = 16_384
+"""Bytes, before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
+TOKEN_LIMIT = 64
+"""Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
+
+
+class Ec2Rules:
+    """Tokens count per availability zone."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._tokens: dict[tuple[str, str], tuple[dict[str, str], Answer]] = {}
+        self._launching = threading.Lock()
+
+    def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if call.service != "ec2":
+            return ask()
+        if call.action == "GetConsoleOutput":
+            return self._console_output(call)
+        if call.action == "RunInstances":
+            return self._run_instances(call, ask)
+        if call.parameters.get("DryRun") == "true":
+            return _dry_run()
+        return ask()
+
+    def _run_instances(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        refused = _check_launch(call.parameters)
+        if refused is not None:
+            return refused
+        if call.parameters.get("DryRun") == "true":
+            answer = ask()  # moto looks at the rest of the request first, as EC2 does
+            return _dry_run() if answer.error == "DryRunOperation" else answer
+        token = call.parameters.get("ClientToken")
+        if not token:
+            return self._launch(call, ask)
+        key = (token, self._fleet.zone_of(call) or "")
+        with self._launching:
+            if key in self._tokens:
+                parameters, answer = self._tokens[key]
+                if parameters == call.parameters:
+                    return answer
+                return error(
+                    "ec2",
+                    400,
+                    "IdempotentParameterMismatch",
+                    "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).",
+                )
+            answer = self._launch(call, ask)
+            if answer.code == 200:
+                self._tokens[key] = (call.parameters, answer)
+            return answer
+
+    def _launch(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        answer = ask()
+        if answer.code == 200:
+            ids = re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body.decode())
+            call.resource = ",".join(ids)
+            self._fleet.launch(ids, call.parameters)
+        return answer
+
+    def _console_output(self, call: Call) -> Answer:
+        latest = call.parameters.get("Latest") == "true"
+        instance_id = call.parameters.get("InstanceId", "")
+        if not self._fleet.knows(instance_id):
+            message = f"The instance ID '{instance_id}' does not exist"
+            return error("ec2", 400, "InvalidInstanceID.NotFound", message)
+        if latest and not self._fleet.is_nitro(instance_id):
+            message = "This instance type does not support retrieving the latest console logs."
+            return error("ec2", 400, "UnsupportedOperation", message)
+        output = self._fleet.console_output(instance_id, latest=latest)
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        inner = f"<instanceId>{instance_id}</instanceId><timestamp>{now}</timestamp>"
+        if output:
+            inner += f"<output>{base64.b64encode(output).decode()}</output>"
+        return ec2(call.action, inner)
+
+
+def _check_launch(parameters: dict[str, str]) -> Answer | None:
+    try:
+        user_data = base64.b64decode(parameters.get("UserData", ""), validate=True)
+    except binascii.Error:
+        return error("ec2", 400, "InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
+    if len(user_data) > USER_DATA_LIMIT:
+        message = f"User data is limited to {USER_DATA_LIMIT} bytes"
+        return error("ec2", 400, "InvalidParameterValue", message)
+    if len(parameters.get("ClientToken", "")) > TOKEN_LIMIT:
+        message = f"The client token is longer than {TOKEN_LIMIT} characters"
+        return error("ec2", 400, "InvalidParameterValue", message)
+    return None
+
+
+def _dry_run() -> Answer:
+    message = "Request would have succeeded, but DryRun flag is set."
+    return error("ec2", 412, "DryRunOperation", message)

@@ -1,0 +1,91 @@
+"""Changes to a machine's root file system from outside, before it boots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sandbox.world.namespaces import Holder
+from sandbox.world.shape import Shape
+
+_SERVICE = """[Unit]
+Description={what}
+DefaultDependencies=no
+After=local-fs.target tmp.mount systemd-tmpfiles-setup.service
+Before=cloud-init-local.service
+[Service]
+Type=oneshot
+ExecStart={command}
+[Install]
+WantedBy=sysinit.target
+"""
+_CLOCK_FILE = "/etc/sandbox-clock"
+_FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+def write(root: Path, path: str, content: str | bytes) -> None:
+    """Write a file of the machine; a symbolic link at `path` is replaced, never followed to this host."""
+    target = _inside(root, path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    content = content.encode() if isinstance(content, str) else content
+    target.write_bytes(content)
+    target.chmod(0o755 if content.startswith(b"#!") else 0o644)
+
+
+def apply(shape: Shape, holder: Holder, root: Path) -> None:
+    """Make the machine's root, mounted at `root` of the holder's namespace, what `shape` says."""
+    seen = holder.path(root)
+    for pattern in shape.remove:
+        for path in seen.glob(pattern.lstrip("/")):
+            holder.run("rm", "-rf", f"{root}/{path.relative_to(seen)}")
+    for name, content in shape.files.items():
+        write(seen, name, content)
+    environment = dict(shape.environment)
+    if shape.clock is not None:
+        environment |= {
+            "LD_PRELOAD": _FAKETIME,
+            "FAKETIME_TIMESTAMP_FILE": _CLOCK_FILE,
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_NO_CACHE": "1",
+        }
+    lines = "".join(f'DefaultEnvironment="{name}={value}"\n' for name, value in environment.items())
+    write(seen, "/etc/systemd/system.conf.d/sandbox.conf", f"[Manager]\n{lines}")
+    if shape.tmp_read_only:
+        remount = _SERVICE.format(what="Make /tmp read-only", command="/bin/mount -o remount,ro /tmp")
+        write(seen, "/etc/systemd/system/sandbox-tmp.service", remount)
+        wants = _inside(seen, "/etc/systemd/system/sysinit.target.wants/sandbox-tmp.service")
+        wants.symlink_to("../sandbox-tmp.service")
+    if shape.prepare:
+        holder.run("chroot", str(root), "/bin/sh", "-euc", shape.prepare)
+
+
+def set_clock(root: Path, offset_seconds: float) -> None:
+    """Let the machine's services believe that it is so much later than it is."""
+    target = _inside(root, _CLOCK_FILE)
+    target.write_text(f"{offset_seconds:+.0f}\n")
+
+
+def read(root: Path, path: str) -> bytes:
+    """Return the content of a file of the machine."""
+    return _inside(root, path).read_bytes()
+
+
+def _inside(root: Path, path: str) -> Path:
+    """Return where `path` of the machine lies, links on the way resolved as the machine resolves them.
+
+    The host's own resolving would follow an absolute link out of the machine, into the host's files.
+    """
+    ahead, behind = list(reversed(Path(path).parts[1:])), list[str]()
+    while len(ahead) > 1:
+        part = ahead.pop()
+        here = root.joinpath(*behind, part)
+        if part == "..":
+            behind = behind[:-1]
+        elif here.is_symlink():
+            to = here.readlink()
+            behind = [] if to.is_absolute() else behind
+            ahead += reversed([each for each in to.parts if each != "/"])
+        else:
+            behind.append(part)
+    return root.joinpath(*behind, *ahead)

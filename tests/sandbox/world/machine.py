@@ -1,0 +1,315 @@
+"""One instance as a real machine: its disk, its cable, its boots, and what a test may ask of it or do to it."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sandbox.world import guest_files
+from sandbox.world.cgroups import MachineGroup
+from sandbox.world.console import Console
+from sandbox.world.facts import Facts
+from sandbox.world.forward import Forwarder
+from sandbox.world.identities import Credentials
+from sandbox.world.inside import Inside
+from sandbox.world.namespaces import Holder
+from sandbox.world.network import Network
+from sandbox.world.nspawn import POWER_OFF, REBOOT, RESTART, Boot
+from sandbox.world.roots import RootError, root
+from sandbox.world.shape import Shape
+
+_MOUNTS = """
+mkdir -p "$1" /run/systemd
+mount -t tmpfs tmpfs /run/systemd
+mount -t tmpfs -o "size=$3" tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
+ip link set lo up
+"""
+"""nspawn keeps its locks under /run/systemd: a place of its own, so that nothing is left on the host."""
+
+
+class Machine:
+    """Runs on a thread of its own from launch to `close`; a stopped or terminated one keeps its disk until then."""
+
+    def __init__(
+        self,
+        *,
+        facts: Facts,
+        shape: Shape,
+        variant: str,
+        folder: Path,
+        network: Network,
+        credentials: Credentials,
+        forwards: dict[int, int],
+        on_boot: Callable[[Machine], None],
+        on_off: Callable[[Machine], None],
+    ) -> None:
+        self.facts, self.shape, self.credentials = facts, shape, credentials
+        self.instance_id = facts.instance_id
+        self.boots = 0
+        """How often it was started: 1 after launch, 2 after a reboot."""
+        self.exit_codes: list[int] = []
+        """What each boot ended with: 0 power-off, 133 reboot, negative: the power was taken away."""
+        self.metadata: dict[str, str | None] = {}
+        """Overrides of the metadata tree, read at each request; None: not there. Path below `latest/`."""
+        self.metadata_requests: list[tuple[float, str, str, int]] = []
+        """(monotonic time, method, path, status)"""
+        self.error: str | None = None
+        """Why the sandbox itself could not run this machine."""
+        folder.mkdir(parents=True)
+        self.terminal = Console(folder / "console")
+        self._disk = folder / "disk"
+        self._root = self._disk / "root"
+        self._variant, self._network, self._forwards = variant, network, forwards
+        self._on_boot, self._on_off = on_boot, on_off
+        self._launched = time.monotonic()
+        self._marks: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._wanted_on, self._closing, self._power_cut, self._off = True, False, False, False
+        self._boot: Boot | None = None
+        self._holder: Holder | None = None
+        self._group: MachineGroup | None = None
+        self._port: str | None = None
+        self._forwarders: dict[int, Forwarder] = {}
+        self._thread = threading.Thread(target=self._live, name=facts.instance_id, daemon=True)
+
+    def launch(self) -> None:
+        self._thread.start()
+
+    # What a test asks.
+
+    def console(self) -> str:
+        """Return all that the machine has said so far, over all its boots."""
+        return str(self.terminal)
+
+    def wait_for(self, text: str, *, seconds: float = 60) -> None:
+        """Wait until the console has said `text`."""
+        if not self.terminal.wait_for(text, seconds=seconds):
+            raise TimeoutError(self._complaint(f"did not say {text!r} within {seconds:.0f} s"))
+
+    def wait_off(self, *, seconds: float = 120) -> None:
+        """Wait until the machine is off and EC2 knows it."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._off or self.error is not None, seconds):
+                raise TimeoutError(self._complaint(f"was not off within {seconds:.0f} s"))
+        if self.error is not None:
+            raise OSError(self._complaint(self.error))
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds from the launch to: boot, token, user_data, off, and of reboots `boot2`, `off2` …"""
+        marks = dict(self._marks)
+        for when, _, path, status in list(self.metadata_requests):
+            if status == 200:
+                name = {"/latest/api/token": "token"}.get(path, "user_data" if "user-data" in path else "")
+                marks.setdefault(name, when)
+        marks.pop("", None)
+        return {name: round(at - self._launched, 3) for name, at in sorted(marks.items(), key=lambda m: m[1])}
+
+    def said_after(self, text: str) -> float | None:
+        """Return how many seconds after the launch the console first said `text`; None: it has not."""
+        when = self.terminal.time_of(text)
+        return None if when is None else when - self._launched
+
+    @property
+    def inside(self) -> Inside:
+        """The running machine's processes, and programs run beside them."""
+        boot, group = self._boot, self._group
+        pid = boot.first_process() if boot else None
+        if pid is None or group is None:
+            raise OSError(self._complaint("is not on"))
+        return Inside(pid, group)
+
+    def run(self, argv: Sequence[str], *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run a program in the machine, as its root; its exit code is not checked."""
+        return self.inside.run(argv, seconds=seconds)
+
+    def kill(self, pid: int, signal: int = 9) -> None:
+        """Send a signal to the process that the machine knows as `pid`."""
+        self.inside.kill(pid, signal)
+
+    def read(self, path: str) -> bytes:
+        """Return a file of the machine's disk; one that is off can still be read."""
+        return guest_files.read(self._held().path(self._root), path)
+
+    def write(self, path: str, content: str | bytes) -> None:
+        """Write a file to the machine's disk, on or off."""
+        guest_files.write(self._held().path(self._root), path, content)
+
+    # What a test does to it.
+
+    def hang(self, hung: bool = True) -> None:
+        """Let the whole machine stand still, deaf to everything but loss of power; or go on."""
+        assert self._group is not None
+        self._group.freeze(hung)
+
+    def plug(self, connected: bool) -> None:
+        """Put its network cable in, or pull it."""
+        assert self._port is not None
+        self._network.plug(self._port, connected=connected)
+
+    def set_clock(self, time: datetime) -> None:
+        """Set the services' clock of a machine whose shape says that it is wrong; `now` makes it right."""
+        ahead = (time - datetime.now(timezone.utc)).total_seconds()
+        guest_files.set_clock(self._held().path(self._root), ahead)
+
+    def forward(self, port: int, target: int | None) -> None:
+        """Let the machine's 127.0.0.1:`port` lead to the host's 127.0.0.1:`target`; None: nobody listens there."""
+        previous = self._forwarders.pop(port, None)
+        if previous is not None:
+            previous.close()
+        if target is not None:
+            listener = self._held().listen(("127.0.0.1", port))
+            self._forwarders[port] = Forwarder(listener, ("127.0.0.1", target))
+
+    # What the hypervisor does.
+
+    def start(self) -> None:
+        """Switch on a machine that is off: same disk, same identity."""
+        with self._changed:
+            self._wanted_on, self._power_cut, self._off = True, False, False
+            self._changed.notify_all()
+
+    def ask_to_restart(self) -> None:
+        if self._boot:
+            self._boot.signal_first(RESTART)
+
+    def shut_down(self, *, grace: float) -> None:
+        """Press the power button, and take the power away `grace` seconds later; returns at once."""
+
+        def press() -> None:
+            if self._boot:
+                self._boot.signal_first(POWER_OFF)
+            with self._changed:
+                self._changed.wait_for(lambda: self._off, grace)
+            self.cut_power()
+
+        threading.Thread(target=press, name=f"{self.instance_id}-off", daemon=True).start()
+
+    def cut_power(self) -> None:
+        """Take the power away; fine where it is off."""
+        with self._changed:
+            self._wanted_on, self._power_cut = False, True
+            self._changed.notify_all()
+            if self._boot:
+                self._boot.kill()
+
+    def close(self) -> None:
+        """Take the machine down with all that it had. Nothing of it is left on the host but its console."""
+        with self._changed:
+            self._closing = True
+        self.cut_power()
+        if self._thread.ident is not None:
+            self._thread.join(60)
+            if self._thread.is_alive():
+                raise OSError(self._complaint("could not be taken down within 60 s"))
+        self.terminal.close()
+
+    # Its life, on its own thread.
+
+    def _live(self) -> None:
+        try:
+            self._prepare()
+            while self._wait_for_switch():
+                while not self._power_cut and self._boot_once() == REBOOT:
+                    pass
+                if not self._power_cut and self._has_halted():
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._power_cut)
+                self._switched_off()
+        except (OSError, RootError, subprocess.SubprocessError) as error:
+            self.error = f"could not be run: {error}"
+            self._switched_off()
+        finally:
+            try:
+                self._tear_down()
+            except (OSError, subprocess.SubprocessError) as error:
+                self.error = f"could not be taken down: {error}"
+
+    def _prepare(self) -> None:
+        self._holder = Holder(_MOUNTS, str(self._disk), str(root(self._variant)), self.shape.disk)
+        seen = self._holder.path(self._root)
+        guest_files.write(seen, "/etc/sandbox-instance-type", f"{self.facts.instance_type}\n")
+        guest_files.apply(self.shape, self._holder, self._root)
+        self._group = MachineGroup(self.facts.instance_id)
+        self._port = self._network.attach(
+            self._holder, mac=self.facts.mac, address=self.facts.address, name=self.facts.host_name
+        )
+        for port, target in self._forwards.items():
+            self.forward(port, target)
+
+    def _wait_for_switch(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted_on or self._closing)
+            return not self._closing
+
+    def _boot_once(self) -> int:
+        assert self._holder is not None
+        assert self._group is not None
+        if self.shape.clock is not None:
+            self.set_clock(self.shape.clock)
+        if self.shape.network_after:
+            self.plug(False)
+        plugged = threading.Timer(self.shape.network_after.total_seconds(), self.plug, [True])
+        plugged.start()
+        mounts = [f"{host}:{inside}" for inside, host in self.shape.mounts.items()]
+        with self._changed:
+            if self._power_cut:
+                return -9
+            self._boot = Boot(
+                holder=self._holder,
+                root=self._root,
+                name=self.facts.host_name,
+                group=self._group,
+                mounts=mounts,
+            )
+            self.boots += 1
+        self._mark("boot")
+        self._on_boot(self)
+        while data := self._boot.read():
+            self.terminal.feed(data)
+        plugged.cancel()
+        plugged.join()
+        with self._changed:
+            code = self._boot.wait()
+            self._boot = None
+        self.exit_codes.append(code)
+        self._mark("off")
+        if code not in (0, REBOOT) and not self._power_cut:
+            raise OSError(f"systemd-nspawn ended with {code}")
+        return code
+
+    def _has_halted(self) -> bool:
+        return self.error is None and self._held().path(self._root / ".halted").exists()
+
+    def _switched_off(self) -> None:
+        self._on_off(self)
+        with self._changed:
+            self._wanted_on, self._off = False, True
+            self._changed.notify_all()
+
+    def _tear_down(self) -> None:
+        for forwarder in self._forwarders.values():
+            forwarder.close()
+        if self._port is not None:
+            self._network.detach(self._port)
+        if self._holder is not None:
+            self._holder.close()
+        if self._group is not None:
+            self._group.remove()
+
+    def _held(self) -> Holder:
+        if self._holder is None:
+            raise OSError(self._complaint("has no disk yet, or no more"))
+        return self._holder
+
+    def _mark(self, name: str) -> None:
+        self._marks[name if self.boots < 2 else f"{name}{self.boots}"] = time.monotonic()
+
+    def _complaint(self, what: str) -> str:
+        return f"{self.instance_id} {what}; its console ends with:\n{self.console()[-3000:]}"

@@ -1,0 +1,248 @@
+"""The sandbox as a test sees it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
+from moto.s3.models import s3_backends
+from moto.ssm.models import ssm_backends
+
+from sandbox.world import cgroups
+from sandbox.world.calls import Call
+from sandbox.world.control_plane import ControlPlane
+from sandbox.world.ec2_rules import Ec2Rules
+from sandbox.world.faults import Fault, Faults, StillBirth
+from sandbox.world.fleet import Fleet
+from sandbox.world.identities import SETUP, Identities
+from sandbox.world.images import IMAGES, register
+from sandbox.world.imds import MetadataService
+from sandbox.world.machine import Machine
+from sandbox.world.network import Network
+from sandbox.world.roots import VARIANTS, root
+from sandbox.world.s3_rules import S3Rules
+from sandbox.world.shape import Shape
+
+REGION = "eu-central-1"
+"""Not the one that defaults name; three availability zones."""
+PROFILE = ROLE = "bai-instance"
+
+_SESSION = boto3.Session()
+
+
+class World:
+    """One account in one region, and the machines in it. Made by `open_world`."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.region = REGION
+        self.account = f"2{secrets.randbelow(10**11):011d}"
+        self.identities = Identities()
+        self._faults = Faults()
+        self._ec2 = ec2_backends[self.account][REGION]
+        stack.callback(_forget, self.account)
+        self.network = Network(folder / "network")
+        stack.callback(self.network.close)
+        variants = {image.image_id: image.variant for image in IMAGES}
+        self.fleet = Fleet(
+            backend=self._ec2,
+            network=self.network,
+            identities=self.identities,
+            faults=self._faults,
+            folder=folder / "machines",
+            variant_of=lambda image_id: variants.get(image_id, "bookworm"),
+        )
+        self.s3_rules = S3Rules()
+        self.control_plane = ControlPlane(
+            account=self.account,
+            identities=self.identities,
+            faults=self._faults,
+            zone_of=self.fleet.zone_of,
+            rules=[self.s3_rules, Ec2Rules(self.fleet)],
+        )
+        stack.callback(self.control_plane.close)
+        self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
+        """For AWS_ENDPOINT_URL, the same on the host and on the machines, where every service has it set."""
+        self.expose(self.control_plane.port)
+        self.fleet.environment["AWS_ENDPOINT_URL"] = self.endpoint
+        listener = self.network.listen_for_metadata()
+        metadata = MetadataService(listener, find=self.fleet.find, access_log=folder / "imds.log")
+        stack.callback(metadata.close)
+        stack.callback(self.fleet.close)
+        self.bucket = f"bai-exchange-{self.account}"
+        self.subnets: dict[str, str] = {}
+        """Availability zone → the default subnet in it."""
+        self._furnish()
+
+    # What a user of AWS has.
+
+    def client(self, service: str, identity: str = "user", **settings: Any) -> Any:
+        """Return a boto3 client that calls as `identity`."""
+        mine = self.identities.of(identity)
+        return _SESSION.client(  # type: ignore[call-overload]
+            service,
+            region_name=REGION,
+            endpoint_url=self.endpoint,
+            aws_access_key_id=mine.access_key,
+            aws_secret_access_key=mine.secret_key,
+            config=Config(**{"connect_timeout": 10, "read_timeout": 30, **settings}),
+        )
+
+    def environment(self, identity: str = "user") -> dict[str, str]:
+        """Return the variables with which a program calls as `identity`, and has no other credentials."""
+        mine = self.identities.of(identity)
+        return {
+            "AWS_ACCESS_KEY_ID": mine.access_key,
+            "AWS_SECRET_ACCESS_KEY": mine.secret_key,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_CONFIG_FILE": "/dev/null",
+            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def instance(self, instance_id: str) -> dict[str, Any]:
+        """Return DescribeInstances' answer for one instance; the call is not counted."""
+        answer = self.client("ec2", SETUP).describe_instances(InstanceIds=[instance_id])
+        found: dict[str, Any] = answer["Reservations"][0]["Instances"][0]
+        return found
+
+    def state(self, instance_id: str) -> str:
+        return str(self.instance(instance_id)["State"]["Name"])
+
+    def wait_state(self, instance_id: str, state: str, *, seconds: float = 60) -> dict[str, Any]:
+        """Wait until EC2 says that the instance is in `state`; return its description then."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self.instance(instance_id)
+            if found["State"]["Name"] == state:
+                return found
+            if time.monotonic() > deadline:
+                console = str(self.machine(instance_id).console())[-3000:]
+                raise TimeoutError(f"{instance_id} is {found['State']['Name']}, not {state}:\n{console}")
+            time.sleep(0.05)
+
+    # The machines.
+
+    @property
+    def machines(self) -> list[Machine]:
+        """Return all machines so far, in the order of their launch."""
+        return list(self.fleet.machines.values())
+
+    def machine(self, instance_id: str) -> Machine:
+        return self.fleet.machines[instance_id]
+
+    def wait_for_machines(self, count: int, *, seconds: float = 60) -> list[Machine]:
+        """Wait until so many machines have been launched, by whomever."""
+        deadline = time.monotonic() + seconds
+        while len(self.machines) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self.machines)} machines, not {count}, after {seconds:.0f} s")
+            time.sleep(0.05)
+        return self.machines
+
+    @property
+    def shape(self) -> Shape:
+        """How machines look that are launched from now on."""
+        return self.fleet.shape
+
+    @shape.setter
+    def shape(self, shape: Shape) -> None:
+        self.fleet.shape = shape
+
+    def expose(self, port: int, target: int | None = None) -> None:
+        """Let 127.0.0.1:`port` of all machines, present and future, lead to the host's 127.0.0.1:`target` (or `port`)."""
+        self.fleet.forwards[port] = target or port
+        for machine in self.machines:
+            machine.forward(port, target or port)
+
+    def hide(self, port: int) -> None:
+        """Let nobody listen on 127.0.0.1:`port` of any machine."""
+        self.fleet.forwards.pop(port, None)
+        for machine in self.machines:
+            machine.forward(port, None)
+
+    # What goes wrong.
+
+    def fail(self, action: str, **what: Any) -> Fault:
+        """Let calls of `action` fail: see `Fault` for what can be said. Returns it; its `hits` can be looked at."""
+        fault = Fault(action=action, **what)
+        self._faults.add(fault)
+        return fault
+
+    def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
+        """Let launches into `zone` be refused, as EC2 does when it has no such machine left."""
+        message = f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
+        return self.fail(
+            "RunInstances",
+            service="ec2",
+            zone=zone,
+            code="InsufficientInstanceCapacity",
+            message=message,
+            status=500,
+            times=times,
+        )
+
+    def die_in_pending(self, launch_index: int, *, code: str, message: str) -> None:
+        """Let that instance of the next launch go from pending to terminated, for the reason given."""
+        self._faults.add_still_birth(StillBirth(launch_index=launch_index, code=code, message=message))
+
+    def give_spot_notice(self, instance_id: str, *, after: timedelta) -> None:
+        """Announce the end of a spot instance in its metadata. The end itself is `fleet.end`."""
+        at = (datetime.now(timezone.utc) + after).strftime("%Y-%m-%dT%H:%M:%SZ")
+        machine = self.machine(instance_id)
+        machine.metadata["meta-data/spot/instance-action"] = f'{{"action":"terminate","time":"{at}"}}'
+        machine.metadata["meta-data/spot/termination-time"] = at
+
+    @property
+    def calls(self) -> list[Call]:
+        """Return every API call so far, with who made it; the fixture's own are left out."""
+        return self.control_plane.calls
+
+    def _furnish(self) -> None:
+        ssm = ssm_backends[self.account][REGION]
+        for image in IMAGES:
+            register(image, ec2=self._ec2, ssm=ssm)
+        self.client("s3", SETUP).create_bucket(
+            Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
+        iam = self.client("iam", SETUP)
+        trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}'
+        iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=trust)
+        iam.create_instance_profile(InstanceProfileName=PROFILE)
+        iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=ROLE)
+        for subnet in self._ec2.get_default_subnets().values():
+            self.subnets[subnet.availability_zone] = subnet.id
+
+
+@contextmanager
+def open_world(folder: Path) -> Iterator[World]:
+    """Make a world with its files in `folder`; at the end its machines, links, mounts and groups are gone.
+
+    They are gone too when this process is killed: all is held by processes that die with the calling thread.
+    Raises when a machine could not be run for a reason of the sandbox's own.
+    """
+    for variant in VARIANTS:
+        root(variant)
+    cgroups.sweep()
+    with ExitStack() as stack:
+        world = World(folder, stack)
+        yield world
+    broken = [f"{machine.instance_id} {machine.error}" for machine in world.machines if machine.error]
+    if broken:
+        raise OSError("; ".join(broken))
+
+
+def _forget(account: str) -> None:
+    for backends in (ec2_backends, iam_backends, s3_backends, ssm_backends):
+        backends.pop(account, None)
