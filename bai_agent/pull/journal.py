@@ -24,7 +24,7 @@ from bai_agent.pull.progress import Watch
 from bai_agent.rundir import open_append, write_all
 
 PREFIX = ".bai-pulled"
-_NAME_LIMIT = 255
+_NAME_LIMIT = 255 - len(".part")
 
 
 def folder_journal(folder: Path) -> Path:
@@ -144,6 +144,7 @@ class Journal:
     """A record that is open for writing, and locked."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
         self.record = read_record(path)
         self._descriptor = descriptor
 

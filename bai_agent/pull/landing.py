@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.pull.draft import Draft
-from bai_agent.pull.journal import PREFIX, Journal, Put, boot_id
+from bai_agent.pull.journal import PREFIX, Journal, Put, boot_id, folder_journal
 from bai_agent.pull.origin import Remote, Sums
 from bai_agent.pull.problems import NoSpaceError
 from bai_agent.pull.progress import Tally, Watch
@@ -31,6 +31,7 @@ class Landing:
         self._mode = mode
         self._folders: set[Path] = {root}
         self._placed: set[str] = set()
+        self._owns_folder = journal.path == folder_journal(root)
 
     def holds(self, remote: Remote) -> bool:
         """Return whether `remote` is in place already, unchanged on both sides; if so, it counts as placed."""
@@ -85,6 +86,8 @@ class Landing:
 
     def temporary(self, name: str) -> Path:
         """Return the name under which `name` is written until it is complete; the same after a restart."""
+        if not self._owns_folder:
+            return self._journal.path.with_name(f"{self._journal.path.name}.part")
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
         return self.root / f"{PREFIX}.{digest}.part"
 
@@ -203,6 +206,10 @@ class Landing:
                 if put.matches(self.root / name):
                     (self.root / name).unlink()
                 self._journal.gone(name)
+        if self._owns_folder:
+            # Of members and objects that a killed attempt had begun and that exist no more.
+            for leftover in self.root.glob(f"{PREFIX}.*.part"):
+                leftover.unlink()
 
     def counts(self) -> tuple[int, int]:
         """Return how many files this source has in place, and their bytes."""

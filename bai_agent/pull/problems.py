@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import re
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from bai_agent.errors import BaiError, PullError
 
+_SIGNATURE = re.compile(
+    r"(X-(Amz|Goog)-\w|(AWSAccessKeyId|Signature|Expires|Key-Pair-Id|Policy|sig|se|sp|sv|sr|st|spr|skoid|sktid|skt|ske|sks|skv)=)",
+    re.I,
+)
+"""Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -20,12 +27,18 @@ class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed, no error
 
 
 def shown(src: str) -> str:
-    """Return `src` as messages and records name it: without a password, and without a query, which may be a signature."""
+    """Return `src` as messages and records name it: without a password, and with a digest instead of a query.
+
+    A query may hold a key, but also all that tells two files apart. What a signed address has only because it is signed
+    does not count: signed again tomorrow, it still names the same file.
+    """
     if not src.lower().startswith(("http://", "https://")):
         return src
     parts = urlsplit(src)
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "…" if parts.query else "", ""))
+    told = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
+    digest = hashlib.sha256("&".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:8] if told else ""
+    return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
 
 
 def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:

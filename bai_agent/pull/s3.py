@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.errors import PullError
@@ -13,7 +14,8 @@ from bai_agent.pull.landing import Landing
 from bai_agent.pull.origin import Listing, Remote
 from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import EndedError, Watch
-from bai_agent.pull.s3_client import DENIED_OR_MISSING, connect, s3_problem
+from bai_agent.s3.client import Patience, connect
+from bai_agent.s3.meaning import DENIED_OR_MISSING
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -28,6 +30,10 @@ PIECE = 256 << 10
 """Each part is written in pieces of this size, as they come: larger ones took more memory and were no faster."""
 OBJECTS = 64
 """Small objects at a time."""
+PATIENCE = Patience(
+    retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
+)
+"""With the pauses between, some 35 seconds of an endpoint that does not answer at all."""
 
 
 class S3Origin:
@@ -46,9 +52,12 @@ class S3Origin:
         self._key = key
         self._watch = watch
         self._part_bytes = part_bytes
-        self._store: S3Store = connect(
-            bucket, src=self._src, region=source.region, anonymous=source.anonymous
-        )
+        try:
+            self._store: S3Store = connect(
+                bucket, patience=PATIENCE, region=source.region, anonymous=source.anonymous
+            )
+        except S3Error as error:
+            raise PullError(f"{self._src}: {error}") from error
 
     def survey(self) -> Listing:
         """Return the object, or all below the prefix. Raises PullError."""
@@ -73,12 +82,12 @@ class S3Origin:
         except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
             denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
             if not denied and not isinstance(error, FileNotFoundError):
-                raise s3_problem(self._src, error) from error
+                raise _problem(self._src, error) from error
             # An answer to HEAD has no body that would tell why; that to a listing does.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
                 return Listing(below, folder=True)
-            raise s3_problem(self._src, error) from error
+            raise _problem(self._src, error) from error
         name = self._key.rpartition("/")[2]
         return Listing(
             (Remote(name=name, key=self._key, size=meta["size"], tag=meta["e_tag"]),), folder=False
@@ -97,7 +106,7 @@ class S3Origin:
                     if name:  # else it is the marker of the folder itself
                         remotes.append(Remote(name=name, key=path, size=meta["size"], tag=meta["e_tag"]))
         except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
-            raise s3_problem(self._src, error, missing=missing) from error
+            raise _problem(self._src, error, missing=missing) from error
         return tuple(remotes)
 
     async def _fetch(
@@ -122,9 +131,9 @@ class S3Origin:
                     # A listing cannot tell the marker "a/" of a folder from an empty object "a"; this can.
                     landing.forget(remote)
                     continue
-                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+                raise _problem(f"{self._src} (key {remote.key})", error) from error
             except (ValueError, obstore.exceptions.BaseError) as error:
-                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+                raise _problem(f"{self._src} (key {remote.key})", error) from error
             with landing.small(remote.name) as draft:
                 draft.append(memoryview(content))
                 landing.tally.bytes += len(content)
@@ -161,7 +170,7 @@ class S3Origin:
                     offset += len(chunk)
                     landing.tally.bytes += len(chunk)
             except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
-                raise s3_problem(f"{self._src} (key {remote.key})", error) from error
+                raise _problem(f"{self._src} (key {remote.key})", error) from error
             if offset != end:
                 raise PullError(
                     f"{self._src}: S3 sent {offset - start:,} of {end - start:,} bytes of {remote.key}"
@@ -194,3 +203,7 @@ async def _side_by_side(count: int, worker: Callable[[], Awaitable[None]]) -> No
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _problem(src: str, error: Exception, *, missing: str | None = None) -> PullError:
+    return PullError(f"{src}: {meaning(error, missing=missing)}")

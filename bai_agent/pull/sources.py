@@ -11,9 +11,10 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.job import Source, SourceKind
+from bai_agent.pull.bring import bring
 from bai_agent.pull.problems import PullStopped, shown
 from bai_agent.pull.progress import EndedError, Progress, Tally, Watch
-from bai_agent.pull.task import Pulled, Task, perform
+from bai_agent.pull.task import Pulled, Task
 from bai_agent.rundir import read_json, write_json
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class _Run:
                 except queue.Empty:
                     return
                 for task in group:
-                    self.pulled[task.key] = perform(task, self._watch, before=self._before.get(task.key))
+                    self.pulled[task.key] = bring(task, self._watch, before=self._before.get(task.key))
                     self.news.set()
         except EndedError:
             return

@@ -290,7 +290,7 @@ def test_credentials_come_from_the_instances_role_where_there_is_no_botocore(
 ) -> None:
     put(k=b"1")
     without_keys(monkeypatch)
-    monkeypatch.setattr("bai_agent.pull.s3_client.find_spec", lambda _name: None)
+    monkeypatch.setattr("bai_agent.s3.credentials.find_spec", lambda _name: None)
     source = Source(src="s3://bucket/k", path="one")
     with pytest.raises(PullError, match="no AWS credentials"):
         bring(tmp_path, source)
@@ -367,7 +367,7 @@ def test_no_credentials_at_all(tmp_path: Path, gate: Gate, monkeypatch: pytest.M
 def test_an_endpoint_that_leads_nowhere(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str
 ) -> None:
-    monkeypatch.setattr("bai_agent.pull.s3_client.RETRIES", 1)
+    monkeypatch.setattr("bai_agent.pull.s3.PATIENCE", replace(PATIENCE, retries=1))
     monkeypatch.setenv("S3_ENDPOINT", endpoint)
     with pytest.raises(PullError, match=words):
         bring(tmp_path, Source(src="s3://bucket/k", path="x"))

@@ -324,6 +324,26 @@ def test_a_kill_between_record_and_rename_leaves_nothing_of_unknown_origin(
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
+def test_what_a_killed_attempt_at_an_older_version_left_is_removed(tmp_path: Path, bring: Puller) -> None:
+    archive = make_tar(tmp_path / "x.tgz", a="1")
+    (tmp_path / "work/x").mkdir(parents=True)
+    (tmp_path / "work/x/.bai-pulled.0123456789abcdef01234567.part").write_text("half of a member")
+    bring(Source(src=url(archive), path="x", unpack=Unpack.INTO))
+    assert sorted(path.name for path in (tmp_path / "work/x").iterdir()) == [".bai-pulled", "a"]
+
+
+def test_a_name_as_long_as_can_be_lands(tmp_path: Path, bring: Puller) -> None:
+    bring(Source(src=url(original(tmp_path)), path="n" * 255))
+    assert names(tmp_path / "work") == ["n" * 255]
+
+
+def test_a_damaged_record_is_named(tmp_path: Path, bring: Puller) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/.x.bai-pulled").write_text("no json\n")
+    with pytest.raises(PullError, match=r"\.x\.bai-pulled"):
+        bring(Source(src=url(original(tmp_path)), path="x"))
+
+
 def test_the_order_to_stop_is_obeyed(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullStopped):
         bring(Source(src=url(original(tmp_path, os.urandom(1 << 20))), path="x"), stopping=lambda: True)

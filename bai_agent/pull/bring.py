@@ -1,0 +1,257 @@
+"""One source: found at its origin, compared with what is here, fetched, checked, unpacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bai_agent.errors import PullError
+from bai_agent.job import Source, Unpack
+from bai_agent.pull.draft import Draft, check_sums
+from bai_agent.pull.http import HttpOrigin
+from bai_agent.pull.journal import PREFIX, Journal, file_journal, folder_journal, open_journal, read_record
+from bai_agent.pull.landing import Landing
+from bai_agent.pull.local import LocalOrigin
+from bai_agent.pull.origin import Listing, Origin, Remote, Sums
+from bai_agent.pull.problems import disk_problem, shown
+from bai_agent.pull.progress import Watch
+from bai_agent.pull.s3 import S3Origin
+from bai_agent.pull.task import Pulled, Task
+from bai_agent.pull.unpack import unpack
+
+
+@dataclass(frozen=True)
+class _Place:
+    root: Path
+    journal: Path
+
+
+def bring(task: Task, watch: Watch, *, before: object) -> Pulled:
+    """Bring one source to its place. `before`: what an earlier run of this job noted of it. Raises PullError."""
+    try:
+        known = _finished_before(before)
+        if known is None:
+            known = _finished_elsewhere(task, watch) or _bring_anew(task, watch)
+    except OSError as error:
+        raise disk_problem(task.tally.src, error, root=task.target) from error
+    tally = task.tally
+    tally.bytes = tally.total_bytes = known.bytes
+    tally.objects = tally.total_objects = known.files
+    tally.done = True
+    return known
+
+
+def _finished_before(before: object) -> Pulled | None:
+    """Return the manifest's entry, if all of it is still in place: nothing is asked of the network then."""
+    if not isinstance(before, dict):
+        return None
+    try:
+        known = Pulled(**before)
+    except TypeError:  # another version of the agent wrote it
+        return None
+    record = read_record(Path(known.journal))
+    complete = record.done.get(known.src)
+    if complete is None or not record.intact(Path(known.root), known.src):
+        return None
+    return known if complete.get("tag") == known.tag else None
+
+
+def _finished_elsewhere(task: Task, watch: Watch) -> Pulled | None:
+    """Return what another job has pulled to the same place, if its checksum says that it is what we want."""
+    if not task.sums.wanted or task.source.path.endswith("/"):
+        return None
+    place = _place(task, folder=False, name=task.target.name)
+    if not place.journal.exists():
+        return None
+    with open_journal(place.journal, watch) as journal:
+        facts = journal.record.done.get(task.tally.src)
+        if facts is None or facts["unpack"] != task.source.unpack.value:
+            return None
+        if any(facts[name] != getattr(task.sums, name) for name in task.sums.wanted):
+            return None
+        if not journal.record.intact(place.root, task.tally.src):
+            return None
+        return _pulled(task, place, facts)
+
+
+def _bring_anew(task: Task, watch: Watch) -> Pulled:
+    source, tally = task.source, task.tally
+    origin = _origin(source, watch)
+    listing = origin.survey()
+    if listing.folder and (task.sums.wanted or source.unpack is not Unpack.NO):
+        raise PullError(f"{tally.src}: is a folder; it has no checksum and cannot be unpacked")
+    name = task.target.name
+    if not listing.folder and source.path.endswith("/") and source.unpack is Unpack.NO:
+        name = listing.objects[0].name
+        if not name:
+            raise PullError(f"{tally.src}: has no file name; say it in path")
+    place = _place(task, folder=listing.folder, name=name)
+    with open_journal(place.journal, watch) as journal:
+        landing = Landing(
+            root=place.root,
+            journal=journal,
+            src=tally.src,
+            mode=int(source.mode, 8) if source.mode else None,
+            watch=watch,
+            tally=tally,
+        )
+        if listing.folder:
+            facts = _bring_folder(origin, listing, landing)
+        elif source.unpack is Unpack.NO:
+            facts = _bring_file(origin, listing.objects[0], name, landing, task, journal)
+        else:
+            facts = _bring_archive(origin, listing.objects[0], landing, task, journal)
+        landing.remove_stale()
+        files, size = landing.counts()
+        facts = {
+            "tag": None,
+            "md5": None,
+            "sha256": None,
+            **facts,
+            "unpack": source.unpack.value,
+            "files": files,
+            "bytes": size,
+        }
+        if journal.record.done.get(tally.src) != facts:
+            journal.done(tally.src, facts)
+        return _pulled(task, place, facts)
+
+
+def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[str, Any]:
+    remotes = [remote for remote in listing.objects if not remote.name.startswith(PREFIX)]
+    if not remotes:
+        raise PullError(f"{landing.src}: there is nothing below it; check its spelling")
+    tally = landing.tally
+    tally.total_bytes = sum(remote.size or 0 for remote in remotes)
+    missing = [remote for remote in remotes if not landing.holds(remote)]
+    tally.objects = len(remotes) - len(missing)
+    tally.bytes = tally.total_bytes - sum(remote.size or 0 for remote in missing)
+    tally.total_objects = len(remotes)
+    for remote in missing:
+        landing.require_free(remote.name)
+    landing.require_space(sum(remote.size or 0 for remote in missing))
+
+    def keep(draft: Draft, remote: Remote) -> None:
+        draft.verify(size=remote.size, sums=Sums())
+        landing.place(draft, tag=remote.tag, mode=remote.mode)
+        tally.objects += 1
+
+    origin.fetch(missing, landing, keep=keep)
+    return {}
+
+
+def _bring_file(
+    origin: Origin, found: Remote, name: str, landing: Landing, task: Task, journal: Journal
+) -> dict[str, Any]:
+    remote = Remote(name=name, key=found.key, size=found.size, tag=found.tag, mode=found.mode)
+    tally = landing.tally
+    tally.total_bytes, tally.total_objects = remote.size, 1
+    path = landing.root / name
+    if Path(remote.key).is_absolute() and path.exists() and path.samefile(remote.key):
+        return {"tag": remote.tag}  # the user's own file, named as source and as path: there is nothing to do
+    _expect_size(task, remote)
+    if landing.holds(remote):
+        put = journal.record.puts[name]
+        unknown = Sums(
+            md5=task.sums.md5 if put.md5 is None else None,
+            sha256=task.sums.sha256 if put.sha256 is None else None,
+        )
+        wrong = [
+            kind for kind in task.sums.wanted if getattr(put, kind) not in (None, getattr(task.sums, kind))
+        ]
+        if not wrong:
+            with path.open("rb") as file:
+                check_sums(
+                    file.fileno(), unknown, src=landing.src, watch=landing.watch, on_mismatch=lambda: None
+                )
+            return {
+                "tag": remote.tag,
+                "md5": task.sums.md5 or put.md5,
+                "sha256": task.sums.sha256 or put.sha256,
+            }
+    landing.require_free(name)
+    landing.require_space((remote.size or 0) - landing.unfinished_bytes(name))
+    facts: dict[str, Any] = {}
+
+    def keep(draft: Draft, arrived: Remote) -> None:
+        draft.verify(size=_size(task, arrived), sums=task.sums)
+        landing.place(draft, tag=arrived.tag, sums=task.sums, mode=arrived.mode)
+        facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
+
+    origin.fetch([remote], landing, keep=keep)
+    return facts
+
+
+def _bring_archive(
+    origin: Origin, found: Remote, landing: Landing, task: Task, journal: Journal
+) -> dict[str, Any]:
+    tally = landing.tally
+    tally.total_bytes, tally.total_objects = found.size, 1
+    _expect_size(task, found)
+    facts = journal.record.done.get(landing.src)
+    if (
+        facts is not None
+        and found.tag is not None
+        and facts["tag"] == found.tag
+        and all(facts[kind] == getattr(task.sums, kind) for kind in task.sums.wanted)
+        and facts["unpack"] == task.source.unpack.value
+        and journal.record.intact(landing.root, landing.src)
+    ):
+        landing.adopt()
+        return {key: facts[key] for key in ("tag", "md5", "sha256")}
+    name = f"{PREFIX}.{found.name}"
+    landing.require_space((found.size or 0) - landing.unfinished_bytes(name))
+    facts = {}
+
+    def keep(draft: Draft, arrived: Remote) -> None:
+        # Whole and checked before the first member lands; then read as a stream.
+        draft.verify(size=_size(task, arrived), sums=task.sums)
+        unpack(draft.path, landing)
+        facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
+
+    origin.fetch([Remote(name=name, key=found.key, size=found.size, tag=found.tag)], landing, keep=keep)
+    landing.temporary(name).unlink()
+    return facts
+
+
+def _expect_size(task: Task, remote: Remote) -> None:
+    wanted = task.source.size
+    if wanted is not None and remote.size is not None and wanted != remote.size:
+        raise PullError(
+            f"{task.tally.src}: has {remote.size:,} bytes instead of the {wanted:,} that the descriptor says"
+        )
+
+
+def _size(task: Task, remote: Remote) -> int | None:
+    return task.source.size if task.source.size is not None else remote.size
+
+
+def _origin(source: Source, watch: Watch) -> Origin:
+    scheme = source.src.partition("://")[0].lower()
+    if scheme == "s3":
+        return S3Origin(source, watch)
+    if scheme in ("http", "https"):
+        return HttpOrigin(source, watch)
+    if scheme == "file":
+        return LocalOrigin(source, watch)
+    raise PullError(f"{shown(source.src)}: is none of s3://, http://, https://, file://")
+
+
+def _place(task: Task, *, folder: bool, name: str) -> _Place:
+    if task.source.unpack is not Unpack.NO:
+        return _Place(task.unpack_root, folder_journal(task.unpack_root))
+    if folder:
+        return _Place(task.target, folder_journal(task.target))
+    target = task.target / name if task.source.path.endswith("/") else task.target
+    return _Place(target.parent, file_journal(target))
+
+
+def _pulled(task: Task, place: _Place, facts: dict[str, Any]) -> Pulled:
+    return Pulled(
+        src=task.tally.src,
+        path=str(task.target),
+        root=str(place.root),
+        journal=str(place.journal),
+        **{key: facts[key] for key in ("files", "bytes", "tag", "md5", "sha256")},
+    )

@@ -1,0 +1,29 @@
+"""Messages and records name a source without its secrets, and tell two sources apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from bai_agent.pull.problems import shown
+
+
+@pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "file:///a?b", "https://host:8443/a%20b"])
+def test_what_holds_no_secret_is_shown_as_it_is(src: str) -> None:
+    assert shown(src) == src
+
+
+def test_passwords_and_queries_are_not_shown() -> None:
+    name = shown("https://user:secret@host/f?token=hidden")
+    assert name.startswith("https://host/f?…")
+    assert "secret" not in name
+    assert "hidden" not in name
+
+
+def test_addresses_that_differ_in_their_query_differ_in_their_name() -> None:
+    assert shown("https://host/get?id=1") != shown("https://host/get?id=2")
+
+
+def test_an_address_that_was_signed_again_keeps_its_name() -> None:
+    first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
+    again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
+    assert shown(first) == shown(again)
