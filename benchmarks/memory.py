@@ -1,0 +1,110 @@
+"""How much memory agent, extractor and shim take while a benchmark prints 2 GB.
+
+    python benchmarks/memory.py [--bytes 2000000000]
+
+PSS of the three (pages that several share are counted in parts) by /proc/<pid>/smaps_rollup, looked at all the while; the
+table shows the largest sum in each tenth of the log. The peer is what one bare Python takes, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from agent_job import finish, start_agent, write_job
+
+PRINTER = """
+import sys
+size = int(sys.argv[1])
+line = "step {} loss=0.123456 accuracy=0.9876 and some more text up to eighty-six bytes\\n"
+block = "".join(line.format(f"{number:05}") for number in range(12000))
+written = 0
+while written < size:
+    sys.stdout.write(block)
+    written += len(block)
+"""
+
+METRICS = [
+    {"name": "loss", "pattern": r"step 00\d00 loss=(\d+\.\d+)"},
+    {"name": "accuracy", "pattern": r"step 00\d00 .* accuracy=(\d+\.\d+)"},
+]
+LOOK_SECONDS = 0.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bytes", type=int, default=2_000_000_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="memory-") as name:
+        rundir = Path(name) / "run"
+        job = write_job(Path(name), [sys.executable, "-c", PRINTER, str(options.bytes)], metrics=METRICS)
+        agent = start_agent(job, rundir)
+        largest = watch(agent, rundir, size=options.bytes)
+        finish(agent, rundir)
+        read = json.loads((rundir / "extracted.json").read_bytes())["log_bytes"]
+    bare = bare_python()
+    print(f"{read:,} bytes of log; PSS of agent, extractor and shim together")
+    print("| extracted | MiB | times a bare Python |")
+    print("|---|---|---|")
+    for tenth, size in sorted(largest.items()):
+        print(f"| {tenth * 10} % | {size / 2**20:.1f} | {size / bare:.1f} |")
+
+
+def watch(agent: subprocess.Popen[bytes], rundir: Path, *, size: int) -> dict[int, int]:
+    """Return the largest PSS sum, in bytes, for each tenth of what the extractor has read."""
+    largest: dict[int, int] = {}
+    while agent.poll() is None:
+        tenth = min(10, 10 * extracted(rundir) // size)
+        now = sum(map(pss, ours(agent.pid, rundir)))
+        largest[tenth] = max(largest.get(tenth, 0), now)
+        time.sleep(LOOK_SECONDS)
+    return largest
+
+
+def ours(agent: int, rundir: Path) -> list[int]:
+    """Return the agent, its children (extractor, shim) and nothing of the benchmark's."""
+    try:
+        children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+    found = [agent, *map(int, children)]
+    with suppress(FileNotFoundError):
+        found.append(json.loads((rundir / "started.json").read_bytes())["shim_pid"])
+    return list(dict.fromkeys(found))
+
+
+def extracted(rundir: Path) -> int:
+    try:
+        return int(json.loads((rundir / "extractor.offset").read_bytes())["log"]["offset"])
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def pss(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0
+
+
+def bare_python() -> int:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        time.sleep(0.5)
+        size = pss(child.pid)
+        child.communicate(b"\n", timeout=10)
+    return size
+
+
+if __name__ == "__main__":
+    main()
