@@ -67,11 +67,13 @@ class Extraction:
         self._findings = findings
         self._guard = guard
         self._plans: dict[tuple[int, ...], Sequence[Searcher]] = {}
-        self._searchers = [
-            *(patterns.exact.searchers if patterns.exact else ()),
-            *(patterns.folded.searchers if patterns.folded else ()),
+        self._searcher = patterns.searcher
+        self._metrics = [
+            *(patterns.exact.metrics if patterns.exact else ()),
+            *(patterns.folded.metrics if patterns.folded else ()),
         ]
-        self._folded_from = len(patterns.exact.searchers) if patterns.exact else 0
+        """By the number of a hit: the metrics that it stands for, exact texts before folded ones."""
+        self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
 
     def find(self, data: bytes, offset: int) -> Iterator[list[Found]]:
         """Yield the numbers in `data` (whole lines, each ended by a newline, from `offset` on) in their order."""
@@ -170,9 +172,8 @@ class Extraction:
         """Return the searchers that the texts `ids` call for, each once, by the metrics' order."""
         plan = self._plans.get(ids)
         if plan is None:
-            searchers = {each.metric: each for number in set(ids) for each in self._searchers[number]}
-            searchers.update((each.metric, each) for each in self._everywhere)
-            plan = [searchers[index] for index in sorted(searchers)]
+            metrics = {metric for number in ids for metric in self._metrics[number]}
+            plan = [self._searcher(metric) for metric in sorted(metrics.union(self._everywhere))]
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             self._plans[ids] = plan

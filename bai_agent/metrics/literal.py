@@ -45,9 +45,11 @@ class Shape:
 
 def read_shape(pattern: str) -> Shape:
     """Return the shape of `pattern`, which must compile."""
-    tree = parser.parse(pattern)
+    try:
+        tree, beyond = parser.parse(pattern, re.ASCII), False
+    except ValueError:  # it asks for Unicode's classes: (?u)
+        tree, beyond = parser.parse(pattern), True
     flags = tree.state.flags
-    beyond = False
     for operation, argument in _walk(tree):
         if operation in (constants.LITERAL, constants.NOT_LITERAL):
             beyond = beyond or argument > 127

@@ -15,6 +15,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from bai_agent.job import Metric
@@ -45,10 +46,10 @@ class Searcher(NamedTuple):
 
 @dataclass(frozen=True)
 class Prefilter:
-    """One automaton, and which searchers each of its texts stands for."""
+    """One automaton, and which metrics each of its texts stands for."""
 
     literals: tuple[bytes, ...]
-    searchers: tuple[tuple[Searcher, ...], ...]
+    metrics: tuple[tuple[int, ...], ...]
     scan: Scan
 
 
@@ -59,7 +60,10 @@ class PatternSet:
     exact: Prefilter | None
     folded: Prefilter | None
     """For patterns that ignore the case; scans the block in lower case."""
-    everywhere: tuple[Searcher, ...]
+    everywhere: tuple[int, ...]
+    """Metrics whose pattern is searched in every line."""
+    searcher: Callable[[int], Searcher]
+    """Compiles a metric's pattern when it is first needed: of a thousand, most may never be."""
 
 
 def prefilter_available() -> bool:
@@ -71,22 +75,24 @@ def compile_patterns(
     metrics: Sequence[Metric], *, without: frozenset[int] = frozenset(), fast: bool
 ) -> PatternSet:
     """Return the patterns of `metrics` but for those `without`; with `fast` through the prefilter where that works."""
-    exact: dict[bytes, list[Searcher]] = {}
-    folded: dict[bytes, list[Searcher]] = {}
-    everywhere: list[Searcher] = []
-    for index, metric in enumerate(metrics):
-        if index in without:
-            continue
-        shape = read_shape(metric.pattern)
-        searcher = _searcher(index, metric, shape)
+    exact: dict[bytes, list[int]] = {}
+    folded: dict[bytes, list[int]] = {}
+    everywhere: list[int] = []
+    shapes = {i: read_shape(metric.pattern) for i, metric in enumerate(metrics) if i not in without}
+    for index, shape in shapes.items():
         literal = shape.literal.encode("utf-8")
-        if not fast or len(literal) < _SHORTEST_LITERAL or (shape.ignore_case and searcher.decodes):
-            everywhere.append(searcher)
+        if not fast or len(literal) < _SHORTEST_LITERAL or (shape.ignore_case and shape.beyond_ascii):
+            everywhere.append(index)
         elif shape.ignore_case:
-            folded.setdefault(literal.lower(), []).append(searcher)
+            folded.setdefault(literal.lower(), []).append(index)
         else:
-            exact.setdefault(literal, []).append(searcher)
-    return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere))
+            exact.setdefault(literal, []).append(index)
+
+    @cache
+    def searcher(index: int) -> Searcher:
+        return _searcher(index, metrics[index].pattern, shapes[index])
+
+    return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), searcher)
 
 
 def line_counter(*, fast: bool) -> Callable[[bytes], int]:
@@ -103,10 +109,8 @@ def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     return count
 
 
-def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
-    compiled = None if shape.beyond_ascii else _compile_for_bytes(metric.pattern)
-    decodes = compiled is None
-    compiled = compiled or re.compile(metric.pattern)
+def _searcher(index: int, pattern: str, shape: Shape) -> Searcher:
+    compiled = re.compile(pattern, 0 if shape.beyond_ascii else re.ASCII)
     names = compiled.groupindex
     return Searcher(
         metric=index,
@@ -114,19 +118,12 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         search_all=compiled.finditer,
         group=names.get("value", 1 if compiled.groups else 0),
         step=names.get("step", 0),
-        decodes=decodes,
+        decodes=shape.beyond_ascii,
         can_be_empty=shape.can_be_empty,
     )
 
 
-def _compile_for_bytes(pattern: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(pattern, re.ASCII)
-    except ValueError:  # it asks for Unicode itself: (?u)
-        return None
-
-
-def _prefilter(literals: dict[bytes, list[Searcher]]) -> Prefilter | None:
+def _prefilter(literals: dict[bytes, list[int]]) -> Prefilter | None:
     if not literals:
         return None
     return Prefilter(tuple(literals), tuple(map(tuple, literals.values())), _scanner(list(literals)))
