@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from kafka_brokers import Broker, new_broker, shared_broker
 
+pytest.register_assert_rewrite("store_contract")
+
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -36,6 +36,10 @@ class Gate:
     access_keys: list[str] = field(default_factory=list)
     refuse: Callable[[str, str], tuple[int, bytes] | None] = lambda _method, _path: None
     """Method and path → status and body that are answered instead."""
+    swallow: Callable[[str, str], bool] = lambda _method, _path: False
+    """Method and path → whether the request is never answered, until `release`."""
+    one_put: threading.Lock = field(default_factory=threading.Lock)
+    """moto looks whether an object exists and then writes it: S3 does both at once."""
     hold: Callable[[str | None], bool] = lambda _range: False
     """Whether the body of a request with this Range is held back until `release`."""
     release: threading.Event = field(default_factory=threading.Event)
@@ -104,22 +108,38 @@ def _handler(gate: Gate, moto: str) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self.forward()
 
+        def do_PUT(self) -> None:
+            self.forward()
+
+        def do_POST(self) -> None:
+            self.forward()
+
+        def do_DELETE(self) -> None:
+            self.forward()
+
         def forward(self) -> None:
             wanted = self.headers.get("Range")
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             gate.requests.append((self.command, self.path, wanted))
             authorization = self.headers.get("Authorization", "")
             gate.signed.append(bool(authorization))
             if authorization:
                 gate.access_keys.append(authorization.partition("Credential=")[2].partition("/")[0])
                 gate.regions.append(authorization.split("/")[2])
+            if gate.swallow(self.command, self.path):
+                gate.release.wait(60)
+                self.close_connection = True
+                return
             refusal = gate.refuse(self.command, self.path)
             if refusal is not None:
                 self.answer(refusal[0], {"Content-Type": "application/xml"}, refusal[1])
                 return
-            upstream = http.client.HTTPConnection(moto, timeout=30)
-            upstream.request(self.command, self.path, headers={**self.headers, "Connection": "close"})
-            response = upstream.getresponse()
-            body = response.read()
+            with gate.one_put if "If-None-Match" in self.headers else nullcontext():
+                upstream = http.client.HTTPConnection(moto, timeout=30)
+                headers = {**self.headers, "Connection": "close"}
+                upstream.request(self.command, self.path, body=sent or None, headers=headers)
+                response = upstream.getresponse()
+                body = response.read()
             headers = {
                 name: value
                 for name, value in response.headers.items()

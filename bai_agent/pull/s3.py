@@ -15,7 +15,7 @@ from bai_agent.pull.origin import Listing, Remote
 from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import EndedError, Watch
 from bai_agent.s3.client import Patience, connect
-from bai_agent.s3.meaning import DENIED_OR_MISSING
+from bai_agent.s3.meaning import DENIED_OR_MISSING, S3Error, meaning
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -8,12 +8,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from bai_agent.errors import StoreError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+
+class StoreRefusedError(StoreError):
+    """The store says no, and will say so again: a wrong bucket, no rights, no credentials."""
 
 
 class MissingObjectError(StoreError):
@@ -62,11 +70,37 @@ class JobStore(Protocol):
         ...
 
 
-def open_store(url: str) -> JobStore:
-    """Return the store at `url`: file:///absolute/folder. Raises StoreError for any other."""
+def open_store(
+    url: str,
+    *,
+    region: str | None = None,
+    endpoint: str | None = None,
+    credentials: Callable[[], S3Credential] | None = None,
+) -> JobStore:
+    """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
+
+    The others are for S3. region: the bucket's, found out where it is not said. endpoint: another server than AWS's own.
+    credentials: whose (see `bai_agent.s3.credentials.from_botocore`); unset, those of the environment, the AWS
+    configuration or the instance's role.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         from bai_agent.store.directory import DirectoryStore
 
         return DirectoryStore(Path(unquote(parts.path)))
-    raise StoreError(f'"{url}" is no job store; write file:///absolute/folder')
+    if url.startswith("s3://"):
+        bucket, _, prefix = url[len("s3://") :].partition("/")
+        prefix = prefix.strip("/")
+        if bucket and all(part not in ("", ".", "..") for part in prefix.split("/") if prefix):
+            from bai_agent.store.s3 import S3Store
+
+            return S3Store(bucket, prefix, region=region, endpoint=endpoint, credentials=credentials)
+    raise StoreError(f'"{url}" is no job store; write file:///absolute/folder or s3://bucket/prefix')
+
+
+def check_key(key: str) -> list[str]:
+    """Return the parts of `key`. Raises StoreError where it could not name an object everywhere."""
+    parts = key.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise StoreError(f'"{key}" is no key of an object')
+    return parts

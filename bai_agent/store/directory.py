@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bai_agent.errors import StoreError
 from bai_agent.rundir import write_atomic
-from bai_agent.store import MissingObjectError, StoredObject
+from bai_agent.store import MissingObjectError, StoredObject, check_key
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
 """What `_draft` and `write_atomic` name their files."""
@@ -94,10 +94,7 @@ class DirectoryStore:
                 shutil.rmtree(path)
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise StoreError(f'"{key}" is no key of an object')
-        return self.folder.joinpath(*parts)
+        return self.folder.joinpath(*check_key(key))
 
 
 def _draft(path: Path) -> Path:

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 from bai_agent.errors import PullError
 from bai_agent.job import Source, SourceKind
 from bai_agent.pull import Progress, PullStopped, http, pull
+from bai_agent.pull.s3 import PATIENCE
 
 CONTENT = os.urandom(3 << 20)
 

@@ -10,6 +10,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from s3_gate import Gate, denied
 from bai_agent.errors import PullError
 from bai_agent.job import Source, SourceKind, Unpack
 from bai_agent.pull import Progress, PullStopped, pull
+from bai_agent.pull.s3 import PATIENCE
 
 LARGE = 40 << 20
 """More than two parts."""

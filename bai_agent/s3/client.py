@@ -1,0 +1,136 @@
+"""A client for one bucket: its endpoint, its region, its time limits.
+
+obstore (Rust) moves the bytes. Its own retries are the only ones: they cover refused and dropped connections, stalls,
+5xx and throttling, and go on in the middle of a body with a Range.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.s3.credentials import credential_provider
+from bai_agent.s3.meaning import S3Error, meaning
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential, S3Store
+
+_REGION_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a client waits for an answer, and how often it asks again."""
+
+    retries: int
+    retry_for: timedelta
+    """No new try is begun after so long."""
+    silence: timedelta
+    """A body that stands still for so long is broken off."""
+    request: timedelta
+    """The most that one request may take."""
+    first_pause: timedelta = timedelta(milliseconds=250)
+    longest_pause: timedelta = timedelta(seconds=15)
+
+
+def connect(
+    bucket: str,
+    *,
+    patience: Patience,
+    prefix: str | None = None,
+    region: str | None = None,
+    endpoint: str | None = None,
+    anonymous: bool = False,
+    credentials: Callable[[], S3Credential] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> S3Store:
+    """Return a client for `bucket`, or for what lies below `prefix` in it. Raises S3Error where there are no credentials.
+
+    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, names another server than AWS's own; the
+    bucket is then the path's first part.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    endpoint = _address(endpoint or "") or endpoint_of(environment)
+    region = region or bucket_region(bucket, endpoint=endpoint, environment=environment)
+    config: dict[str, Any] = {
+        "region": region,
+        "virtual_hosted_style_request": endpoint is None and "." not in bucket,
+    }
+    if endpoint is not None:
+        config["endpoint"] = endpoint
+    if anonymous:
+        config["skip_signature"] = True
+    elif credentials is None:
+        credentials = credential_provider(environment)
+    try:
+        return S3Store(
+            bucket,
+            prefix=prefix,
+            config=config,  # type: ignore[arg-type] # built piece by piece
+            client_options={
+                "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": patience.silence,
+                "timeout": patience.request,
+            },
+            retry_config={
+                "max_retries": patience.retries,
+                "retry_timeout": patience.retry_for,
+                "backoff": {
+                    "init_backoff": patience.first_pause,
+                    "max_backoff": patience.longest_pause,
+                    "base": 3,
+                },
+            },
+            credential_provider=credentials,
+        )
+    except BaseError as error:
+        raise S3Error(meaning(error)) from error
+
+
+def endpoint_of(environment: Mapping[str, str]) -> str | None:
+    """Return the endpoint that the environment names; None for AWS's own."""
+    for name in ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if address := _address(environment.get(name, "")):
+            return address
+    return None
+
+
+def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str, str]) -> str:
+    """Return the region in which `bucket` lies; where that cannot be found out, the environment's.
+
+    S3 tells it to everybody, in the header x-amz-bucket-region of any answer to HeadBucket, be it 200, 301 or 403:
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
+    """
+    fallback = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    base = endpoint or f"https://s3.{fallback}.amazonaws.com" + (".cn" if fallback.startswith("cn-") else "")
+    if not base.startswith(("http://", "https://")):
+        return fallback
+    request = urllib.request.Request(f"{base}/{bucket}", method="HEAD")  # noqa: S310 - checked above
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(request, timeout=_REGION_TIMEOUT) as answer:
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except OSError:
+        return fallback
+    return headers.get("x-amz-bucket-region") or fallback
+
+
+def _address(text: str) -> str | None:
+    value = text.strip().rstrip("/")
+    return (value if "://" in value else f"https://{value}") if value else None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
