@@ -58,6 +58,10 @@ class Outcome(str, Enum):
     DISK_FULL = "disk_full"
     INTERRUPTED = "interrupted"
     LOST = "lost"
+    LAUNCH_FAILED = "launch_failed"
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    BOOT_FAILED = "boot_failed"
     AGENT_ERROR = "agent_error"
     OOM = "oom"
     KILLED = "killed"
@@ -135,6 +139,18 @@ _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
         True,
         "The benchmark was lost: the machine rebooted, or what watched it was killed.",
     ),
+    Outcome.LAUNCH_FAILED: (ExitCode.OURS, False, "EC2 did not give the job its machines."),
+    Outcome.CAPACITY: (
+        ExitCode.OURS,
+        True,
+        "EC2 has no capacity for these machines now, in none of the job's subnets.",
+    ),
+    Outcome.QUOTA: (
+        ExitCode.OURS,
+        False,
+        "The account's quota does not allow these machines; ask AWS for more.",
+    ),
+    Outcome.BOOT_FAILED: (ExitCode.OURS, False, "A machine booted, and no agent could start on it."),
     Outcome.AGENT_ERROR: (ExitCode.OURS, True, "The agent met an error of its own."),
     Outcome.OOM: (
         ExitCode.KILLED,
