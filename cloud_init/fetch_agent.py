@@ -1,0 +1,266 @@
+"""Fetches what a fresh instance needs, with its role's credentials: standard library only, Python 3.6 or later.
+
+    fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is there whole or not at all
+    fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check
+    fetch_agent.py facts                                    print the instance's id and its launch index
+    fetch_agent.py listed s3://BUCKET/KEY                   exit 0: the object is there; 1: it is not
+
+Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of it all, 600).
+Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk.
+"""
+
+import calendar
+import email.utils
+import errno
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import re
+import shutil
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from xml.sax.saxutils import escape
+
+UNREACHABLE, DENIED, MISSING, CORRUPT, DISK = 3, 4, 5, 6, 7
+TIMEOUT = 10
+"""Seconds for a connection, and for each read from it."""
+REFUSALS = 60
+"""Seconds for which a refusal is asked again: a role that has just been made is not known everywhere at once."""
+
+_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_learned: Dict[str, Any] = {"skew": 0.0, "region": None}
+"""From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's region."""
+
+
+class FetchError(Exception):
+    """Why something could not be fetched; `final`: to ask again is no use."""
+
+    def __init__(self, code: int, sentence: str, final: bool = False) -> None:
+        Exception.__init__(self, sentence)
+        self.code, self.final = code, final
+
+
+def main(arguments: List[str]) -> int:
+    command, rest = arguments[0], arguments[1:]
+    limit = float(os.environ.get("BAI_FETCH_SECONDS", "600"))
+    commands: Dict[str, Callable[..., int]] = {
+        "bundle": bundle,
+        "file": file,
+        "facts": facts,
+        "listed": listed,
+    }
+    try:
+        return persist(lambda: commands[command](*rest), limit)
+    except FetchError as failure:
+        print(failure)
+        return failure.code
+
+
+def persist(work: Callable[[], int], limit: float) -> int:
+    """Do `work` until it succeeds, fails for good, or `limit` seconds are over; then raise its last failure."""
+    begun, pause = time.monotonic(), 0.5
+    while True:
+        try:
+            return work()
+        except FetchError as failure:
+            allowed = limit if failure.code == UNREACHABLE else min(limit, REFUSALS)
+            if failure.final or time.monotonic() - begun + pause > allowed:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 1.5, 10)
+
+
+def bundle(url: str, sha256: str, folder: str) -> int:
+    if os.path.isdir(folder):
+        return 0
+    partial = folder + ".partial"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        file(url, sha256, partial + ".tar.gz")
+        unpack(partial + ".tar.gz", partial)
+        os.rename(partial, folder)
+    except OSError as error:
+        raise on_disk(error, folder) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if os.path.exists(partial + ".tar.gz"):
+            os.unlink(partial + ".tar.gz")
+    return 0
+
+
+def unpack(archive: str, folder: str) -> None:
+    """Unpack an archive that is ours, known by its checksum."""
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            # Newer Pythons want to be told how far to trust it, older ones do not know the word.
+            trust: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            tar.extractall(folder, **trust)
+    except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
+        raise FetchError(CORRUPT, f"{archive} cannot be unpacked: {error}", final=True) from error
+
+
+def file(url: str, sha256: str, path: str) -> int:
+    partial, digest = path + ".part", hashlib.sha256()
+    try:
+        with open(partial, "wb") as out:
+            for piece in get(url):
+                digest.update(piece)
+                out.write(piece)
+        if digest.hexdigest() != sha256.lower():
+            raise FetchError(CORRUPT, f"{url} has the sha256 {digest.hexdigest()}, not {sha256}")
+        os.rename(partial, path)
+    except OSError as error:
+        raise on_disk(error, path) from error
+    finally:
+        if os.path.exists(partial):
+            os.unlink(partial)
+    return 0
+
+
+def facts() -> int:
+    token = metadata_token()
+    print(metadata("meta-data/instance-id", token), metadata("meta-data/ami-launch-index", token))
+    return 0
+
+
+def listed(url: str) -> int:
+    """Ask by a listing: a GET of what is absent is answered 403 without the right to list, and 404 with it."""
+    bucket, key = split(url)
+    answer = b"".join(get(f"s3://{bucket}", {"list-type": "2", "max-keys": "1", "prefix": key}))
+    return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
+
+
+def on_disk(error: OSError, path: str) -> FetchError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FetchError(DISK, f"no space is left for {path}", final=True)
+    return FetchError(DISK, f"{path} cannot be written: {error.strerror or error}", final=True)
+
+
+def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
+    """Yield the object's bytes; with a query, those of the answer to it."""
+    bucket, key = split(url)
+    region: str = _learned["region"] or os.environ["AWS_REGION"]
+    custom = os.environ.get("S3_ENDPOINT")
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    scheme, _, host = (custom or f"https://s3.{region}.{domain}").rstrip("/").partition("://")
+    path = "/" + urllib.parse.quote(key, safe="/~")
+    if custom or "." in bucket:  # a bucket with dots does not fit S3's certificate
+        path = f"/{bucket}{path if key else ''}"
+    else:
+        host = f"{bucket}.{host}"
+    wanted = sorted((query or {}).items())
+    text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
+    request = urllib.request.Request(
+        f"{scheme}://{host}{path}{'?' if text else ''}{text}", headers=signed(host, path, text, region)
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            piece = answer.read(1 << 20)
+            while piece:
+                yield piece
+                piece = answer.read(1 << 20)
+    except urllib.error.HTTPError as error:
+        raise refused(error, url) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise FetchError(UNREACHABLE, f"{url} cannot be read: {getattr(error, 'reason', error)}") from error
+
+
+def refused(error: urllib.error.HTTPError, url: str) -> FetchError:
+    try:
+        found = re.search(rb"<Code>(\w+)</Code>", error.read(65536))
+    except (OSError, http.client.HTTPException):
+        found = None
+    code = found.group(1).decode() if found else ""
+    sentence = f"S3 answered {error.code} {code} for {url}"
+    date = email.utils.parsedate(error.headers.get("Date") or "")
+    if code == "RequestTimeTooSkewed" and date:
+        _learned["skew"] = calendar.timegm(date) - time.time()
+        return FetchError(UNREACHABLE, sentence)
+    region = error.headers.get("x-amz-bucket-region")
+    if region and region != _learned["region"]:
+        _learned["region"] = region
+        return FetchError(UNREACHABLE if error.code < 400 or error.code == 400 else DENIED, sentence)
+    if error.code == 403:
+        return FetchError(DENIED, f"{sentence}; may the instance's role read it?")
+    if error.code == 404:
+        return FetchError(MISSING, sentence)
+    return FetchError(UNREACHABLE, sentence)
+
+
+def signed(host: str, path: str, query: str, region: str) -> Dict[str, str]:
+    """Return the headers of a GET, signed: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html"""
+    key, secret, token = credentials()
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + _learned["skew"]))
+    empty = hashlib.sha256(b"").hexdigest()
+    headers = {
+        "host": host,
+        "x-amz-content-sha256": empty,
+        "x-amz-date": stamp,
+        "x-amz-security-token": token,
+    }
+    names = ";".join(headers)  # in alphabetical order already
+    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    request = "\n".join(["GET", path, query, lines, names, empty])
+    scope = f"{stamp[:8]}/{region}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()])
+    signature = f"AWS4{secret}".encode()
+    for part in [*scope.split("/"), text]:
+        signature = hmac.new(signature, part.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={key}/{scope}, SignedHeaders={names}, Signature={signature.hex()}"
+    )
+    return headers
+
+
+def credentials() -> Tuple[str, str, str]:
+    token = metadata_token()
+    role = metadata("meta-data/iam/security-credentials/", token).split("\n")[0]
+    try:
+        found = json.loads(metadata(f"meta-data/iam/security-credentials/{role}", token))
+        return found["AccessKeyId"], found["SecretAccessKey"], found["Token"]
+    except (ValueError, KeyError):
+        raise FetchError(DENIED, f"the role {role} has no credentials yet") from None
+
+
+def metadata_token() -> str:
+    return ask_metadata("api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, "PUT")
+
+
+def metadata(path: str, token: str) -> str:
+    return ask_metadata(path, {"X-aws-ec2-metadata-token": token}, "GET")
+
+
+def ask_metadata(path: str, headers: Dict[str, str], method: str) -> str:
+    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
+    request = urllib.request.Request(f"{base.rstrip('/')}/latest/{path}", headers=headers, method=method)
+    try:
+        with _no_proxy.open(request, timeout=TIMEOUT) as answer:
+            text: str = answer.read(1 << 20).decode()
+            return text
+    except urllib.error.HTTPError as error:
+        if error.code == 404 and "security-credentials" in path:
+            sentence = "the instance has no role's credentials; was it launched with an instance profile?"
+            raise FetchError(DENIED, sentence) from error
+        sentence = f"the metadata service answered {error.code} for {path}"
+        raise FetchError(UNREACHABLE, sentence) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        sentence = f"the metadata service cannot be reached: {getattr(error, 'reason', error)}"
+        raise FetchError(UNREACHABLE, sentence) from error
+
+
+def split(url: str) -> Tuple[str, str]:
+    bucket, _, key = url[len("s3://") :].partition("/")
+    return bucket, key
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,296 @@
+#!/bin/sh
+# shellcheck disable=SC2154
+# The guardian: brings the agent, outlives it, and powers the machine off, however it ends.
+# Kept in $state, for the next boot: settings (what is to be done), facts (who we are), init_done, ended.
+fetch_seconds=600
+install_seconds=300
+init_seconds=1800
+max_starts=6
+agent=
+own_python=
+keep_seconds=0
+# The kernel, short of memory, shall take a benchmark and not us; but not the machine instead of a benchmark.
+# shellcheck disable=SC2016
+spare='{ echo 0 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
+
+# The last word, and the end of the machine, unless it is to stay.
+end() {
+    { printf '%s\n' "$*" >"$state/ended"; } 2>/dev/null
+    case $* in
+    "done 0" | "done 4") ;; # succeeded, cancelled
+    *) keep ;;
+    esac
+    finish "$@"
+}
+
+finish() {
+    print "BAI-END $*"
+    if [ "${power:-off}" = stay ]; then
+        { printf '' >"$state/stays"; } 2>/dev/null
+        exit 0
+    fi
+    power_off
+}
+
+# A failed machine stays to be looked into, until it is released or its time is over.
+keep() {
+    [ "$keep_seconds" -gt 0 ] || return 0
+    say "keeping this machine for $keep_seconds s, or until it is released"
+    now
+    until=$((now + keep_seconds * 100))
+    while [ "$now" -lt "$until" ] && ! released; do
+        rest 15
+        now
+    done
+}
+
+released() {
+    [ ! -e "$run/release" ] || return 0
+    [ -n "$store_url" ] && [ -n "$own_python" ] || return 1
+    BAI_FETCH_SECONDS=10 bounded 60 "$own_python" -I -B "$state/fetch_agent.py" listed "$store_url/$job_id/release.json" \
+        >/dev/null 2>&1
+}
+
+# Waits that a signal ends at once: a shell runs its traps only between two commands.
+rest() {
+    sleep "$1" &
+    wait $!
+}
+
+# Somebody ends this machine, and the network with it. Whoever stays longer than 5 s holds that up.
+terminated() {
+    trap '' TERM INT
+    say "asked to end"
+    if [ -n "$agent" ]; then
+        kill -TERM "$agent" 2>/dev/null
+        for _ in 1 2 3 4 5 6 7 8 9; do
+            kill -0 "$agent" 2>/dev/null || break
+            sleep 0.5 2>/dev/null || sleep 1
+        done
+        kill -KILL "$agent" 2>/dev/null
+    fi
+    print "BAI-END terminated"
+    exit 0
+}
+
+# As bounded as can be: `timeout` is there wherever coreutils or busybox are.
+bounded() {
+    sh -c "$spare" bounded timeout "$@"
+}
+
+fetch() {
+    sentence=$(BAI_FETCH_SECONDS=$fetch_seconds bounded $((fetch_seconds + 120)) "$own_python" -I -B "$state/fetch_agent.py" "$@")
+}
+
+# What `fetch` answered, as a reason.
+failed_fetch() {
+    say "$2: ${sentence:-no answer in time}"
+    case $1 in
+    4) end fetch-denied ;;
+    5) end fetch-missing ;;
+    6) end fetch-corrupt ;;
+    7) end disk-full ;;
+    *) end fetch-failed ;;
+    esac
+}
+
+# The interpreter that cloud-init itself runs with: where we are, it is.
+find_own_python() {
+    own_python=
+    read -r line 2>/dev/null <"$(command -v cloud-init || echo /dev/null)" || line=
+    # shellcheck disable=SC2086
+    set -- ${line#"#!"}
+    case ${1:-} in
+    */env) own_python=${2:-} ;;
+    *) own_python=${1:-} ;;
+    esac
+    for own_python in "$own_python" python3 /usr/libexec/platform-python; do
+        [ -n "$own_python" ] && bounded 30 "$own_python" -I -c 'import ssl, zlib' >/dev/null 2>&1 && return
+    done
+    own_python=
+    return 1
+}
+
+# The first Python by name that is new enough for the agent.
+find_python() {
+    for python in /opt/pytorch/bin/python python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
+        command -v "$python" >/dev/null || continue
+        bounded 30 "$python" -I -c 'import ssl, zlib, sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 && return
+    done
+    return 1
+}
+
+# Once in the machine's life, from its own distribution.
+install_python() {
+    say "no Python of version 3.10 or later; installing one"
+    if command -v apt-get >/dev/null; then
+        DEBIAN_FRONTEND=noninteractive bounded "$install_seconds" sh -c \
+            'apt-get -o DPkg::Lock::Timeout=120 update && apt-get -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends python3'
+    elif command -v dnf >/dev/null; then
+        bounded "$install_seconds" dnf --assumeyes install python3.12 ||
+            bounded "$install_seconds" dnf --assumeyes install python3.11
+    elif command -v zypper >/dev/null; then
+        bounded "$install_seconds" zypper --non-interactive install python312 ||
+            bounded "$install_seconds" zypper --non-interactive install python311
+    elif command -v yum >/dev/null; then
+        bounded "$install_seconds" yum --assumeyes install python3
+    elif command -v apk >/dev/null; then
+        bounded "$install_seconds" apk add python3
+    else
+        return 1
+    fi
+}
+
+pythons() {
+    if ! find_python; then
+        install_python
+        find_python || end no-python
+    fi
+    find_own_python || own_python=$python
+    say "python $python"
+}
+
+# Who we are does not change; after a reboot the file is as good as the metadata service.
+facts() {
+    rank=
+    read -r instance_id rank 2>/dev/null <"$state/facts"
+    if [ -z "$rank" ]; then
+        if ! fetch facts; then
+            say "facts: ${sentence:-no answer in time}"
+            end no-metadata
+        fi
+        { printf '%s\n' "$sentence" >"$state/facts"; } 2>/dev/null
+        instance_id=${sentence% *} rank=${sentence#* }
+    fi
+    say "instance $instance_id rank $rank"
+}
+
+bring_bundle() {
+    fetch bundle "$bundle_url" "$bundle_sha256" "$root/agent/$bundle_sha256" || failed_fetch $? bundle
+    say "bundle $bundle_sha256"
+}
+
+bring_job() {
+    if [ -n "$job_url" ] && [ ! -e "$root/job.toml" ]; then
+        fetch file "$job_url" "$job_sha256" "$root/job.toml" || failed_fetch $? "job descriptor"
+    fi
+    if [ ! -s "$root/job.toml" ]; then
+        say "$root/job.toml is not there; cloud-init may have failed to write it"
+        end fetch-missing
+    fi
+    say "job $job_id"
+}
+
+# The user's own lines, each once: one that was interrupted by a reboot is run again.
+init_commands() {
+    number=0
+    while [ -r "$state/init/$number" ]; do
+        if ! grep -qx "$number" "$state/init_done" 2>/dev/null; then
+            say "init command $number"
+            sh -c "$spare" init timeout "$init_seconds" sh "$state/init/$number" &
+            wait $!
+            code=$?
+            if [ "$code" -ne 0 ]; then
+                say "init command $number ended with $code; $log has its words"
+                end init-failed "$number"
+            fi
+            { printf '%s\n' "$number" >>"$state/init_done"; } 2>/dev/null
+        fi
+        number=$((number + 1))
+    done
+}
+
+# The agent decides how a run ends, and says so in result.json. Ended without, it is started again: it goes on where it stopped.
+run_agent() {
+    starts=0
+    # One that has lost its guardian runs on.
+    while lives "$state/agent.pid" start_agent.py; do
+        rest 2
+    done
+    while [ "$starts" -lt "$max_starts" ]; do
+        starts=$((starts + 1))
+        say "agent start $starts"
+        { printf '' >"$state/agent.err"; } 2>/dev/null && said=$state/agent.err || said=/dev/null
+        sh -c "$spare" agent "$python" "$root/agent/$bundle_sha256/start_agent.py" run "$root/job.toml" --dir "$run" \
+            --rank "$rank" --instance-id "$instance_id" --quiet 2>"$said" &
+        agent=$!
+        { echo "$agent" >"$state/agent.pid"; } 2>/dev/null
+        wait "$agent"
+        code=$?
+        agent=
+        say "agent ended with $code"
+        [ "$code" -gt 6 ] || [ ! -e "$run/result.json" ] || end "done" "$code"
+        said=$(tail -n 1 "$said" 2>/dev/null)
+        [ -z "$said" ] || say "agent: $said"
+        [ "$code" -ne 2 ] || end bad-descriptor
+        [ "$starts" -ge "$max_starts" ] || rest $((starts * starts))
+    done
+    end agent-crashed "$code"
+}
+
+environment() {
+    HOME=${HOME:-/root}
+    cd / || return
+    AWS_REGION=$region AWS_DEFAULT_REGION=$region
+    export HOME AWS_REGION AWS_DEFAULT_REGION
+    if [ -n "$s3_endpoint" ]; then
+        S3_ENDPOINT=$s3_endpoint AWS_ENDPOINT_URL_S3=$s3_endpoint
+        export S3_ENDPOINT AWS_ENDPOINT_URL_S3
+    fi
+    if [ ! -w /tmp ]; then
+        mkdir -p "$root/tmp" && TMPDIR=$root/tmp && export TMPDIR
+    fi
+}
+
+# Snaps refresh by themselves, in the middle of whatever runs.
+hold_snaps() {
+    command -v snap >/dev/null && aside timeout 60 snap refresh --hold=72h
+}
+
+# One guardian in each boot.
+only_one() {
+    lock=/run
+    [ -w "$lock" ] || lock=$state
+    lock=$lock/bai-guardian.$(this_boot)
+    if ! mkdir "$lock" 2>/dev/null; then
+        [ -e "$state/guardian.pid" ] || sleep 2 # the other one may be between its two steps
+        ! lives "$state/guardian.pid" guardian.sh || exit 0
+    fi
+    { echo $$ >"$state/guardian.pid"; } 2>/dev/null
+}
+
+exec </dev/null >>"$log" 2>&1
+only_one
+trap '' HUP
+trap terminated TERM INT
+{ echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
+say "guardian"
+hold_snaps
+if [ ! -r "$state/settings" ] && [ -r "$root/baked/raw_job.py" ]; then
+    # An image with the agent in it: the user data is the job descriptor itself.
+    find_python || install_python
+    find_python || end no-python
+    if ! sentence=$(bounded 60 "$python" -I -B "$root/baked/raw_job.py"); then
+        say "user data: $sentence"
+        end bad-descriptor
+    fi
+fi
+if [ ! -r "$state/settings" ]; then
+    say "$state/settings is not there; cloud-init may have failed to write it"
+    end no-settings
+fi
+# Words of the shell, quoted: power, keep_seconds, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# shellcheck source=/dev/null
+. "$state/settings"
+run=$root/jobs/$job_id
+environment
+if read -r reason 2>/dev/null <"$state/ended"; then
+    say "this job has ended before"
+    finish "$reason"
+fi
+pythons
+facts
+bring_bundle
+bring_job
+init_commands
+run_agent

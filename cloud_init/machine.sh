@@ -1,0 +1,78 @@
+#!/bin/sh
+# shellcheck disable=SC2034
+# What the boothook and the guardian both need: words on the console, and a power-off that is not given up.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+set -u
+root=/var/lib/bai
+state=$root/boot
+log=/var/log/bai-guardian.log
+mkdir -p "$state" "${log%/*}" 2>/dev/null
+{ printf '' >>"$log"; } 2>/dev/null || log=/dev/null
+
+# Centiseconds since the machine started. Not the clock: that may be set, and jump, while we look.
+now() {
+    read -r now _ </proc/uptime || now=0.00
+    now=${now%.*}${now#*.}
+    # A leading zero would make it octal.
+    now=${now#"${now%%[!0]*}"}
+    now=${now:-0}
+}
+
+now
+begun=$now
+
+# One line for the console, where GetConsoleOutput finds it, and for the log. Neither has to be there.
+print() {
+    { printf '%s\n' "$*" >/dev/console; } 2>/dev/null
+    { printf '%s\n' "$*" >>"$log"; } 2>/dev/null
+}
+
+say() {
+    now
+    print "BAI $(printf '%d.%02d' $(((now - begun) / 100)) $(((now - begun) % 100))) $*"
+}
+
+# Something that may hang is given no chance to hold us.
+aside() {
+    "$@" </dev/null >/dev/null 2>&1 &
+}
+
+# Never returns. A power-off is asked for until the machine is gone, forced at last: a shutdown may be missing, hang, or do
+# nothing. The pauses leave a machine the time to stop its services. Never `halt`: a halted instance goes on costing.
+power_off() {
+    # Whoever shuts the machine down shall not wait for us.
+    trap - TERM
+    aside sync
+    for pause in 5 5 10 10 20 30 60; do
+        aside shutdown -h now
+        sleep "$pause"
+    done
+    say "shutdown does not end this machine; forcing it"
+    while :; do
+        aside poweroff -f
+        sleep 10
+        aside poweroff -f -f
+        sleep 5
+        { echo 1 >/proc/sys/kernel/sysrq; } 2>/dev/null
+        { echo s >/proc/sysrq-trigger; } 2>/dev/null
+        sleep 2
+        { echo o >/proc/sysrq-trigger; } 2>/dev/null
+        sleep 10
+    done
+}
+
+# Who we are, for this start of the machine: a container has its host's boot id, so the first process' start counts too.
+this_boot() {
+    read -r boot_id </proc/sys/kernel/random/boot_id || boot_id=unknown
+    read -r first </proc/1/stat || first=
+    # The name in parentheses may hold spaces; the start is the 20th word after it.
+    # shellcheck disable=SC2086
+    set -- ${first##*\) }
+    printf '%s\n' "$boot_id-${20:-0}"
+}
+
+# Whether the process that a file names by its pid is there, and is the one whose command line says $2: pids come again.
+lives() {
+    read -r pid 2>/dev/null <"$1" && grep -q "$2" "/proc/${pid:-none}/cmdline" 2>/dev/null
+}
