@@ -1,0 +1,158 @@
+"""Clients of AWS's services: always with a region and with time limits, in the name of the configured profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    SSOError,
+    UnauthorizedSSOTokenError,
+)
+
+from bai_agent.errors import BaiError
+from executor.config import Settings
+from executor.jobs import UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_ssm import SSMClient
+    from mypy_boto3_sts import STSClient
+
+_CONNECT, _READ = 10, 30
+_USUAL = Config(
+    connect_timeout=_CONNECT, read_timeout=_READ, retries={"mode": "standard", "total_max_attempts": 4}
+)
+# RunInstances says "no capacity" with status 500, which botocore would repeat in the same availability zone.
+_ONCE = Config(connect_timeout=_CONNECT, read_timeout=_READ, retries={"total_max_attempts": 1})
+_QUICK = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
+_PRICE_LIST_REGION = "us-east-1"
+"""https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
+
+_NO_CREDENTIALS = (
+    "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
+    "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile with --profile"
+)
+
+
+class AwsError(BaiError):
+    """AWS refused or did not answer; the message says what was being done. `code` is AWS's own, where it said one."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CredentialsError(UsageError):
+    """There are no credentials here."""
+
+
+@dataclass(frozen=True)
+class Aws:
+    """AWS in one region, in one name."""
+
+    region: str
+    profile: str | None = None
+
+    @cached_property
+    def session(self) -> boto3.Session:
+        try:
+            return boto3.Session(profile_name=self.profile, region_name=self.region)
+        except ProfileNotFound as error:
+            raise UsageError(
+                f'the AWS configuration has no profile "{self.profile}"; `aws configure list-profiles` shows them'
+            ) from error
+
+    def ec2(self) -> EC2Client:
+        client: EC2Client = self._client("ec2", _USUAL)
+        return client
+
+    def launcher(self) -> EC2Client:
+        """Return a client that asks once: for RunInstances, which is repeated in one place only."""
+        client: EC2Client = self._client("ec2", _ONCE)
+        return client
+
+    def s3(self, *, endpoint: str | None = None) -> S3Client:
+        client: S3Client = self._client("s3", _USUAL, endpoint_url=endpoint)
+        return client
+
+    def ssm(self) -> SSMClient:
+        client: SSMClient = self._client("ssm", _USUAL)
+        return client
+
+    def sts(self) -> STSClient:
+        client: STSClient = self._client("sts", _USUAL)
+        return client
+
+    def pricing(self) -> PricingClient:
+        """Return a client for the price list that is soon done: the answer is pleasant to have, no more."""
+        client: PricingClient = self._client("pricing", _QUICK, region_name=_PRICE_LIST_REGION)
+        return client
+
+    def credentials(self) -> Any:
+        """Return botocore's credentials, which renew themselves. Raises CredentialsError."""
+        try:
+            found = self.session.get_credentials()
+        except BotoCoreError as error:
+            raise CredentialsError(f"the AWS credentials cannot be used: {error}") from error
+        if found is None:
+            raise CredentialsError(_NO_CREDENTIALS)
+        return found
+
+    def _client(self, service: Any, config: Config, **options: Any) -> Any:
+        try:
+            return self.session.client(service, config=config, **options)
+        except (BotoCoreError, ValueError) as error:
+            raise UsageError(f"{service} cannot be used in region {self.region}: {error}") from error
+
+
+def aws_of(settings: Settings, *, region: str | None = None) -> Aws:
+    """Return AWS as configured, in `region` or the configured one. Raises UsageError where none is known."""
+    return Aws(region or settings.need_region(), settings.profile)
+
+
+def said(error: BotoCoreError | ClientError, *, doing: str, region: str = "") -> BaiError:
+    """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
+    where = f" in {region}" if region else ""
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return CredentialsError(_NO_CREDENTIALS)
+    if isinstance(error, (SSOError, UnauthorizedSSOTokenError)):
+        return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+    if isinstance(error, ClientError):
+        code = code_of(error)
+        message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        if code in _EXPIRED:
+            return CredentialsError(f"the AWS credentials have expired or are unknown ({code}); renew them")
+        if code in DENIED:
+            return AwsError(
+                f"{doing}{where} is not allowed ({code}): {message}; docs/iam has the policies", code=code
+            )
+        return AwsError(f"{doing}{where} failed: {message} ({code})", code=code)
+    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):
+        return AwsError(f"{doing}{where} failed: AWS does not answer; check the network and the region")
+    return AwsError(f"{doing}{where} failed: {error}")
+
+
+def code_of(error: ClientError) -> str:
+    """Return AWS's code for an error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "403"})
+_EXPIRED = frozenset(
+    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+    | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}
+)
