@@ -1,0 +1,196 @@
+"""The program that brings the agent to an instance, against a metadata service and an S3 that check what they are sent."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from instance_services import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Services
+
+from cloud_init.user_data import fetch_agent, piece
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    found = Services()
+    server = found.serve()
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """As it lies on an instance."""
+    path = tmp_path / "fetch_agent.py"
+    path.write_text(fetch_agent())
+    return path
+
+
+def fetch(
+    program: Path, services: Services, *arguments: str | Path, seconds: float = 30, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {
+        "PATH": os.environ["PATH"],
+        "AWS_REGION": services.region,
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": services.url,
+        "S3_ENDPOINT": services.url,
+        "BAI_FETCH_SECONDS": str(seconds),
+    }
+    return subprocess.run(
+        [sys.executable, "-I", "-B", program, *arguments],
+        env=variables | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def archive(**files: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            tar.addfile(member, io.BytesIO(content.encode()))
+    return gzip.compress(packed.getvalue())
+
+
+def test_a_bundle_is_fetched_checked_and_unpacked(services: Services, program: Path, tmp_path: Path) -> None:
+    sha256 = services.put("bucket/agent/a.tar.gz", archive(start="hello"))
+    folder = tmp_path / "agent" / sha256
+    done = fetch(program, services, "bundle", "s3://bucket/agent/a.tar.gz", sha256, folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (folder / "start").read_text() == "hello"
+    assert [path.name for path in folder.parent.iterdir()] == [sha256]
+
+
+def test_a_bundle_that_is_there_is_not_fetched_again(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
+    done = fetch(program, services, "bundle", "s3://bucket/agent/a.tar.gz", "0" * 64, tmp_path)
+    assert done.returncode == 0
+    assert services.requests == []
+
+
+def test_what_a_killed_fetch_left_is_no_hindrance(services: Services, program: Path, tmp_path: Path) -> None:
+    sha256 = services.put("bucket/a.tar.gz", archive(start="hello"))
+    folder = tmp_path / sha256
+    left = tmp_path / f"{sha256}.partial"
+    left.mkdir()
+    (left / "stray").write_text("x")
+    (tmp_path / f"{sha256}.partial.tar.gz.part").write_text("x")
+    assert fetch(program, services, "bundle", "s3://bucket/a.tar.gz", sha256, folder).returncode == 0
+    assert [path.name for path in folder.iterdir()] == ["start"]
+
+
+def test_keys_with_odd_characters_are_signed_as_s3_does(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
+    key = "jobs/a b+c~d(é)=&?/x.toml"
+    sha256 = services.put(f"bucket/{key}", b"content")
+    done = fetch(program, services, "file", f"s3://bucket/{key}", sha256, tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "out").read_bytes() == b"content"
+
+
+def test_another_content_than_the_checksum_says_is_refused(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
+    services.put("bucket/a.tar.gz", archive(start="evil"))
+    done = fetch(program, services, "bundle", "s3://bucket/a.tar.gz", "0" * 64, tmp_path / "x", seconds=1)
+    assert done.returncode == 6
+    assert "sha256" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fetch_agent.py"]
+
+
+def test_what_is_no_archive_is_refused_at_once(services: Services, program: Path, tmp_path: Path) -> None:
+    sha256 = services.put("bucket/a.tar.gz", b"no archive")
+    done = fetch(program, services, "bundle", "s3://bucket/a.tar.gz", sha256, tmp_path / "x")
+    assert done.returncode == 6
+    assert "unpacked" in done.stdout
+    assert len([path for path, _ in services.requests if path == "/bucket/a.tar.gz"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"), [(403, "AccessDenied", 4), (404, "NoSuchKey", 5), (503, "SlowDown", 3)]
+)
+def test_a_refusal_has_a_code_and_a_sentence(
+    services: Services, program: Path, tmp_path: Path, status: int, error: str, code: int
+) -> None:
+    services.refuse = lambda path: (status, error) if path.startswith("/bucket") else None
+    done = fetch(program, services, "file", "s3://bucket/key", "0" * 64, tmp_path / "x", seconds=1)
+    assert done.returncode == code
+    assert f"S3 answered {status} {error} for s3://bucket/key" in done.stdout
+
+
+def test_what_comes_late_is_waited_for(services: Services, program: Path, tmp_path: Path) -> None:
+    """Credentials, a role's rights and the network come some seconds after the machine."""
+    sha256 = services.put("bucket/key", b"content")
+    seen: list[str] = []
+
+    def refuse(path: str) -> tuple[int, str] | None:
+        seen.append(path)
+        refusals = {
+            "/latest/meta-data/iam/security-credentials/": (404, ""),
+            "/bucket/key": (403, "AccessDenied"),
+        }
+        return refusals.get(path) if seen.count(path) == 1 else None
+
+    services.refuse = refuse
+    done = fetch(program, services, "file", "s3://bucket/key", sha256, tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert seen.count("/bucket/key") == 2
+
+
+def test_a_clock_that_is_wrong_does_not_matter(services: Services, program: Path, tmp_path: Path) -> None:
+    services.clock = timedelta(days=700)
+    sha256 = services.put("bucket/key", b"content")
+    assert fetch(program, services, "file", "s3://bucket/key", sha256, tmp_path / "out").returncode == 0
+
+
+def test_nobody_there_ends_within_the_limit(services: Services, program: Path, tmp_path: Path) -> None:
+    done = fetch(
+        program,
+        services,
+        *("file", "s3://bucket/key", "0" * 64, tmp_path / "x"),
+        seconds=1,
+        AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:1",
+    )
+    assert done.returncode == 3
+    assert "metadata service cannot be reached" in done.stdout
+
+
+def test_no_space_is_said(services: Services, program: Path) -> None:
+    sha256 = services.put("bucket/key", b"content")
+    done = fetch(program, services, "file", "s3://bucket/key", sha256, "/proc/nowhere")
+    assert done.returncode == 7
+
+
+def test_facts_and_listings(services: Services, program: Path) -> None:
+    services.launch_index = 3
+    services.put("bucket/jobs/j/release.json", b"{}")
+    assert fetch(program, services, "facts").stdout == "i-0123456789abcdef0 3\n"
+    assert fetch(program, services, "listed", "s3://bucket/jobs/j/release.json").returncode == 0
+    assert fetch(program, services, "listed", "s3://bucket/jobs/j/release").returncode == 1
+
+
+def test_no_secret_is_ever_printed(services: Services, program: Path, tmp_path: Path) -> None:
+    services.refuse = lambda path: (403, "AccessDenied") if path.startswith("/bucket") else None
+    done = fetch(program, services, "file", "s3://bucket/key", "0" * 64, tmp_path / "x", seconds=1)
+    for secret in (ACCESS_KEY, SECRET_KEY, SESSION_TOKEN):
+        assert secret not in done.stdout + done.stderr
+
+
+def test_an_old_python_reads_it() -> None:
+    ast.parse(piece("fetch_agent.py"), feature_version=(3, 6))

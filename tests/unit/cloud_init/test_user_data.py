@@ -1,0 +1,178 @@
+"""User data: what EC2 is sent, and what cloud-init makes of it."""
+
+from __future__ import annotations
+
+import email
+import gzip
+import random
+import subprocess
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_init.cloud_config import text
+from cloud_init.user_data import (
+    LIMIT,
+    Boot,
+    Bundle,
+    Pointer,
+    TooLargeError,
+    guardian,
+    guardian_settings,
+    readable,
+    user_data,
+)
+
+BOOT = Boot(
+    job_id="job-1",
+    job_toml='version = 1\n[job]\nid = "job-1"\n',
+    bundle=Bundle(url="s3://bucket/agent/abc.tar.gz", sha256="abc", size=4_000_000),
+    region="eu-west-1",
+    deadman=timedelta(hours=25, minutes=45),
+)
+
+
+def parts(boot: Boot) -> dict[str, str]:
+    """Return the parts by type, as cloud-init sees them."""
+    message = email.message_from_bytes(gzip.decompress(user_data(boot)))
+    assert message.is_multipart()
+    found = {}
+    for part in message.walk():
+        if not part.is_multipart():
+            payload = part.get_payload(decode=True)
+            assert isinstance(payload, bytes)
+            found[part.get_content_type()] = payload.decode("ascii")
+    return found
+
+
+def files(boot: Boot) -> dict[str, str]:
+    config = yaml.safe_load(parts(boot)["text/cloud-config"])
+    return {file["path"]: file["content"] for file in config["write_files"]}
+
+
+def told(boot: Boot) -> dict[str, str]:
+    """Return the guardian's settings as a shell reads them."""
+    script = files(boot)["/var/lib/bai/boot/settings"]
+    names = list(guardian_settings(boot))
+    show = "".join(f'printf "%s\\0" "${name}"\n' for name in names)
+    done = subprocess.run(["sh", "-uec", script + show], capture_output=True, check=True, timeout=10)
+    return dict(zip(names, done.stdout.decode().split("\0"), strict=False))
+
+
+def test_the_same_boot_gives_the_same_bytes() -> None:
+    assert user_data(BOOT) == user_data(replace(BOOT))
+    assert gzip.decompress(user_data(BOOT)).decode() == readable(BOOT)
+
+
+def test_its_parts_are_the_boothook_and_the_cloud_config_in_this_order() -> None:
+    assert list(parts(BOOT)) == ["text/cloud-boothook", "text/cloud-config"]
+    assert parts(BOOT)["text/cloud-boothook"].startswith("#!/bin/sh\n")
+    assert parts(BOOT)["text/cloud-config"].startswith("#cloud-config\n")
+
+
+def test_nothing_is_upgraded_under_a_benchmark() -> None:
+    config: dict[str, Any] = yaml.safe_load(parts(BOOT)["text/cloud-config"])
+    assert config["package_upgrade"] is False
+    assert config["repo_upgrade"] == "none"
+
+
+def test_the_guardian_is_written_and_started() -> None:
+    config: dict[str, Any] = yaml.safe_load(parts(BOOT)["text/cloud-config"])
+    assert files(BOOT)["/var/lib/bai/boot/guardian.sh"] == guardian()
+    assert [command[:2] for command in config["runcmd"]] == [["sh", "-c"]]
+    assert "/var/lib/bai/boot/guardian.sh" in config["runcmd"][0][2]
+
+
+def test_the_deadman_knows_its_limits() -> None:
+    boothook = parts(replace(BOOT, deadman=timedelta(seconds=90), max_boots=2))["text/cloud-boothook"]
+    assert "\ndeadman_seconds=90\nmax_boots=2\n" in boothook
+
+
+def test_the_guardian_is_told_everything() -> None:
+    boot = replace(
+        BOOT,
+        store_url="s3://bucket/jobs",
+        s3_endpoint="http://10.0.0.1:8080",
+        keep_on_failure=timedelta(minutes=30),
+        power_off=False,
+    )
+    assert told(boot) == {
+        "job_id": "job-1",
+        "job_url": "",
+        "job_sha256": "",
+        "bundle_url": "s3://bucket/agent/abc.tar.gz",
+        "bundle_sha256": "abc",
+        "region": "eu-west-1",
+        "store_url": "s3://bucket/jobs",
+        "s3_endpoint": "http://10.0.0.1:8080",
+        "keep_seconds": "1800",
+        "power": "stay",
+    }
+
+
+def test_a_descriptor_in_the_store_leaves_a_pointer() -> None:
+    boot = replace(BOOT, job_toml=None, job_pointer=Pointer(url="s3://bucket/job.toml", sha256="def"))
+    assert "/var/lib/bai/job.toml" not in files(boot)
+    assert (told(boot)["job_url"], told(boot)["job_sha256"]) == ("s3://bucket/job.toml", "def")
+
+
+@pytest.mark.parametrize("pointer", [None, Pointer(url="s3://b/k", sha256="a")])
+def test_a_job_is_given_in_one_way(pointer: Pointer | None) -> None:
+    job_toml = None if pointer is None else "version = 1\n"
+    with pytest.raises(ValueError, match="either"):
+        replace(BOOT, job_toml=job_toml, job_pointer=pointer)
+
+
+def test_more_than_ec2_takes_is_refused_with_what_to_do() -> None:
+    noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))
+    with pytest.raises(TooLargeError, match=r"EC2 takes 16384; keep the job descriptor in the job store"):
+        user_data(replace(BOOT, job_toml=f'x = "{noise}"\n'))
+
+
+def test_there_is_room_for_an_ordinary_job() -> None:
+    assert len(user_data(BOOT)) < LIMIT - 6_000
+
+
+odd_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+lines = st.lists(
+    st.sampled_from(
+        ["", " ", "  a", "#x", "--==bai==", "--==bai==--", "---", "\t", "- a: b", "é", "😀", "\r"]
+    )
+)
+
+
+@settings(deadline=None)
+@given(odd_text | lines.map("\n".join))
+def test_any_job_descriptor_arrives_as_it_was(job_toml: str) -> None:
+    assert files(replace(BOOT, job_toml=job_toml))["/var/lib/bai/job.toml"] == job_toml
+
+
+@settings(deadline=None)
+@given(st.lists(odd_text | lines.map("\n".join), min_size=1, max_size=3))
+def test_any_command_arrives_as_it_was(commands: list[str]) -> None:
+    found = files(replace(BOOT, init_commands=tuple(commands)))
+    assert [found[f"/var/lib/bai/boot/init/{n}"] for n in range(len(commands))] == [
+        f"{c}\n" for c in commands
+    ]
+
+
+@settings(deadline=None)
+@given(odd_text)
+def test_any_setting_reaches_the_guardian_as_it_was(name: str) -> None:
+    name = name.replace("\0", "")
+    assert told(replace(BOOT, store_url=f"s3://bucket/{name}"))["store_url"] == f"s3://bucket/{name}"
+
+
+def test_what_a_person_can_read_stays_readable() -> None:
+    assert text("a = 1\nb = 2\n", indent=4) == "|2+\n    a = 1\n    b = 2"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_the_scripts_are_such_as_any_shell_reads(shell: str) -> None:
+    for script in (guardian(), parts(BOOT)["text/cloud-boothook"]):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=10)
