@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bai_agent.errors import StoreError
 from bai_agent.rundir import now_ms, write_all, write_json
 
 if TYPE_CHECKING:
@@ -21,22 +22,29 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 15.0
 """Between two heartbeats; one that is older than four of them tells of a dead agent."""
 
+_CLAIMING_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _CHUNK = 2**18
 
 
 @contextmanager
 def beating(this: Run) -> Iterator[None]:
-    """Write `heartbeat.json` now and then, with the phase in it."""
+    """Write `heartbeat.json` now and then, with the phase in it, here and into the job store."""
     over = threading.Event()
 
     def beat() -> None:
         while True:
+            life = {"time": now_ms(), "pid": os.getpid(), "phase": this.phase}
+            elsewhere = this.place if this.uploader is not None else None
             try:
-                write_json(this.rundir.heartbeat, {"time": now_ms(), "pid": os.getpid(), "phase": this.phase})
-            except OSError as error:
+                write_json(this.rundir.heartbeat, life)
+                if elsewhere is not None:
+                    elsewhere.put_json("heartbeat.json", life)
+            except (OSError, StoreError) as error:
                 log.warning("the heartbeat could not be written: %s", error)
-            if over.wait(HEARTBEAT_SECONDS):
+            # Until the place in the store is ours there is nowhere to beat; then somebody waits for the first one.
+            waits = this.place is not None and elsewhere is None
+            if over.wait(_CLAIMING_SECONDS if waits else HEARTBEAT_SECONDS):
                 return
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
@@ -45,7 +53,7 @@ def beating(this: Run) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(timeout=5)
+        thread.join(timeout=1)
 
 
 @contextmanager

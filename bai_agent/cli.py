@@ -7,16 +7,17 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
 from bai_agent.detach import say_ready, say_refused, start_detached
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.events import EventLog
 from bai_agent.job import Job, read_job
+from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.rundir import RunDir, boot_id, locked, read_json, write_atomic
 from bai_agent.secrets import Redactor
@@ -24,6 +25,9 @@ from bai_agent.store import open_store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from bai_agent.watch import Watch
+
+if TYPE_CHECKING:
+    from bai_agent.push.place import Place
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument(
         "--quiet", action="store_true", help="do not show the benchmark's output and the agent's log"
     )
+    command.add_argument(
+        "--rank", type=_rank, default=0, metavar="N", help="which of the job's machines this is (default: 0)"
+    )
+    command.add_argument(
+        "--instance-id",
+        metavar="ID",
+        help="this EC2 instance; the run waits for its GPUs and disks to be ready",
+    )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
@@ -54,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             directory=options.dir,
             detach=options.detach,
             quiet=options.quiet,
+            node=Node(rank=options.rank, instance_id=options.instance_id),
             ready=options.ready_fd,
         )
     except DescriptorError as error:
@@ -64,7 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run_job(
-    descriptor: Path, *, directory: Path | None, detach: bool, quiet: bool, ready: int | None = None
+    descriptor: Path,
+    *,
+    directory: Path | None,
+    detach: bool,
+    quiet: bool,
+    node: Node,
+    ready: int | None = None,
 ) -> ExitCode:
     """Run a job, or go on with one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark failed,
     2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
@@ -72,34 +91,43 @@ def run_job(
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
     job = read_job(descriptor)
     record = _record_of(job)
-    rundir = RunDir(_directory(job, record, directory))
+    if node.rank >= job.strategy.nodes:
+        raise DescriptorError(f"--rank {node.rank}: this job has {job.strategy.nodes} nodes, counted from 0")
+    rundir = RunDir(_directory(job, record, directory, rank=node.rank))
     _make(rundir)
     if detach:
-        return start_detached(descriptor, rundir)
+        return start_detached(descriptor, rundir, node)
     with locked(rundir.agent_lock, wait=2):
         _claim(rundir, descriptor)
         redactor = Redactor()
         with _logging(rundir, redactor, quiet=quiet):
             if ready is not None:
                 say_ready(ready)
-            return _run(job, rundir, record, redactor, quiet=quiet).exit_code
+            return _run(job, rundir, record, redactor, node=node, quiet=quiet).exit_code
 
 
-def _run(job: Job, rundir: RunDir, record: JobRecord | None, redactor: Redactor, *, quiet: bool) -> Outcome:
+def _run(
+    job: Job, rundir: RunDir, record: JobRecord | None, redactor: Redactor, *, node: Node, quiet: bool
+) -> Outcome:
     # Only here, so that a wrong usage is answered before anything heavy is imported.
     from bai_agent.alongside import beating, shown
     from bai_agent.metrics.supervise import Extractor
-    from bai_agent.run import Run, run
+    from bai_agent.push.place import Place
+    from bai_agent.run import Run, finish_publishing, run
 
+    place = None
+    if record is not None and not isinstance(record.store, DirectoryStore):
+        place = Place(record=record, rank=node.rank, attempt=job.job.attempt)
     if (result := read_json(rundir.result)) is not None:
         log.info("this run has ended before: %s", result["sentence"])
+        finish_publishing(job, rundir, record, place)
         return Outcome(result["outcome"])
     events = EventLog(rundir.events, redact=redactor.redact)
     events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
-    watch = Watch(rundir, job.limits, record=record)
+    watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
     extractor = Extractor(rundir)
-    this = Run(job, rundir, events, watch, redactor, record, extractor)
+    this = Run(job, rundir, events, watch, redactor, record, extractor, node, place)
     with beating(this), shown(rundir.output, enabled=not quiet):
         try:
             return run(this)
@@ -107,15 +135,30 @@ def _run(job: Job, rundir: RunDir, record: JobRecord | None, redactor: Redactor,
             extractor.stop()
 
 
+def _cancelled(record: JobRecord | None, place: Place | None) -> Callable[[], bool]:
+    if record is None:
+        return lambda: False
+    if place is None:
+        return record.cancelled
+    from bai_agent.cancel import CancelLook
+
+    look = CancelLook(record)
+    look.start()
+    return look.cancelled
+
+
 def _record_of(job: Job) -> JobRecord | None:
-    return None if job.store is None else JobRecord(open_store(job.store.url), job.job.id)
+    if job.store is None:
+        return None
+    store = open_store(job.store.url, region=job.store.region, endpoint=job.store.endpoint)
+    return JobRecord(store, job.job.id)
 
 
-def _directory(job: Job, record: JobRecord | None, wanted: Path | None) -> Path:
+def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank: int) -> Path:
     """Return the run directory. A job store in a folder holds it: nothing is copied."""
     if record is None or not isinstance(record.store, DirectoryStore):
         return (wanted or Path(job.job.id)).absolute()
-    place = record.store.folder / record.node(attempt=job.job.attempt)
+    place = record.store.folder / record.node(rank, attempt=job.job.attempt)
     if wanted is not None and wanted.absolute() != place and wanted.resolve() != place.resolve():
         raise DescriptorError(
             f"--dir {wanted}: [store] url says that this job's run directory is {place}; leave --dir out"
@@ -169,18 +212,23 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
             handler.close()
 
 
-def _leave(code: ExitCode) -> NoReturn:
-    """End with `code`, even where what was said last cannot be written: Python would make it 120."""
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        os._exit(int(code))
-    sys.exit(int(code))
-
-
 def _refuse(error: BaiError, code: ExitCode, *, ready: int | None) -> ExitCode:
     if ready is not None:
         say_refused(ready, code, str(error))
     print(f"bai-agent: {error}", file=sys.stderr)
     return code
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f'"{text}" is no whole number from 0 on')
+    return int(text)
+
+
+def _leave(code: ExitCode) -> NoReturn:
+    """End with `code`, even where the last words cannot be written, or a thread waits for a network that is away."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    logging.shutdown()
+    os._exit(int(code))

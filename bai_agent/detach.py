@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from bai_agent.errors import BaiError
+from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode
 from bai_agent.rundir import RunDir
 
@@ -22,7 +23,7 @@ _READY = b"ready"
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bai_agent.cli import main; main()"
 
 
-def start_detached(descriptor: Path, rundir: RunDir) -> ExitCode:
+def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
     """Start the agent in a session of its own; return when it runs, or with the code of its refusal.
 
     The reason of a refusal is then on stderr. Raises BaiError where it says nothing.
@@ -34,6 +35,10 @@ def start_detached(descriptor: Path, rundir: RunDir) -> ExitCode:
                 [
                     *(sys.executable, "-c", _PROGRAM, Path(__file__).parent.parent),
                     *("run", descriptor.absolute(), "--dir", rundir.path, "--quiet", f"--ready-fd={writer}"),
+                    *(
+                        f"--rank={node.rank}",
+                        *([f"--instance-id={node.instance_id}"] if node.instance_id else []),
+                    ),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -233,7 +233,11 @@ class Store:
     """The `[store]` table: where the job's record is kept, beside the run directory."""
 
     url: str
-    """file:///absolute/folder (later also s3://bucket/prefix); the job is `<url>/<job id>/`."""
+    """file:///absolute/folder or s3://bucket/prefix; the job is `<url>/<job id>/`."""
+    region: str | None = None
+    """The bucket's region; unset: found out."""
+    endpoint: str | None = None
+    """Another S3 server than AWS's own; unset: the environment's, if it names one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +245,8 @@ class End:
     """The `[end]` table."""
 
     power: Power = Power.STAY
+    keep_on_failure: timedelta | None = None
+    """A machine on which the job did not succeed is kept so long, to be looked into; unset: not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)

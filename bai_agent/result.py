@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.artifacts import Kept, keep_artifacts
+from bai_agent.aside import aside
 from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
 from bai_agent.outcome import Outcome
-from bai_agent.rundir import now_ms, read_json, write_json
+from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
 from bai_agent.tables import write_table
 
 if TYPE_CHECKING:
+    from bai_agent.push.store import StoreUploader
     from bai_agent.run import Run
 
 log = logging.getLogger(__name__)
@@ -28,7 +31,7 @@ _LAST_BYTES = 65536
 
 
 def write_result(this: Run) -> Outcome:
-    """Keep the artifacts, write `result.json` here and in the store, and return the outcome."""
+    """Keep the artifacts, write `result.json` here, and return the outcome."""
     artifacts = _keep_artifacts(this)
     outcome, sentence = _judge(this)
     extracted = read_json(this.rundir.extracted)
@@ -54,15 +57,25 @@ def write_result(this: Run) -> Outcome:
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
     )
     write_json(this.rundir.result, result)
-    if this.record is not None:
+    return outcome
+
+
+def publish_result(
+    rundir: RunDir, record: JobRecord | None, uploader: StoreUploader | None, *, deadline: float
+) -> None:
+    """Write the result to the job store, if it is ours to write, after all else that is not there yet.
+
+    By `deadline` (of `time.monotonic()`) at the latest; what did not arrive is logged, and said by `result.json` as far as
+    it knew.
+    """
+    if uploader is not None:
+        if not uploader.publish(deadline):
+            log.error("the result did not reach the job store in time")
+    elif record is not None and isinstance(record.store, DirectoryStore):
         try:
-            this.record.store.put(
-                this.record.key("result.json"), this.rundir.result.read_bytes(), if_absent=True
-            )
+            record.store.put(record.key("result.json"), rundir.result.read_bytes(), if_absent=True)
         except StoreError:
             log.exception("the result could not be written to the job store")
-            return Outcome.STORE_FAILED
-    return outcome
 
 
 def _judge(this: Run) -> tuple[Outcome, str]:
@@ -101,13 +114,18 @@ def _keep_artifacts(this: Run) -> Kept:
         return Kept(0, 0, ())
     deadline = time.monotonic() + this.job.limits.pull_timeout.total_seconds()
     store: JobStore = DirectoryStore(this.rundir.path) if this.record is None else this.record.store
-    kept = keep_artifacts(
-        this.job.output.artifacts,
-        folder=process.working_folder(this.job, this.rundir, scripts=this.scripts),
-        store=store,
-        prefix="artifacts/" if this.record is None else this.record.key("artifacts/"),
-        stopping=lambda: this.watch.hurried or time.monotonic() > deadline,
-    )
+    over = lambda: this.watch.hurried or time.monotonic() > deadline  # noqa: E731
+    kept = aside(
+        lambda: keep_artifacts(
+            this.job.output.artifacts,
+            folder=process.working_folder(this.job, this.rundir, scripts=this.scripts),
+            store=store,
+            prefix="artifacts/" if this.record is None else this.record.key("artifacts/"),
+            stopping=over,
+        ),
+        over=over,
+        name="artifacts",
+    ) or Kept(0, 0, ("There was no time left to keep all artifacts.",))
     for warning in kept.warnings:
         this.warn(warning)
     return kept

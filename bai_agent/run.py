@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bai_agent import __version__
 from bai_agent.benchmark import process
 from bai_agent.benchmark.python_env import install_requirements
-from bai_agent.errors import BaiError, PullError
+from bai_agent.errors import PullError
 from bai_agent.events import EventLog
-from bai_agent.job import Job, SourceKind
+from bai_agent.job import Job, Power, SourceKind
+from bai_agent.machine import Node
 from bai_agent.metrics.supervise import Extractor
 from bai_agent.outcome import Outcome
+from bai_agent.prepare import make_room, prepare, secrets_of, start_uploader
 from bai_agent.pull import NoSpaceError, Progress, PullStopped, pull
-from bai_agent.result import write_result
-from bai_agent.rundir import RunDir, boot_id, now_ms, write_json
-from bai_agent.secrets import Redactor, SecretError, resolve
+from bai_agent.push.place import Place
+from bai_agent.push.store import Left, StoreUploader
+from bai_agent.result import publish_result, write_result
+from bai_agent.rundir import RunDir, now_ms
+from bai_agent.secrets import Redactor, SecretError
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
-from bai_agent.watch import LOW_DISK_BYTES, Reason, Watch
+from bai_agent.watch import EndedError, Reason, Watch
 
 if TYPE_CHECKING:
     from bai_agent.push.kafka import KafkaPusher
@@ -44,15 +46,11 @@ _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
 
 _HURRY = 5.0
-"""Seconds for draining when the machine is going down."""
+"""Seconds for draining when the agent is told to stop."""
 
-
-class EndedError(Exception):
-    """The run is over before its last phase."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.message)
-        self.reason = reason
+_POWER_OFF_GRACE = timedelta(seconds=1)
+_POWER_OFF_HURRY = 1.2
+"""The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
 
 
 @dataclass
@@ -66,6 +64,11 @@ class Run:
     redactor: Redactor
     record: JobRecord | None
     extractor: Extractor
+    node: Node = field(default_factory=Node)
+    place: Place | None = None
+    """This node's place in the job store, where that is not the run directory itself."""
+    uploader: StoreUploader | None = None
+    """Runs as soon as that place is ours."""
     kafka: KafkaPusher | None = None
     phase: str = "prepare"
     reason: Reason | None = None
@@ -81,11 +84,24 @@ class Run:
     def warn(self, message: str) -> None:
         self.events.add("warning", message=message)
 
+    @property
+    def goes_down(self) -> bool:
+        """Whether the end of this process is wanted because the machine's is."""
+        return self.watch.hurried and self.job.end.power is Power.OFF
+
+    def drain_deadline(self) -> float:
+        """Return until when (`time.monotonic()`) something may still be sent, from now on."""
+        seconds = self.job.limits.drain.total_seconds()
+        if self.watch.hurried:
+            seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
+        return time.monotonic() + seconds
+
 
 def run(this: Run) -> Outcome:
     """Run the job to its end and return how it ended, which `result.json` then says too."""
     try:
-        _do(this, "prepare", _prepare)
+        _do(this, "prepare", prepare)
+        start_uploader(this)
         _do(this, "pull", _pull)
         _do(this, "join", _join)
         _do(this, "run", _run_benchmark)
@@ -95,12 +111,25 @@ def run(this: Run) -> Outcome:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _make_room(this)
+        make_room(this)
         this.reason = Reason(Outcome.DISK_FULL, f"No space is left for the run directory {this.rundir.path}.")
     if this.rundir.started.exists():
         _do(this, "drain", _drain)
     _do(this, "end", _end)
+    publish_result(this.rundir, this.record, this.uploader, deadline=this.drain_deadline())
     return this.outcome
+
+
+def finish_publishing(job: Job, rundir: RunDir, record: JobRecord | None, place: Place | None) -> None:
+    """Bring what a run that has ended left into the store: it may have been killed before it had done that."""
+    uploader = None
+    if place is not None:
+        if not rundir.store_offset.exists():
+            return
+        uploader = StoreUploader(place, rundir)
+        uploader.start()
+    deadline = time.monotonic() + job.limits.drain.total_seconds()
+    publish_result(rundir, record, uploader, deadline=deadline)
 
 
 def _do(this: Run, phase: str, work: Callable[[Run], None]) -> None:
@@ -117,39 +146,6 @@ def _do(this: Run, phase: str, work: Callable[[Run], None]) -> None:
         this.events.add("phase", phase=phase, state="started")
     work(this)
     this.events.add("phase", phase=phase, state="finished", seconds=round(time.monotonic() - begun, 3))
-
-
-def _prepare(this: Run) -> None:
-    """Make the run directory complete, and find out early what would fail late."""
-    rundir = this.rundir
-    for folder in (rundir.work, rundir.log_chunks, rundir.metric_chunks):
-        folder.mkdir(exist_ok=True)
-    for file, link in (
-        (rundir.output, rundir.log_chunks / f"{0:020}"),
-        (rundir.metrics, rundir.metric_chunks / f"{0:020}.jsonl"),
-    ):
-        file.touch()
-        if not link.exists():
-            os.link(file, link)
-    _keep_room(this)
-    try:
-        strategy_of(this.job)
-        if process.state(rundir) is process.State.NOT_STARTED:
-            _secrets(this)
-    except SecretError as error:
-        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
-    except BaiError as error:
-        raise EndedError(Reason(Outcome.BAD_DESCRIPTOR, str(error))) from error
-    write_json(
-        rundir.ready,
-        {
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "boot_id": boot_id(),
-            "version": __version__,
-            "time": now_ms(),
-        },
-    )
 
 
 def _pull(this: Run) -> None:
@@ -200,7 +196,7 @@ def _run_benchmark(this: Run) -> None:
         process.end_lost(this.rundir)
         this.events.add("stop", reason=Outcome.LOST.value, message=Outcome.LOST.sentence)
     left = process.read_exit(this.rundir)
-    _make_room(this)
+    make_room(this)
     if left["stop"] is None and left["code"] != 0 and (full := this.watch.disk_full()):
         # It met the full disk before we looked at it: what we set aside is all that is left.
         this.events.add("stop", reason=full.outcome.value, message=full.message)
@@ -216,7 +212,7 @@ def _launch(this: Run) -> None:
             this.rundir,
             argv=strategy_of(this.job).argv(),
             scripts=this.scripts,
-            secrets=_secrets(this),
+            secrets=secrets_of(this),
         )
         process.launch(order, this.rundir)
     except (SecretError, process.SetupError, process.LaunchError) as error:
@@ -237,11 +233,13 @@ def _follow_benchmark(this: Run) -> None:
             this.reason = reason
             this.events.add("stop", reason=reason.outcome.value, message=reason.message)
             if reason.outcome is Outcome.DISK_FULL:
-                _make_room(this)
+                make_room(this)
             process.request_stop(
                 this.rundir,
                 reason=reason.outcome,
-                grace=this.job.limits.grace,
+                grace=min(this.job.limits.grace, _POWER_OFF_GRACE)
+                if this.goes_down
+                else this.job.limits.grace,
                 stacks=reason.outcome is Outcome.NO_OUTPUT,
             )
         if (
@@ -260,19 +258,14 @@ def _start_followers(this: Run) -> None:
     if this.job.kafka is not None and this.kafka is None:
         from bai_agent.push.kafka import KafkaPusher
 
-        this.kafka = KafkaPusher(this.job, this.rundir, rank=0)
+        this.kafka = KafkaPusher(this.job, this.rundir, rank=this.node.rank)
         this.kafka.start()
 
 
 def _drain(this: Run) -> None:
     """Let the followers come to the end of what the benchmark left."""
     _start_followers(this)
-    limit = (
-        min(_HURRY, this.job.limits.drain.total_seconds())
-        if this.watch.hurried
-        else (this.job.limits.drain.total_seconds())
-    )
-    deadline = time.monotonic() + limit
+    deadline = this.drain_deadline()
     while not this.extractor.finished and time.monotonic() < deadline:
         this.extractor.poll()
         time.sleep(_TICK / 5)
@@ -281,6 +274,8 @@ def _drain(this: Run) -> None:
             f"The metrics were not all extracted within limits.drain; {this.rundir.metrics} is incomplete."
         )
         this.extractor.stop()
+    if this.uploader is not None:
+        this.uploader.hurry()
     if this.kafka is not None:
         delivery = this.kafka.finish(deadline)
         this.events.add("delivery", **vars(delivery))
@@ -289,29 +284,21 @@ def _drain(this: Run) -> None:
                 f"{delivery.undelivered} of {delivery.delivered + delivery.undelivered} metric messages did not reach "
                 f"Kafka{f': {delivery.error}' if delivery.error else ''}."
             )
+    if this.uploader is not None:
+        _warn_of_left(this, this.uploader.flush(deadline))
+
+
+def _warn_of_left(this: Run, left: Left) -> None:
+    why = f": {left.error}" if left.error else ": the time for it was over (limits.drain)"
+    for stream, count in (("output", left.log), ("metrics", left.metrics)):
+        if count:
+            this.warn(f"{count} bytes of the {stream} were not in the job store when the run ended{why}.")
+    if left.lost:
+        this.warn(
+            f"The benchmark truncated its output; {left.lost} bytes of it had not reached the job store."
+        )
 
 
 def _end(this: Run) -> None:
     """Keep what is to be kept, and say how it all ended."""
     this.outcome = write_result(this)
-
-
-def _secrets(this: Run) -> dict[str, str]:
-    """Return the benchmark's secrets, by their names in its environment. Raises SecretError."""
-    found = {name: resolve(reference) for name, reference in this.job.benchmark.secrets.items()}
-    this.redactor.know(found.values())
-    return found
-
-
-def _ballast(this: Run) -> Path:
-    return this.rundir.path / "ballast"
-
-
-def _keep_room(this: Run) -> None:
-    """Set a little space aside, so that a run that fills the disk can still say so."""
-    with _ballast(this).open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, LOW_DISK_BYTES // 4)
-
-
-def _make_room(this: Run) -> None:
-    _ballast(this).unlink(missing_ok=True)

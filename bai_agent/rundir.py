@@ -127,6 +127,11 @@ class RunDir:
         return self.path / "kafka.offset"
 
     @property
+    def store_offset(self) -> Path:
+        """How far the streams are in the job store; it is there as soon as this node's place in the store is ours."""
+        return self.path / "store.offset"
+
+    @property
     def pulled(self) -> Path:
         """The puller's manifest of finished sources."""
         return self.path / "pulled.json"

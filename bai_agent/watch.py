@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,6 @@ from bai_agent.errors import StoreError
 from bai_agent.job import Limits
 from bai_agent.outcome import Outcome
 from bai_agent.rundir import RunDir
-from bai_agent.store.record import JobRecord
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,24 @@ class Reason:
     message: str
 
 
-class Watch:
-    """Knows whether the run shall end. Once a reason is found, it stays that reason."""
+class EndedError(Exception):
+    """The run is over before its last phase."""
 
-    def __init__(self, rundir: RunDir, limits: Limits, *, record: JobRecord | None) -> None:
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class Watch:
+    """Knows whether the run shall end. Once a reason is found, it stays that reason.
+
+    cancelled: whether the job store says that the job was cancelled; at once, and it may raise StoreError.
+    """
+
+    def __init__(self, rundir: RunDir, limits: Limits, *, cancelled: Callable[[], bool]) -> None:
         self._rundir = rundir
         self._limits = limits
-        self._record = record
+        self._ask_cancelled = cancelled
         self._signal: signal.Signals | None = None
         self._reason: Reason | None = None
         self._next_slow_look = 0.0
@@ -124,9 +135,9 @@ class Watch:
 
     def _cancelled(self) -> Reason | None:
         asked = self._rundir.cancel.exists()
-        if not asked and self._record is not None:
+        if not asked:
             try:
-                asked = self._record.cancelled()
+                asked = self._ask_cancelled()
             except StoreError as error:
                 log.warning("cannot see whether the job was cancelled: %s", error)
         return Reason(Outcome.CANCELLED, "The job was cancelled.") if asked else None

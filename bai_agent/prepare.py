@@ -1,0 +1,134 @@
+"""The first phase: the run directory, our place in the job store, the secrets, and the machine itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bai_agent import __version__
+from bai_agent.aside import aside
+from bai_agent.benchmark import process
+from bai_agent.errors import BaiError, StoreError
+from bai_agent.machine import NotReadyError, wait_for_disks, wait_for_gpus
+from bai_agent.outcome import Outcome
+from bai_agent.push.place import ClaimedError
+from bai_agent.push.store import StoreUploader
+from bai_agent.rundir import boot_id, now_ms, write_json
+from bai_agent.secrets import SecretError, resolve
+from bai_agent.strategy import strategy_of
+from bai_agent.watch import LOW_DISK_BYTES, EndedError, Reason
+
+if TYPE_CHECKING:
+    from bai_agent.run import Run
+
+_CLAIM_SECONDS = 120.0
+"""How long a store that is away is asked for our place in it before anything is run."""
+
+_CLAIM_MARGIN = 5.0
+
+
+def prepare(this: Run) -> None:
+    """Make the run directory complete, and find out early what would fail late."""
+    rundir = this.rundir
+    for folder in (rundir.work, rundir.log_chunks, rundir.metric_chunks):
+        folder.mkdir(exist_ok=True)
+    for file, link in (
+        (rundir.output, rundir.log_chunks / f"{0:020}"),
+        (rundir.metrics, rundir.metric_chunks / f"{0:020}.jsonl"),
+    ):
+        file.touch()
+        if not link.exists():
+            os.link(file, link)
+    _keep_room(this)
+    identity = {
+        "host": platform.node(),
+        "instance_id": this.node.instance_id,
+        "pid": os.getpid(),
+        "boot_id": boot_id(),
+        "version": __version__,
+        "time": now_ms(),
+    }
+    _claim(this, identity)
+    try:
+        strategy_of(this.job)
+        if process.state(rundir) is process.State.NOT_STARTED:
+            secrets_of(this)
+    except SecretError as error:
+        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
+    except BaiError as error:
+        raise EndedError(Reason(Outcome.BAD_DESCRIPTOR, str(error))) from error
+    if this.node.instance_id is not None:
+        _wait_for_machine(this)
+    write_json(rundir.ready, identity)
+
+
+def _claim(this: Run, identity: Mapping[str, Any]) -> None:
+    """Make this node's place in the job store ours, so that no other machine runs the same."""
+    place = this.place
+    if place is None:
+        return
+    if not this.rundir.store_offset.exists():
+        deadline = time.monotonic() + _CLAIM_SECONDS
+        descriptor = this.rundir.job.read_bytes()
+        try:
+            claimed = aside(
+                lambda: place.claim(
+                    identity, descriptor=descriptor, until=lambda: time.monotonic() > deadline
+                ),
+                over=lambda: this.watch.stopping() or time.monotonic() > deadline + _CLAIM_MARGIN,
+                name="claim",
+            )
+        except ClaimedError as error:
+            raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
+        except StoreError as error:
+            message = str(error)
+            raise EndedError(Reason(Outcome.STORE_FAILED, f"{message[0].upper()}{message[1:]}.")) from error
+        if not claimed:
+            late = f"The job store {place.record.store.url} did not answer within {_CLAIM_SECONDS:.0f} s."
+            raise EndedError(this.watch.reason() or Reason(Outcome.STORE_FAILED, late))
+        write_json(this.rundir.store_offset, {})
+    start_uploader(this)
+
+
+def start_uploader(this: Run) -> None:
+    if this.place is not None and this.uploader is None:
+        this.uploader = StoreUploader(this.place, this.rundir)
+        this.uploader.start()
+
+
+def _wait_for_machine(this: Run) -> None:
+    try:
+        for warning in (
+            *wait_for_gpus(stopping=this.watch.stopping),
+            *wait_for_disks(stopping=this.watch.stopping),
+        ):
+            this.warn(warning)
+    except NotReadyError as error:
+        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
+    if reason := this.watch.reason():
+        raise EndedError(reason)
+
+
+def secrets_of(this: Run) -> dict[str, str]:
+    """Return the benchmark's secrets, by their names in its environment. Raises SecretError."""
+    found = {name: resolve(reference) for name, reference in this.job.benchmark.secrets.items()}
+    this.redactor.know(found.values())
+    return found
+
+
+def _ballast(this: Run) -> Path:
+    return this.rundir.path / "ballast"
+
+
+def _keep_room(this: Run) -> None:
+    """Set a little space aside, so that a run that fills the disk can still say so."""
+    with _ballast(this).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, LOW_DISK_BYTES // 4)
+
+
+def make_room(this: Run) -> None:
+    _ballast(this).unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""A node's place in a job store that is elsewhere, and the claim to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bai_agent.errors import BaiError, StoreError
+from bai_agent.store import StoreRefusedError
+from bai_agent.store.record import JobRecord
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+
+
+class ClaimedError(BaiError):
+    """Another machine has this rank of this job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """`<job>/attempts/<attempt>/nodes/<rank>/` of a store. Its methods raise StoreError."""
+
+    record: JobRecord
+    rank: int
+    attempt: int
+
+    def key(self, name: str) -> str:
+        return f"{self.record.node(self.rank, attempt=self.attempt)}/{name}"
+
+    def put(self, name: str, content: bytes) -> None:
+        self.record.store.put(self.key(name), content)
+
+    def put_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.put(name, json.dumps(value).encode() + b"\n")
+
+    def put_result(self, content: bytes) -> None:
+        """Write how this node ended; rank 0 says it of the job too, unless somebody has said it before."""
+        self.put("result.json", content)
+        if self.rank == 0 and not self.record.store.put(
+            self.record.key("result.json"), content, if_absent=True
+        ):
+            log.info("the job store holds a result of this job already")
+
+    def claim(
+        self,
+        identity: Mapping[str, Any],
+        *,
+        descriptor: bytes,
+        until: Callable[[], bool],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> bool:
+        """Take this place; return True. It is taken by making `ready.json`; the machine that has it already may take it again.
+
+        A store that is away is asked again while not `until()`. The descriptor is left there where nobody has put one.
+        Raises ClaimedError; StoreError where the store refuses or stays away.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                self._claim(identity, descriptor)
+                return True
+            except StoreRefusedError:
+                raise
+            except StoreError as error:
+                if until():
+                    raise
+                log.warning("%s; asking again", error)
+            sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _claim(self, identity: Mapping[str, Any], descriptor: bytes) -> None:
+        store = self.record.store
+        content = json.dumps(identity).encode() + b"\n"
+        if not store.put(self.key("ready.json"), content, if_absent=True):
+            # A put whose answer was lost may be our own.
+            holder = self.record.node_object("ready.json", self.rank, attempt=self.attempt) or {}
+            if _machine(holder) != _machine(identity):
+                raise ClaimedError(
+                    f"Rank {self.rank} of the job {self.record.job_id} is taken by {_machine(holder)}: two machines were "
+                    "started for it, and this one ends."
+                )
+        store.put(self.record.key("job.toml"), descriptor, if_absent=True)
+
+
+def _machine(identity: Mapping[str, Any]) -> str:
+    return str(identity.get("instance_id") or identity.get("host") or "a machine that did not name itself")
