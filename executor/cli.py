@@ -95,7 +95,7 @@ def _refuse(error: BaiError) -> ExitCode:
     if isinstance(error, (UsageError, DescriptorError)):
         return ExitCode.USAGE
     # Only now, as these bring the whole descriptor with them.
-    from executor.plan import PlanError
+    from executor.job_sources import PlanError
     from executor.scripts_folder import ScriptsError
 
     return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
+from urllib.parse import parse_qs, urlsplit
 
-from bai_agent.errors import BaiError
 from bai_agent.job import (
     Benchmark,
     Better,
     Buffering,
+    End,
     Git,
     HostMetrics,
     Identity,
@@ -20,19 +23,16 @@ from bai_agent.job import (
     Limits,
     Metric,
     Output,
-    Source,
-    SourceKind,
+    Power,
     Store,
-    Unpack,
 )
+from executor.config import Limits as DefaultLimits
 from executor.descriptor.checks import is_script
-from executor.descriptor.file_checks import local_path
 from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import Metric as WrittenMetric
-from executor.descriptor.service_tables import Source as WrittenSource
 from executor.descriptor.values import as_label
+from executor.job_sources import PlanError, Uploaded, job_sources, moved
 
-_UNPACK = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
 _NEEDS = {
     "horovod": "several instances and mpirun",
     "torchrun": "several instances and torchrun",
@@ -40,8 +40,12 @@ _NEEDS = {
 }
 
 
-class PlanError(BaiError):
-    """A valid descriptor that cannot be run in the way that was asked for."""
+EC2_MAX_RUNTIME = timedelta(hours=24)
+"""Where neither descriptor nor configuration says: a rented machine must not run for ever."""
+
+_NO_DEFAULTS = DefaultLimits()
+_SIGNATURES = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
+"""Query parameters that make an address a key to what it names."""
 
 
 def plan(
@@ -50,62 +54,54 @@ def plan(
     folder: Path,
     job_id: str,
     client_id: str,
-    where: Literal["local"] = "local",
-    store_url: str | None = None,
+    where: Literal["local", "ec2"] = "local",
+    store: Store | None = None,
     arguments: Sequence[str] = (),
     scripts: Path | None = None,
     data_root: Path | None = None,
     home: Path | None = None,
     git: Git | None = None,
     kafka: Kafka | None = None,
+    defaults: DefaultLimits = _NO_DEFAULTS,
+    uploads: Mapping[Path, Uploaded] = MappingProxyType({}),
 ) -> Job:
-    """Return the job descriptor with which an agent on this machine runs `descriptor`. Raises PlanError.
+    """Return the job descriptor with which an agent runs `descriptor`, here or on an instance. Raises PlanError.
 
     folder: the absolute folder of the descriptor; its relative paths start there.
     arguments: put behind the benchmark's own, as they are.
     scripts: the folder that the agent takes the scripts from: the copy that `copy_scripts` made, or the original.
     data_root: a folder put before the absolute paths of data. home: what `~` in them means.
     kafka: where metrics go when the descriptor does not say.
+    uploads: on EC2, what each local file or folder (its absolute path) is in the exchange bucket.
     """
+    if where == "ec2":
+        _check_remote(descriptor)
     strategy = descriptor.hardware.strategy
     if strategy != "single_node":
         raise PlanError(
-            f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}; on this machine ({where}) this version runs single_node. "
-            'Write strategy = "single_node" to run it here.'
+            f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}; this version runs single_node. "
+            'Write strategy = "single_node" to run it on one machine.'
         )
-    limits = descriptor.limits
+    if where == "ec2" and home is None:
+        home = (
+            Path("/home", descriptor.env.user) if descriptor.env.user not in (None, "root") else Path("/root")
+        )
+    sources = job_sources(descriptor, folder=folder, scripts=scripts, data_root=data_root, home=home)
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
-        benchmark=_benchmark(descriptor, arguments),
-        limits=Limits(
-            max_runtime=limits.max_runtime,
-            pull_timeout=limits.pull_timeout,
-            grace=limits.grace,
-            drain=limits.drain,
-            no_output=limits.no_output,
-        ),
-        sources=(
-            *_scripts(descriptor, folder=folder, scripts=scripts),
-            *(
-                _source(each, folder=folder, data_root=data_root, home=home)
-                for each in descriptor.data.sources
-            ),
-        ),
+        benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local"),
+        limits=_limits(descriptor, defaults, longest=EC2_MAX_RUNTIME if where == "ec2" else None),
+        sources=tuple(moved(each, uploads) for each in sources) if where == "ec2" else sources,
         metrics=tuple(_metric(each) for each in descriptor.output.metrics),
         host_metrics=HostMetrics(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
         kafka=_kafka(descriptor) or kafka,
         output=Output(artifacts=tuple(descriptor.output.artifacts)),
-        store=Store(url=store_url) if store_url else None,
+        store=store,
+        end=_end(descriptor) if where == "ec2" else End(),
         git=git,
     )
-
-
-def scripts_folder(descriptor: Descriptor, *, folder: Path) -> Path | None:
-    """Return the absolute folder of the benchmark's own files, or None where it brings none."""
-    script = descriptor.ml.script if descriptor.ml else None
-    return _normal(folder / script.path) if script and script.path is not None else None
 
 
 def task_name(descriptor: Descriptor) -> str | None:
@@ -127,7 +123,7 @@ def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Pa
     return Identity(id=job_id, name=name, client_id=client_id, labels=labels)
 
 
-def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
+def _benchmark(descriptor: Descriptor, arguments: Sequence[str], *, inherit_env: bool) -> Benchmark:
     ml, env = descriptor.ml, descriptor.env
     code = (ml.benchmark_code if ml else None) or ""
     args = (ml.args if ml else None) or ""
@@ -145,7 +141,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
         script=script,
         env=dict(env.vars),
         secrets=dict(env.secrets),
-        inherit_env=True,
+        inherit_env=inherit_env,
         python=env.python,
         requirements=ml.script.requirements if ml and ml.script else None,
         user=env.user,
@@ -153,46 +149,50 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
     )
 
 
-def _scripts(descriptor: Descriptor, *, folder: Path, scripts: Path | None) -> tuple[Source, ...]:
-    script = descriptor.ml.script if descriptor.ml else None
-    taken = scripts or scripts_folder(descriptor, folder=folder)
-    if taken is not None:
-        return (Source(src=f"{_normal(taken).as_uri()}/", path=".", kind=SourceKind.SCRIPTS, directory=True),)
-    if script and script.script:
-        archive = _normal(folder / script.script).as_uri()
-        return (Source(src=archive, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
-    return ()
+def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedelta | None) -> Limits:
+    written = descriptor.limits
 
+    def of(name: str) -> timedelta | None:
+        default: timedelta | None = getattr(defaults, name)
+        value: timedelta | None = getattr(written, name)
+        return value if name in written.model_fields_set or default is None else default
 
-def _source(written: WrittenSource, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
-    local = local_path(written.src, folder)
-    src = written.src
-    if local is not None and not src.startswith("file:"):
-        src = _normal(local).as_uri() + ("/" if written.src.endswith("/") else "")
-    return Source(
-        src=src,
-        path=_target(written.path, data_root=data_root, home=home),
-        id=written.id,
-        directory=src.endswith("/"),
-        md5=written.md5,
-        sha256=written.sha256,
-        unpack=_UNPACK[written.unpack],
-        mode=written.mode,
-        region=written.region,
-        anonymous=written.anonymous,
+    return Limits(
+        max_runtime=of("max_runtime") or longest,
+        pull_timeout=_first(of("pull_timeout"), written.pull_timeout),
+        grace=_first(of("grace"), written.grace),
+        drain=_first(of("drain"), written.drain),
+        no_output=of("no_output"),
     )
 
 
-def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
-    if path.startswith("~/"):
-        if home is None:
+def _first(value: timedelta | None, otherwise: timedelta) -> timedelta:
+    return otherwise if value is None else value
+
+
+def _end(descriptor: Descriptor) -> End:
+    ec2 = descriptor.aws.ec2
+    return End(power=Power.OFF, keep_on_failure=ec2.keep_on_failure if ec2 else None)
+
+
+def _check_remote(descriptor: Descriptor) -> None:
+    """Refuse what only this machine knows, and what would carry a secret into user data."""
+    references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
+    if descriptor.kafka and descriptor.kafka.sasl_password:
+        references["kafka.sasl_password"] = descriptor.kafka.sasl_password
+    for key, reference in references.items():
+        if reference.startswith("env:"):
             raise PlanError(
-                f'data.sources: the path "{path}" starts at a home folder, and none is known. Write it absolute.'
+                f'{key}: "{reference}" is read on this machine, and the benchmark runs on an instance. '
+                'Put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME".'
             )
-        path = str(home / path[2:].lstrip("/"))
-    if path.startswith("/") and data_root is not None:
-        return str(data_root / path.strip("/")) + ("/" if path.endswith("/") else "")
-    return path
+    for index, source in enumerate(descriptor.data.sources):
+        parts = urlsplit(source.src)
+        if parts.password or _SIGNATURES & {name.lower() for name in parse_qs(parts.query)}:
+            raise PlanError(
+                f"data.sources[{index}].src: the address holds a password or a signature, which must not get into user "
+                "data. Put the file into a bucket that the instance profile may read."
+            )
 
 
 def _metric(written: WrittenMetric) -> Metric:
@@ -221,14 +221,3 @@ def _kafka(descriptor: Descriptor) -> Kafka | None:
         ssl_keyfile=written.ssl_keyfile,
         host_metrics=written.host_metrics,
     )
-
-
-def _normal(path: Path) -> Path:
-    """Return `path` without "." and ".."; links are not looked at, as that would need the disk."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == ".." and len(parts) > 1:
-            parts.pop()
-        elif part != "..":
-            parts.append(part)
-    return Path(*parts)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError, StoreError
-from bai_agent.job import Identity, Job
+from bai_agent.job import Identity, Job, Store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.git import git_state
@@ -87,7 +87,7 @@ def planned(
         folder=folder,
         job_id=job_id,
         client_id=_user(),
-        store_url=store.url,
+        store=Store(url=store.url),
         arguments=wish.arguments,
         scripts=scripts,
         data_root=wish.data_root.absolute() if wish.data_root is not None else None,
@@ -108,7 +108,8 @@ def submit(
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
     from executor.job_file import job_toml
-    from executor.plan import scripts_folder, task_name
+    from executor.job_sources import scripts_folder
+    from executor.plan import task_name
     from executor.scripts_folder import copy_scripts
 
     if sys.platform != "linux":

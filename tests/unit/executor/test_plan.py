@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Better, Buffering, Git, Job, Kafka, SourceKind, Unpack
+from bai_agent.job import Better, Buffering, Git, Job, Kafka, SourceKind, Store, Unpack
 from executor.descriptor import Descriptor
-from executor.plan import PlanError, plan, scripts_folder
+from executor.job_sources import PlanError, scripts_folder
+from executor.plan import plan
 
 FOLDER = Path("/home/alice/my benchmark")
 
@@ -225,7 +226,9 @@ def test_the_descriptors_kafka_wins_over_the_configurations() -> None:
 def test_git_and_store_are_passed_on() -> None:
     git = Git(commit="abc", branch="main", dirty=True)
 
-    job = plan(descriptor(), folder=FOLDER, job_id="j", client_id="c", git=git, store_url="file:///store")
+    job = plan(
+        descriptor(), folder=FOLDER, job_id="j", client_id="c", git=git, store=Store(url="file:///store")
+    )
 
     assert job.git == git
     assert job.store

@@ -1,0 +1,160 @@
+"""What an error of RunInstances means for a launch, by its code.
+
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, HTTPClientError
+
+from bai_agent.outcome import Outcome
+
+
+class Next(Enum):
+    """What to do after an error."""
+
+    NEXT_SUBNET = "another availability zone may have what this one lacks"
+    STOP = "no other zone and no waiting helps: a person has to change something"
+    BACK_OFF = "the same again, later: nothing was launched"
+    AMBIGUOUS = (
+        "it may have been launched: the same request to the same zone again, until the answer is definite"
+    )
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one error means."""
+
+    next: Next
+    outcome: Outcome
+    code: str
+    sentence: str
+    """Said to a person where the launch ends with this error: what it was, and what to do."""
+
+
+def meaning(error: ClientError | BotoCoreError) -> Meaning:
+    """Return what `error`, an answer to RunInstances or none, means."""
+    if not isinstance(error, ClientError):
+        return _without_answer(error)
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    said = f"{message} ({code})"
+    if code in _CAPACITY:
+        return Meaning(Next.NEXT_SUBNET, Outcome.CAPACITY, code, said)
+    if code in _THROTTLED:
+        return Meaning(Next.BACK_OFF, Outcome.LAUNCH_FAILED, code, f"AWS asks to slow down: {said}")
+    for known, (outcome, what) in _STOPS.items():
+        if code == known or (known.endswith(".") and code.startswith(known)):
+            return Meaning(Next.STOP, outcome, code, f"{what}: {said}")
+    if status >= 500 or not code:
+        return Meaning(Next.AMBIGUOUS, Outcome.LAUNCH_FAILED, code, said)
+    return Meaning(Next.STOP, Outcome.LAUNCH_FAILED, code, f"EC2 refused the launch: {said}")
+
+
+def _without_answer(error: BotoCoreError) -> Meaning:
+    name = type(error).__name__
+    # A request may have arrived before the connection was lost. What botocore finds wrong by itself was never sent.
+    sent = isinstance(error, (HTTPClientError, ConnectionClosedError))
+    following = Next.AMBIGUOUS if sent else Next.STOP
+    return Meaning(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
+
+
+_CAPACITY = frozenset(
+    {
+        "InsufficientInstanceCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacity",
+        "InsufficientFreeAddressesInSubnet",
+        "Unsupported",
+        "SpotMaxPriceTooLow",
+        "ReservationCapacityExceeded",
+    }
+)
+"""Spot has no code of its own for a lack of capacity: RunInstances answers InsufficientInstanceCapacity there too."""
+_THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
+
+_QUOTA = Outcome.QUOTA
+_FAILED = Outcome.LAUNCH_FAILED
+_STOPS: dict[str, tuple[Outcome, str]] = {
+    "VcpuLimitExceeded": (
+        _QUOTA,
+        "the account's vCPU quota for this kind of instance is used up (new accounts have 0 for G and P types); "
+        "ask for more under Service Quotas › Amazon EC2, or take a smaller type",
+    ),
+    "InstanceLimitExceeded": (
+        _QUOTA,
+        "the account may run no more instances; ask for more under Service Quotas",
+    ),
+    "MaxSpotInstanceCountExceeded": (
+        _QUOTA,
+        "the account's quota of spot instances is used up; ask for more under Service Quotas, or run on demand",
+    ),
+    "VolumeLimitExceeded": (_QUOTA, "the account may have no more volumes; delete some, or ask for more"),
+    "MaxIOPSLimitExceeded": (
+        _QUOTA,
+        "the account's quota of volume IOPS is used up; lower [aws.ec2.volume] iops",
+    ),
+    "AddressLimitExceeded": (_QUOTA, "the account may have no more addresses"),
+    "PendingVerification": (
+        _FAILED,
+        "AWS is still verifying this account for this region; it writes an e-mail when it is done, mostly within hours",
+    ),
+    "OptInRequired": (
+        _FAILED,
+        "the image's terms must be accepted in the AWS Marketplace, or the region enabled, once for the account",
+    ),
+    "Blocked": (_FAILED, "AWS has blocked this account; contact AWS Support"),
+    "UnauthorizedOperation": (
+        _FAILED,
+        "the credentials may not launch this; docs/iam has the policies (`aws sts decode-authorization-message` tells more)",
+    ),
+    "AuthFailure": (_FAILED, "the AWS credentials are not accepted; renew them"),
+    "InvalidAMIID.": (
+        _FAILED,
+        "the image cannot be used; AMIs belong to one region, so check [aws.ec2] region, and that it is shared with you",
+    ),
+    "InvalidKeyPair.NotFound": (
+        _FAILED,
+        "the key pair does not exist in this region; correct KeyName in [aws.ec2.run_instances]",
+    ),
+    "InvalidSubnetID.NotFound": (_FAILED, "the subnet does not exist in this region; correct `subnets`"),
+    "InvalidSubnet": (_FAILED, "the subnet cannot be used; correct `subnets`"),
+    "InvalidGroup.NotFound": (
+        _FAILED,
+        "the security group does not exist in the subnet's VPC; correct `security_groups`",
+    ),
+    "InvalidSecurityGroupID.NotFound": (
+        _FAILED,
+        "the security group does not exist in this region; correct `security_groups`",
+    ),
+    "InvalidParameterCombination": (
+        _FAILED,
+        "EC2 does not take these parameters together; see [aws.ec2.run_instances]",
+    ),
+    "InvalidBlockDeviceMapping": (
+        _FAILED,
+        "the volume is not possible with this image; see [aws.ec2.volume]",
+    ),
+    "InvalidInstanceType": (
+        _FAILED,
+        "there is no such instance type in this region; correct hardware.instance_type",
+    ),
+    "IdempotentParameterMismatch": (
+        _FAILED,
+        "EC2 has seen this launch with other parameters; submit again without --job-id",
+    ),
+    "VPCIdNotSpecified": (
+        _FAILED,
+        "there is no default VPC in this region; name `subnets` in the configuration",
+    ),
+    "DefaultVpcDoesNotExist": (
+        _FAILED,
+        "there is no default VPC in this region; name `subnets` in the configuration",
+    ),
+    "MissingInput": (_FAILED, "there is no default subnet; name `subnets` in the configuration"),
+}
