@@ -125,3 +125,12 @@ class StoreContract:
         assert record.cancel(by="anna")
         assert not record.cancel(by="ben")
         assert record.cancelled()
+
+    def test_an_object_says_when_it_was_written(self, store: JobStore) -> None:
+        store.put("job-1/a", b"x")
+        store.put("job-1/b", b"x")
+
+        first, second = (each.modified for each in store.find("job-1/"))
+        assert first is not None
+        assert second is not None
+        assert 1_600_000_000_000 < first <= second

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -34,6 +34,8 @@ class StoredObject:
 
     key: str
     size: int
+    modified: int | None = field(default=None, compare=False)
+    """When it was written, ms UTC by the store's own clock."""
 
 
 class JobStore(Protocol):

@@ -73,7 +73,7 @@ class DirectoryStore:
         folder = self._path(parent) if parent else self.folder
         with _plain_errors(prefix):
             found = [
-                StoredObject(path.relative_to(self.folder).as_posix(), path.stat().st_size)
+                _described(path.relative_to(self.folder).as_posix(), path)
                 for entry in _entries(folder)
                 if entry.name.startswith(start)
                 for path in _files(entry)
@@ -95,6 +95,11 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         return self.folder.joinpath(*check_key(key))
+
+
+def _described(key: str, path: Path) -> StoredObject:
+    stat = path.stat()
+    return StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
 def _draft(path: Path) -> Path:

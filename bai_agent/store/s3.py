@@ -14,6 +14,7 @@ from bai_agent.s3.meaning import S3Error, is_refusal, meaning
 from bai_agent.store import MissingObjectError, StoredObject, StoreRefusedError, check_key
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Credential
     from obstore.store import S3Store as Client
 
@@ -128,11 +129,7 @@ class S3Store:
             else:
                 # obstore lists folders only: of the folder around, what begins so.
                 around = obstore.list_with_delimiter(self._client, prefix.rpartition("/")[0] or None)
-                found = [
-                    StoredObject(each["path"], each["size"])
-                    for each in around["objects"]
-                    if each["path"].startswith(prefix)
-                ]
+                found = [_described(each) for each in around["objects"] if each["path"].startswith(prefix)]
                 for folder in around["common_prefixes"]:
                     if folder.startswith(prefix):
                         found += self._below(folder)
@@ -159,7 +156,7 @@ class S3Store:
         import obstore
 
         pages = obstore.list(self._client, folder.rstrip("/") or None, chunk_size=1000)
-        return [StoredObject(each["path"], each["size"]) for page in pages for each in page]
+        return [_described(each) for page in pages for each in page]
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
@@ -175,3 +172,7 @@ class S3Store:
         except (BaseError, ValueError, OSError, S3Error) as error:
             kind = StoreRefusedError if is_refusal(error) else StoreError
             raise kind(f"{where}: {meaning(error, denied=_DENIED)}") from error
+
+
+def _described(item: ObjectMeta) -> StoredObject:
+    return StoredObject(item["path"], item["size"], round(item["last_modified"].timestamp() * 1000))
