@@ -6,11 +6,12 @@ import base64
 import re
 
 import pytest
+
 from sandbox.launches import launch, user_data
 from sandbox.world import World
 from sandbox.world.images import DEBIAN, TRIXIE, Image
 
-SAY = "say() { echo \"$*\" >/dev/console; }\n"
+SAY = 'say() { echo "$*" >/dev/console; }\n'
 
 READ_S3 = (
     SAY
@@ -36,9 +37,7 @@ def test_user_data_boots_reads_s3_with_the_role_and_powers_off(
     script = READ_S3.replace("BUCKET", world.bucket)
     boothook = 'echo "BOOTHOOK $INSTANCE_ID" >/dev/console'
 
-    [machine] = launch(
-        world, ImageId=image.image_id, UserData=user_data(boothook=boothook, runcmd=script)
-    )
+    [machine] = launch(world, ImageId=image.image_id, UserData=user_data(boothook=boothook, runcmd=script))
     machine.wait_off()
 
     console = machine.console()
@@ -171,7 +170,9 @@ def test_a_stopped_instance_starts_again(world: World) -> None:
 
 def test_a_hanging_machine_ends_only_with_its_power(world: World) -> None:
     world.fleet.power_off_grace = 1.0
-    [machine] = launch(world, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done"))
+    [machine] = launch(
+        world, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done")
+    )
     machine.wait_for("TICK")
 
     machine.hang()

@@ -117,7 +117,7 @@ class ControlPlane:
 class _QuietRequestHandler(MotoRequestHandler):
     timeout = 60
 
-    def log(self, type: str, message: str, *arguments: object) -> None:
+    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 werkzeug's name of it
         """The calls are recorded; a line for each on stderr would hide the test's own."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import threading
 from collections.abc import Callable
@@ -12,11 +11,7 @@ from datetime import datetime, timezone
 from sandbox.world.answers import Answer, ec2, error
 from sandbox.world.calls import Call
 from sandbox.world.fleet import Fleet
-
-USER_DATA_LIMIT = 16_384
-"""Bytes, before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
-TOKEN_LIMIT = 64
-"""Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
+from sandbox.world.launch_checks import refusal
 
 
 class Ec2Rules:
@@ -39,12 +34,11 @@ class Ec2Rules:
         return ask()
 
     def _run_instances(self, call: Call, ask: Callable[[], Answer]) -> Answer:
-        refused = _check_launch(call.parameters)
+        refused = refusal(self._fleet.backend, call.parameters)
         if refused is not None:
             return refused
         if call.parameters.get("DryRun") == "true":
-            answer = ask()  # moto looks at the rest of the request first, as EC2 does
-            return _dry_run() if answer.error == "DryRunOperation" else answer
+            return _dry_run()
         token = call.parameters.get("ClientToken")
         if not token:
             return self._launch(call, ask)
@@ -88,20 +82,6 @@ class Ec2Rules:
         if output:
             inner += f"<output>{base64.b64encode(output).decode()}</output>"
         return ec2(call.action, inner)
-
-
-def _check_launch(parameters: dict[str, str]) -> Answer | None:
-    try:
-        user_data = base64.b64decode(parameters.get("UserData", ""), validate=True)
-    except binascii.Error:
-        return error("ec2", 400, "InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
-    if len(user_data) > USER_DATA_LIMIT:
-        message = f"User data is limited to {USER_DATA_LIMIT} bytes"
-        return error("ec2", 400, "InvalidParameterValue", message)
-    if len(parameters.get("ClientToken", "")) > TOKEN_LIMIT:
-        message = f"The client token is longer than {TOKEN_LIMIT} characters"
-        return error("ec2", 400, "InvalidParameterValue", message)
-    return None
 
 
 def _dry_run() -> Answer:

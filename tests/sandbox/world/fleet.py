@@ -50,7 +50,7 @@ class Fleet:
         self.power_off_grace = 30.0
         """Seconds between the power button and the loss of power, for who terminates or stops an instance."""
         self.machines: dict[str, Machine] = {}
-        self._backend, self._network, self._identities = backend, network, identities
+        self.backend, self._network, self._identities = backend, network, identities
         self._faults, self._folder, self._variant_of = faults, folder, variant_of
         self._end: dict[str, tuple[str, str, str]] = {}
         """Why an instance goes: stopped or terminated, code and message of the reason."""
@@ -67,12 +67,12 @@ class Fleet:
         """Boot a machine for each of the instances that RunInstances has just answered with."""
         births = {birth.launch_index: birth for birth in self._faults.take_still_births()}
         for instance_id in dict.fromkeys(instance_ids):
-            instance = self._backend.get_instance(instance_id)
+            instance = self.backend.get_instance(instance_id)
             self._give_profile(instance, parameters)
-            keep_volume_settings(self._backend, instance, parameters)
+            keep_volume_settings(self.backend, instance, parameters)
             birth = births.get(instance.ami_launch_index)
             if birth is None:
-                self._boot(read_facts(self._backend, instance))
+                self._boot(read_facts(self.backend, instance))
             else:
                 threading.Timer(_STILL_BIRTH_SECONDS, self._die, [instance_id, birth]).start()
 
@@ -86,15 +86,15 @@ class Fleet:
         subnet = call.parameters.get("SubnetId") or call.parameters.get("NetworkInterface.1.SubnetId")
         if subnet is None:
             return call.parameters.get("Placement.AvailabilityZone")
-        subnets = {each.id: each for each in self._backend.describe_subnets()}
+        subnets = {each.id: each for each in self.backend.describe_subnets()}
         return str(subnets[subnet].availability_zone) if subnet in subnets else None
 
     def knows(self, instance_id: str) -> bool:
-        return any(instance.id == instance_id for instance in self._backend.all_instances())
+        return any(instance.id == instance_id for instance in self.backend.all_instances())
 
     def is_nitro(self, instance_id: str) -> bool:
-        kind = self._backend.get_instance(instance_id).instance_type
-        found = self._backend.describe_instance_types([kind])
+        kind = self.backend.get_instance(instance_id).instance_type
+        found = self.backend.describe_instance_types([kind])
         return bool(found[0].get("Hypervisor") == "nitro" or found[0].get("BareMetal"))
 
     def console_output(self, instance_id: str, *, latest: bool) -> bytes:
@@ -106,7 +106,7 @@ class Fleet:
 
     def end(self, instance_id: str, *, code: str, message: str) -> None:
         """Terminate an instance as AWS does it by itself, for the reason given."""
-        self._press(self._backend.get_instance(instance_id), "terminated", (code, f"{code}: {message}"))
+        self._press(self.backend.get_instance(instance_id), "terminated", (code, f"{code}: {message}"))
 
     def close(self) -> None:
         for machine in list(self.machines.values()):
@@ -117,10 +117,7 @@ class Fleet:
     # In the place of moto's own.
 
     def _run_instances(self, image_id: str, count: int, *arguments: Any, **options: Any) -> Any:
-        [image] = self._backend.describe_images(ami_ids=[image_id])
-        self._backend.describe_instance_types([options["instance_type"]])
-        if options.get("key_name"):
-            self._backend.describe_key_pairs(key_names=[options["key_name"]])
+        [image] = self.backend.describe_images(ami_ids=[image_id])
         options["block_device_mappings"] = with_root_device(options.get("block_device_mappings"), image)
         reservation = self._moto_run(image_id, count, *arguments, **options)
         for instance in reservation.instances:
@@ -135,7 +132,7 @@ class Fleet:
 
     def _start_instances(self, instance_ids: list[str]) -> list[tuple[Any, Any]]:
         started = []
-        for instance in self._backend.get_multi_instances_by_id(instance_ids):
+        for instance in self.backend.get_multi_instances_by_id(instance_ids):
             started.append((instance, copy.copy(instance._state)))
             if instance.state == "stopped":
                 instance.start()
@@ -145,7 +142,7 @@ class Fleet:
         return started
 
     def _reboot_instances(self, instance_ids: list[str]) -> list[Any]:
-        instances: list[Any] = self._backend.get_multi_instances_by_id(instance_ids)
+        instances: list[Any] = self.backend.get_multi_instances_by_id(instance_ids)
         for instance in instances:
             self.machines[instance.id].ask_to_restart()
         return instances
@@ -172,14 +169,14 @@ class Fleet:
     def _booted(self, machine: Machine) -> None:
         with self._lock:
             self._posted[machine.instance_id] = bytes(machine.terminal)
-            instance = self._backend.get_instance(machine.instance_id)
+            instance = self.backend.get_instance(machine.instance_id)
             if instance.state == "pending":
                 _set_state(instance, "running", 16)
 
     def _went_off(self, machine: Machine) -> None:
         with self._lock:
             self._posted[machine.instance_id] = bytes(machine.terminal)
-            instance = self._backend.get_instance(machine.instance_id)
+            instance = self.backend.get_instance(machine.instance_id)
             if machine.error is not None:
                 state, *reason = "terminated", *_SANDBOX
             elif machine.instance_id in self._end:
@@ -191,7 +188,7 @@ class Fleet:
 
     def _die(self, instance_id: str, birth: StillBirth) -> None:
         with self._lock:
-            instance = self._backend.get_instance(instance_id)
+            instance = self.backend.get_instance(instance_id)
             self._finish(instance, "terminated", birth.code, f"{birth.code}: {birth.message}")
 
     def _finish(self, instance: Any, state: str, code: str, message: str) -> None:
@@ -204,7 +201,7 @@ class Fleet:
 
     def _press_all(self, instance_ids: list[str], state: str) -> list[tuple[Any, Any]]:
         pressed = []
-        for instance in self._backend.get_multi_instances_by_id(instance_ids):
+        for instance in self.backend.get_multi_instances_by_id(instance_ids):
             pressed.append((instance, copy.copy(instance._state)))
             self._press(instance, state, _USER)
         return pressed
@@ -226,10 +223,9 @@ class Fleet:
         """moto gives the profile to the first of N only."""
         name = parameters.get("IamInstanceProfile.Name")
         arn = parameters.get("IamInstanceProfile.Arn")
-        if (name or arn) and instance.id not in self._backend.iam_instance_profile_associations:
-            self._backend.associate_iam_instance_profile(instance.id, name, arn)
+        if (name or arn) and instance.id not in self.backend.iam_instance_profile_associations:
+            self.backend.associate_iam_instance_profile(instance.id, name, arn)
 
 
 def _set_state(instance: Any, name: str, code: int) -> None:
     instance._state.name, instance._state.code = name, code
-

@@ -12,6 +12,8 @@ SETUP = "setup"
 """The fixture's own calls; they are not logged and nothing is refused to them."""
 INSTANCE = "instance"
 
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
@@ -20,7 +22,7 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
-    expires: datetime = datetime.max.replace(tzinfo=timezone.utc)
+    expires: datetime = _NEVER
 
 
 class Identities:

@@ -66,9 +66,7 @@ ARM = Image(
     root_device="/dev/sda1",
     gigabytes=75,
     architecture="arm64",
-    parameters=(
-        "/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",
-    ),
+    parameters=("/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",),
 )
 IMAGES = (DEBIAN, TRIXIE, DEEP_LEARNING, BASE, ARM)
 
@@ -110,7 +108,7 @@ def register(image: Image, *, ec2: Any, ssm: Any) -> None:
     ec2.amis[image.image_id] = ami
     for name in image.parameters:
         ssm._parameters[name].append(
-            Parameter(
+            Parameter(  # type: ignore[abstract]
                 account_id=ssm.account_id,
                 name=name,
                 value=image.image_id,

@@ -16,7 +16,16 @@ from typing import Any
 from sandbox.world.machine import Machine
 from sandbox.world.metadata import metadata_tree
 
-VERSIONS = ("1.0", "2009-04-04", "2016-09-02", "2018-09-24", "2019-10-01", "2020-10-27", "2021-03-23", "latest")
+VERSIONS = (
+    "1.0",
+    "2009-04-04",
+    "2016-09-02",
+    "2018-09-24",
+    "2019-10-01",
+    "2020-10-27",
+    "2021-03-23",
+    "latest",
+)
 TOKEN_SECONDS = 21_600
 """The longest life of a token that may be asked for."""
 
@@ -92,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = _look_up(machine, path) if version in VERSIONS else None
         return self._answer(machine, 404) if body is None else self._answer(machine, 200, body)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 http.server's name of it
 
     def _machine(self) -> Machine | None:
         return self.server.find(self.client_address[0])
@@ -129,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *arguments: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 http.server's name of it
         """The access log has it."""
 
 

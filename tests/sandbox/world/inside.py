@@ -26,7 +26,7 @@ class Inside:
 
     def __init__(self, first: int, group: MachineGroup) -> None:
         # A wrong pid would act on the host.
-        if os.readlink(f"/proc/{first}/ns/pid") == os.readlink("/proc/self/ns/pid"):
+        if Path(f"/proc/{first}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink():
             raise OSError(f"process {first} is not a machine's first process")
         self._first, self._group = first, group
 
@@ -49,7 +49,9 @@ class Inside:
         found = []
         for host_pid in self._group.processes():
             try:
-                argv = Path(f"/proc/{host_pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+                argv = (
+                    Path(f"/proc/{host_pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+                )
                 status = Path(f"/proc/{host_pid}/status").read_text()
             except (FileNotFoundError, ProcessLookupError):
                 continue

@@ -70,7 +70,8 @@ class Machine:
         self._launched = time.monotonic()
         self._marks: dict[str, float] = {}
         self._changed = threading.Condition()
-        self._wanted_on, self._closing, self._power_cut, self._off = True, False, False, False
+        self._wanted_on, self._closing, self._power_cut = True, False, False
+        self._off, self._halted = False, False
         self._boot: Boot | None = None
         self._holder: Holder | None = None
         self._group: MachineGroup | None = None
@@ -183,10 +184,13 @@ class Machine:
         """Press the power button, and take the power away `grace` seconds later; returns at once."""
 
         def press() -> None:
-            if self._boot:
-                self._boot.signal_first(POWER_OFF)
-            with self._changed:
-                self._changed.wait_for(lambda: self._off, grace)
+            deadline = time.monotonic() + grace
+            while not self._off and not self._halted and time.monotonic() < deadline:
+                # Again and again: early in its boot the machine is deaf to the button.
+                if self._boot:
+                    self._boot.signal_first(POWER_OFF)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._off, min(1.0, grace))
             self.cut_power()
 
         threading.Thread(target=press, name=f"{self.instance_id}-off", daemon=True).start()
@@ -220,7 +224,9 @@ class Machine:
                     pass
                 if not self._power_cut and self._has_halted():
                     with self._changed:
+                        self._halted = True
                         self._changed.wait_for(lambda: self._power_cut)
+                        self._halted = False
                 self._switched_off()
         except (OSError, RootError, subprocess.SubprocessError) as error:
             self.error = f"could not be run: {error}"

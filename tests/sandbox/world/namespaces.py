@@ -34,7 +34,9 @@ class Holder:
         self.pid = self._process.pid
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "held\n":
-            raise OSError(f"the namespaces could not be set up: the script ended with {self._process.wait(10)}")
+            raise OSError(
+                f"the namespaces could not be set up: the script ended with {self._process.wait(10)}"
+            )
 
     def path(self, path: Path | str) -> Path:
         """Return how this process sees `path` of the mount namespace."""

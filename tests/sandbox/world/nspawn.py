@@ -25,7 +25,9 @@ _ENVIRONMENT = {
 class Boot:
     """A running machine, from its first process to its end."""
 
-    def __init__(self, *, holder: Holder, root: Path, name: str, group: MachineGroup, mounts: list[str]) -> None:
+    def __init__(
+        self, *, holder: Holder, root: Path, name: str, group: MachineGroup, mounts: list[str]
+    ) -> None:
         terminal, inner = pty.openpty()
         self._terminal = terminal
         enter = ["nsenter", "-t", str(holder.pid), "--net", "--mount"]

@@ -22,9 +22,9 @@ LOCK_LIMIT = timedelta(minutes=15)
 """Both roots may be in the making when a third process asks."""
 
 _PACKAGES = (
-    "cloud-init iproute2 ca-certificates openssh-server procps python3 systemd-sysv dbus ifupdown udev locales "
-    "sudo curl libfaketime"
-).split()
+    *("cloud-init", "python3", "systemd-sysv", "udev", "dbus", "locales", "libfaketime"),
+    *("iproute2", "ifupdown", "openssh-server", "ca-certificates", "procps", "sudo", "curl"),
+)
 VARIANTS = {
     # cloud-init 22.4.2, systemd 252, Python 3.11
     "bookworm": (*_PACKAGES, "isc-dhcp-client"),

@@ -50,7 +50,8 @@ def refusal(
         return refuse("AccessDenied", "no valid X-Amz-Date")
     if abs(now - signed_at) > MAX_SKEW:
         return refuse(
-            "RequestTimeTooSkewed", f"the request was signed at {stamp}; the server's time is {now:%Y%m%dT%H%M%SZ}"
+            "RequestTimeTooSkewed",
+            f"the request was signed at {stamp}; the server's time is {now:%Y%m%dT%H%M%SZ}",
         )
     stated = environ.get("HTTP_X_AMZ_CONTENT_SHA256")
     payload = hashlib.sha256(body).hexdigest()

@@ -88,7 +88,7 @@ class World:
     def client(self, service: str, identity: str = "user", **settings: Any) -> Any:
         """Return a boto3 client that calls as `identity`."""
         mine = self.identities.of(identity)
-        return _SESSION.client(  # type: ignore[call-overload]
+        return _SESSION.client(
             service,
             region_name=REGION,
             endpoint_url=self.endpoint,
@@ -182,7 +182,9 @@ class World:
 
     def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
         """Let launches into `zone` be refused, as EC2 does when it has no such machine left."""
-        message = f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
+        message = (
+            f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
+        )
         return self.fail(
             "RunInstances",
             service="ec2",

@@ -1,0 +1,208 @@
+"""The control plane answers as EC2, S3, SSM and IAM do where moto alone would not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
+
+from sandbox.launches import launch, request, user_data
+from sandbox.world import World
+from sandbox.world.images import DEBIAN, DEEP_LEARNING
+
+ONCE = {"retries": {"total_max_attempts": 1}}
+IDLE = user_data(runcmd="true")
+
+
+def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, int]:
+    """Call, and return the error's code and HTTP status."""
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    response = caught.value.response
+    return response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def test_a_client_token_launches_once_per_zone(world: World) -> None:
+    ec2 = world.client("ec2", "executor")
+    asked = request(world, UserData=IDLE, ClientToken="job-1")
+
+    first = ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+    again = ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+    changed = refused(ec2.run_instances, **{**asked, "InstanceType": "t3.large"})
+    elsewhere = ec2.run_instances(**{**asked, "SubnetId": world.subnets["eu-central-1b"]})["Instances"][0]
+
+    assert first == again
+    assert changed == ("IdempotentParameterMismatch", 400)
+    assert elsewhere["InstanceId"] != first
+    assert elsewhere["Placement"]["AvailabilityZone"] == "eu-central-1b"
+    assert len(world.machines) == 2
+
+
+def test_an_answer_that_gets_lost_has_launched_all_the_same(world: World) -> None:
+    ec2 = world.client("ec2", "executor", **ONCE)
+    asked = request(world, UserData=IDLE, ClientToken="job-1")
+    world.fail("RunInstances", then="drop")
+
+    with pytest.raises((ConnectionClosedError, EndpointConnectionError)):
+        ec2.run_instances(**asked)
+    [machine] = world.machines
+    answer = ec2.run_instances(**asked)
+
+    assert answer["Instances"][0]["InstanceId"] == machine.instance_id
+    assert len(world.machines) == 1
+    assert [(call.action, call.error) for call in world.calls] == [
+        ("RunInstances", "dropped"),
+        ("RunInstances", ""),
+    ]
+
+
+def test_user_data_is_limited(world: World) -> None:
+    ec2 = world.client("ec2")
+    launch(world, UserData=b"x" * 16_384)
+    assert refused(ec2.run_instances, **request(world, UserData=b"x" * 16_385)) == (
+        "InvalidParameterValue",
+        400,
+    )
+
+
+def test_a_dry_run_checks_and_does_nothing(world: World) -> None:
+    ec2 = world.client("ec2")
+    assert refused(ec2.run_instances, **request(world, DryRun=True)) == ("DryRunOperation", 412)
+    wrong = request(world, DryRun=True, ImageId="ami-0123456789abcdef0")
+    assert refused(ec2.run_instances, **wrong) == ("InvalidAMIID.NotFound", 400)
+    assert world.machines == []
+
+
+def test_a_zone_without_capacity_answers_with_500(world: World) -> None:
+    ec2 = world.client("ec2", "executor", **ONCE)
+    fault = world.no_capacity("eu-central-1a")
+
+    assert refused(ec2.run_instances, **request(world)) == ("InsufficientInstanceCapacity", 500)
+    launch(world, SubnetId=world.subnets["eu-central-1b"])
+
+    assert fault.hits == 1
+    assert len(world.machines) == 1
+
+
+def test_one_of_three_dies_in_pending(world: World) -> None:
+    message = "Client error on launch: the volume limit is exceeded"
+    world.die_in_pending(1, code="Client.VolumeLimitExceeded", message=message)
+    answer = world.client("ec2").run_instances(**request(world, MinCount=3, MaxCount=3, UserData=IDLE))
+    ids = [instance["InstanceId"] for instance in answer["Instances"]]
+    assert [instance["State"]["Name"] for instance in answer["Instances"]] == ["pending"] * 3
+
+    dead = world.wait_state(ids[1], "terminated")
+    assert dead["StateReason"] == {
+        "Code": "Client.VolumeLimitExceeded",
+        "Message": f"Client.VolumeLimitExceeded: {message}",
+    }
+    assert world.wait_state(ids[0], "running")["AmiLaunchIndex"] == 0
+    assert world.wait_state(ids[2], "running")["AmiLaunchIndex"] == 2
+
+
+def test_faults_fit_by_identity_parameter_and_resource(world: World) -> None:
+    world.fail("PutObject", identity="executor", resource=f"{world.bucket}/a/", code="SlowDown", status=503)
+    late = world.fail("GetCallerIdentity", then="go on", delay=timedelta(milliseconds=50))
+    s3, other = world.client("s3", "executor", **ONCE), world.client("s3", "user")
+
+    other.put_object(Bucket=world.bucket, Key="a/1", Body=b"")
+    s3.put_object(Bucket=world.bucket, Key="b/1", Body=b"")
+    assert refused(s3.put_object, Bucket=world.bucket, Key="a/1") == ("SlowDown", 503)
+    s3.put_object(Bucket=world.bucket, Key="a/1", Body=b"")
+    assert world.client("sts").get_caller_identity()["Account"] == world.account
+    assert late.hits == 1
+
+
+def test_missing_keys_are_forbidden_to_who_may_not_list(world: World) -> None:
+    s3 = world.client("s3")
+    assert refused(s3.get_object, Bucket=world.bucket, Key="none") == ("AccessDenied", 403)
+    assert refused(s3.head_object, Bucket=world.bucket, Key="none") == ("403", 403)
+    assert s3.list_objects_v2(Bucket=world.bucket, Prefix="none")["KeyCount"] == 0
+    assert refused(s3.get_object, Bucket="no-such-bucket-here", Key="none") == ("NoSuchBucket", 404)
+
+    world.s3_rules.may_list.add("user")
+    assert refused(s3.get_object, Bucket=world.bucket, Key="none") == ("NoSuchKey", 404)
+
+
+def test_of_many_conditional_writers_one_wins(world: World) -> None:
+    clients = [world.client("s3") for _ in range(8)]
+    outcomes: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            clients[number].put_object(Bucket=world.bucket, Key="claim", Body=b"%d" % number, IfNoneMatch="*")
+            outcomes.append(200)
+        except ClientError as error:
+            outcomes.append(error.response["ResponseMetadata"]["HTTPStatusCode"])
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == [200] + [412] * 7
+
+
+def test_requests_must_be_signed_well(world: World) -> None:
+    def client(secret: str, token: str | None = None) -> Any:
+        return boto3.client(
+            "s3",
+            region_name=world.region,
+            endpoint_url=world.endpoint,
+            aws_access_key_id=world.identities.of("user").access_key,
+            aws_secret_access_key=secret,
+            aws_session_token=token,
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+
+    secret = world.identities.of("user").secret_key
+    odd = "a b/ü+&=~*'().txt"
+    client(secret).put_object(Bucket=world.bucket, Key=odd, Body=b"x" * 100, Metadata={"k": "v"})
+    assert client(secret).get_object(Bucket=world.bucket, Key=odd)["Body"].read() == b"x" * 100
+    assert refused(client("wrong").list_buckets) == ("SignatureDoesNotMatch", 403)
+    assert refused(client(secret, "token").list_buckets) == ("InvalidToken", 403)
+
+
+def test_images_parameters_and_volumes_are_as_they_are_on_aws(world: World) -> None:
+    ec2, ssm = world.client("ec2"), world.client("ssm")
+    [name] = DEEP_LEARNING.parameters
+    image_id = ssm.get_parameter(Name=name)["Parameter"]["Value"]
+    [image] = ec2.describe_images(ImageIds=[image_id])["Images"]
+    assert image["RootDeviceName"] == "/dev/sda1"
+    assert image["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 35
+
+    ebs = {"VolumeSize": 100, "VolumeType": "gp3", "Throughput": 500, "Iops": 4000}
+    mapping = [{"DeviceName": "/dev/sda1", "Ebs": {**ebs, "DeleteOnTermination": True}}]
+    # On this image the root has another name: what was meant for it becomes a second disk, as on EC2.
+    [machine] = launch(world, ImageId=DEBIAN.image_id, BlockDeviceMappings=mapping)
+    volumes = ec2.describe_volumes()["Volumes"]
+    disks = {volume["Attachments"][0]["Device"]: volume for volume in volumes}
+    assert disks["/dev/xvda"]["Size"] == 8
+    assert {key: disks["/dev/sda1"][key] for key in ("Throughput", "Iops", "Size")} == {
+        "Throughput": 500,
+        "Iops": 4000,
+        "Size": 100,
+    }
+    zones = ec2.describe_instance_type_offerings(
+        LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["t3.small"]}]
+    )
+    assert {zone["Location"] for zone in zones["InstanceTypeOfferings"]} == set(world.subnets)
+    assert machine.facts.zone in world.subnets
+
+
+def test_calls_are_recorded_with_who_made_them(world: World) -> None:
+    world.client("s3", "executor").put_object(Bucket=world.bucket, Key="a", Body=b"")
+    world.client("ssm", "user").get_parameter(Name=DEBIAN.parameters[0])
+    world.client("ec2", "user").describe_subnets()
+
+    assert [(call.identity, call.service, call.action, call.resource) for call in world.calls] == [
+        ("executor", "s3", "PutObject", f"{world.bucket}/a"),
+        ("user", "ssm", "GetParameter", DEBIAN.parameters[0]),
+        ("user", "ec2", "DescribeSubnets", ""),
+    ]

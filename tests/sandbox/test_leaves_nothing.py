@@ -1,0 +1,68 @@
+"""A sandbox that is killed takes its machines with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sandbox.world import World, cgroups
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from sandbox.launches import launch, user_data
+from sandbox.world import open_world
+with open_world(Path(sys.argv[1])) as world:
+    [machine] = launch(world, UserData=user_data(runcmd="echo IS-UP >/dev/console"))
+    machine.wait_for("IS-UP")
+    print(*(each.host_pid for each in machine.inside.processes()), world.network.holder.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def wait_until(true: Callable[[], bool], *, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_after_sigkill_no_process_mount_or_group_is_left(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(pids) > 5
+        owner.kill()
+
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    cgroups.sweep()
+
+    assert str(folder) not in Path("/proc/self/mounts").read_text()
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/bai-sandbox-{owner.pid}-*"))
+
+
+def test_a_world_that_ends_leaves_nothing_on_the_host(tmp_path: Path, world: World) -> None:
+    from sandbox.launches import launch, user_data
+    from sandbox.world import open_world
+
+    def links() -> str:
+        return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+
+    before = links()
+    with open_world(tmp_path / "other") as other:
+        [machine] = launch(other, UserData=user_data(runcmd="echo IS-UP >/dev/console"))
+        machine.wait_for("IS-UP")
+        pids = [each.host_pid for each in machine.inside.processes()]
+        assert links() == before
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/*{machine.instance_id}*"))
+    assert world.machines == []
