@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, HTTPClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
 
 from bai_agent.outcome import Outcome
 
@@ -19,6 +26,7 @@ class Next(Enum):
     NEXT_SUBNET = "another availability zone may have what this one lacks"
     STOP = "no other zone and no waiting helps: a person has to change something"
     BACK_OFF = "the same again, later: nothing was launched"
+    GIVE_UP = "nothing was asked of EC2, or not in a name that it knows: this launch is still to be made"
     AMBIGUOUS = (
         "it may have been launched: the same request to the same zone again, until the answer is definite"
     )
@@ -35,7 +43,10 @@ class Meaning:
     """Said to a person where the launch ends with this error: what it was, and what to do."""
 
 
-def meaning(error: ClientError | BotoCoreError) -> Meaning:
+NoAnswer = ClientError | BotoCoreError | ResponseParserError
+
+
+def meaning(error: NoAnswer) -> Meaning:
     """Return what `error`, an answer to RunInstances or none, means."""
     if not isinstance(error, ClientError):
         return _without_answer(error)
@@ -43,23 +54,33 @@ def meaning(error: ClientError | BotoCoreError) -> Meaning:
     message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{message} ({code})"
+    failed = Outcome.LAUNCH_FAILED
+    if error.operation_name != "RunInstances":
+        return Meaning(Next.GIVE_UP, failed, code, f"the AWS credentials cannot be had: {said}")
     if code in _CAPACITY:
         return Meaning(Next.NEXT_SUBNET, Outcome.CAPACITY, code, said)
     if code in _THROTTLED:
-        return Meaning(Next.BACK_OFF, Outcome.LAUNCH_FAILED, code, f"AWS asks to slow down: {said}")
+        return Meaning(Next.BACK_OFF, failed, code, f"AWS asks to slow down: {said}")
+    if code in _NAMELESS:
+        return Meaning(
+            Next.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {said}"
+        )
     for known, (outcome, what) in _STOPS.items():
         if code == known or (known.endswith(".") and code.startswith(known)):
             return Meaning(Next.STOP, outcome, code, f"{what}: {said}")
     if status >= 500 or not code:
-        return Meaning(Next.AMBIGUOUS, Outcome.LAUNCH_FAILED, code, said)
-    return Meaning(Next.STOP, Outcome.LAUNCH_FAILED, code, f"EC2 refused the launch: {said}")
+        return Meaning(Next.AMBIGUOUS, failed, code, said)
+    return Meaning(Next.STOP, failed, code, f"EC2 refused the launch: {said}")
 
 
-def _without_answer(error: BotoCoreError) -> Meaning:
+def _without_answer(error: BotoCoreError | ResponseParserError) -> Meaning:
     name = type(error).__name__
-    # A request may have arrived before the connection was lost. What botocore finds wrong by itself was never sent.
-    sent = isinstance(error, (HTTPClientError, ConnectionClosedError))
-    following = Next.AMBIGUOUS if sent else Next.STOP
+    if isinstance(error, NoConnectionError):
+        following = Next.BACK_OFF  # no connection came about, so nothing was asked
+    elif isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError)):
+        following = Next.AMBIGUOUS
+    else:
+        following = Next.GIVE_UP  # what botocore finds wrong by itself is never sent
     return Meaning(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
 
 
@@ -78,6 +99,10 @@ _CAPACITY = frozenset(
 """Spot has no code of its own for a lack of capacity: RunInstances answers InsufficientInstanceCapacity there too."""
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
+_NAMELESS = frozenset(
+    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+    | {"SignatureDoesNotMatch", "InvalidToken", "InvalidAccessKeyId", "UnrecognizedClientException"}
+)
 _QUOTA = Outcome.QUOTA
 _FAILED = Outcome.LAUNCH_FAILED
 _STOPS: dict[str, tuple[Outcome, str]] = {
@@ -113,7 +138,6 @@ _STOPS: dict[str, tuple[Outcome, str]] = {
         _FAILED,
         "the credentials may not launch this; docs/iam has the policies (`aws sts decode-authorization-message` tells more)",
     ),
-    "AuthFailure": (_FAILED, "the AWS credentials are not accepted; renew them"),
     "InvalidAMIID.": (
         _FAILED,
         "the image cannot be used; AMIs belong to one region, so check [aws.ec2] region, and that it is shared with you",
