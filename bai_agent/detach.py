@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bai_agent.errors import BaiError
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode
+from bai_agent.pipes import read_to_end
 from bai_agent.rundir import RunDir
 
 _START = 30.0
@@ -49,7 +48,11 @@ def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
             )
         os.close(writer)
         writer = -1
-        answer = _read(reader)
+        answer = read_to_end(reader, seconds=_START)
+    except TimeoutError:
+        raise BaiError(
+            f"the agent did not say within {_START:g} s that it runs; see {rundir.agent_log}"
+        ) from None
     finally:
         os.close(reader)
         if writer >= 0:
@@ -72,14 +75,3 @@ def say_ready(descriptor: int) -> None:
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
     """Tell whoever detached this agent why it does not run."""
     os.write(descriptor, f"{int(code)} {message}".encode())
-
-
-def _read(descriptor: int) -> bytes:
-    answer = b""
-    deadline = time.monotonic() + _START
-    while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        piece = os.read(descriptor, 65536)
-        if not piece:
-            break
-        answer += piece
-    return answer

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +18,7 @@ from bai_agent.benchmark.environment import User, command, find_user, prepare_en
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import BaiError
 from bai_agent.job import Job
+from bai_agent.pipes import read_to_end
 from bai_agent.rundir import RunDir
 
 OOM_SCORE_ADJ = 500
@@ -170,14 +169,5 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
             child.stdin.write(order)
     except BrokenPipeError:
         pass  # it died; its state says the rest
-    end = time.monotonic() + _LAUNCH_LIMIT
-    said = b""
     with child.stderr:
-        while True:
-            readable, _, _ = select.select([child.stderr], [], [], max(0.0, end - time.monotonic()))
-            if not readable:
-                raise TimeoutError
-            part = os.read(child.stderr.fileno(), 65536)
-            if not part:
-                return said.decode(errors="replace").strip()
-            said += part
+        return read_to_end(child.stderr.fileno(), seconds=_LAUNCH_LIMIT).decode(errors="replace").strip()

@@ -1,0 +1,27 @@
+"""Hearing what another process has to say, for a limited time."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+_PIECE = 65536
+
+
+def read_to_end(descriptor: int, *, seconds: float) -> bytes:
+    """Return all that comes out of a pipe until its last writer has closed it.
+
+    Raises TimeoutError where that takes longer than `seconds`. Uses poll: select() fails for descriptors from 1024 on.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + seconds
+    said = b""
+    while True:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError(f"no end after {seconds:g} s")
+        piece = os.read(descriptor, _PIECE)
+        if not piece:
+            return said
+        said += piece
