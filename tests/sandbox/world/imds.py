@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from sandbox.world.machine import Machine
+from sandbox.world.facts import Facts
+from sandbox.world.identities import Credentials
 from sandbox.world.metadata import metadata_tree
 
 VERSIONS = (
@@ -30,11 +31,23 @@ TOKEN_SECONDS = 21_600
 """The longest life of a token that may be asked for."""
 
 
+class Guest(Protocol):
+    """Who asks, as far as it matters to the answer."""
+
+    instance_id: str
+    facts: Facts
+    credentials: Credentials
+    metadata: dict[str, str | None]
+    """Overrides of the metadata tree; None: not there. Path below `latest/`."""
+    metadata_requests: list[tuple[float, str, str, int]]
+    """Time, method, path, status."""
+
+
 class MetadataService:
     """One service for all machines of a world: it tells them apart by their address, as nothing else reaches it."""
 
     def __init__(
-        self, listener: socket.socket, *, find: Callable[[str], Machine | None], access_log: Path
+        self, listener: socket.socket, *, find: Callable[[str], Guest | None], access_log: Path
     ) -> None:
         self._server = _Server(listener.getsockname(), _Handler, bind_and_activate=False)
         self._server.socket.close()
@@ -55,7 +68,7 @@ class MetadataService:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
-    find: Callable[[str], Machine | None]
+    find: Callable[[str], Guest | None]
     access_log: Path
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -103,10 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 http.server's name of it
 
-    def _machine(self) -> Machine | None:
+    def _machine(self) -> Guest | None:
         return self.server.find(self.client_address[0])
 
-    def _may_read(self, machine: Machine) -> bool:
+    def _may_read(self, machine: Guest) -> bool:
         token = self.headers.get("X-aws-ec2-metadata-token")
         if token is None:
             return not machine.facts.tokens_required
@@ -115,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         return owner == machine.instance_id and time.monotonic() < until
 
     def _answer(
-        self, machine: Machine | None, status: int, body: bytes = b"", header: tuple[str, str] | None = None
+        self, machine: Guest | None, status: int, body: bytes = b"", header: tuple[str, str] | None = None
     ) -> None:
         if machine is not None:
             machine.metadata_requests.append((time.monotonic(), self.command, self.path, status))
@@ -142,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The access log has it."""
 
 
-def _look_up(machine: Machine, path: str) -> bytes | None:
+def _look_up(machine: Guest, path: str) -> bytes | None:
     user_data = machine.facts.user_data
     if path.rstrip("/") == "user-data":
         return user_data
