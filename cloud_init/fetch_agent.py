@@ -32,8 +32,8 @@ from xml.sax.saxutils import escape
 UNREACHABLE, DENIED, MISSING, CORRUPT, DISK = 3, 4, 5, 6, 7
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
-REFUSALS = 60
-"""Seconds for which a refusal is asked again: a role that has just been made is not known everywhere at once."""
+PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0}
+"""Seconds for which a failure is met by another try. A role that has just been made is not known everywhere at once."""
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
@@ -71,7 +71,7 @@ def persist(work: Callable[[], int], limit: float) -> int:
         try:
             return work()
         except FetchError as failure:
-            allowed = limit if failure.code == UNREACHABLE else min(limit, REFUSALS)
+            allowed = min(limit, PATIENCE[failure.code])
             if failure.final or time.monotonic() - begun + pause > allowed:
                 raise
         time.sleep(pause)

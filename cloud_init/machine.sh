@@ -24,7 +24,7 @@ begun=$now
 
 # One line for the console, where GetConsoleOutput finds it, and for the log. Neither has to be there.
 print() {
-    { printf '%s\n' "$*" >/dev/console; } 2>/dev/null
+    { printf '%s\n' "$*" >>/dev/console; } 2>/dev/null
     { printf '%s\n' "$*" >>"$log"; } 2>/dev/null
 }
 

@@ -51,7 +51,8 @@ class Services:
         if listener is not None:
             server.socket.close()
             server.socket = listener
-        self.url = "http://{}:{}".format(*server.socket.getsockname())
+        host, port = server.socket.getsockname()
+        self.url = f"http://{host}" if port == 80 else f"http://{host}:{port}"
         threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
         return server
 

@@ -1,0 +1,186 @@
+"""The boothook and its deadman, run for real in a chamber."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from chamber import Chamber
+from instance_jobs import RUN, boot
+
+pytestmark = pytest.mark.root
+
+STATE = "var/lib/bai/boot"
+LONG = "time.sleep(600)"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Chamber]:
+    with Chamber(tmp_path) as found:
+        yield found
+
+
+def set_clock(machine: Chamber, seconds: int) -> None:
+    """Let the machine's clock stand still at so many seconds after 1970."""
+    machine.program("usr/bin/date", f"#!/bin/dash\necho {seconds}\n")
+
+
+def account(machine: Chamber) -> tuple[int, int, int]:
+    """Return what is on disk: seconds spent, the deadline and the clock, both by the wall."""
+    file = machine.root / STATE / "deadline"
+    machine.wait(lambda: file.exists() and file.read_text().endswith("\n"))
+    spent, due, clock = (int(word) for word in file.read_text().split())
+    return spent, due, clock
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+def test_the_machine_ends_at_its_deadline_whatever_runs(tmp_path: Path, shell: str) -> None:
+    with Chamber(tmp_path, shell=shell) as machine:
+        machine.cloud_init(boot(machine.services, agent=LONG, deadman=timedelta(seconds=1)))
+        assert machine.last_words() == "deadline"
+        machine.wait(lambda: machine.calls("shutdown"))
+        assert machine.calls("halt") == []
+
+
+def test_it_needs_nothing_that_comes_later_in_the_boot(machine: Chamber) -> None:
+    machine.cloud_init(boot(machine.services, deadman=timedelta(seconds=1)), writes=False)
+    assert machine.last_words() == "deadline"
+    machine.wait(lambda: machine.calls("shutdown"))
+
+
+def test_a_boot_is_not_held_by_what_it_leaves_running(machine: Chamber) -> None:
+    """`run` returns when nobody holds the boothook's streams any more, as cloud-init does."""
+    machine.cloud_init(boot(machine.services), writes=False)
+    assert machine.processes("/boothook")
+
+
+def test_the_deadline_is_for_all_boots_together(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
+    set_clock(machine, 1_800_000_000)
+    machine.cloud_init(wanted)
+    assert account(machine)[1] in range(1_800_000_990, 1_800_001_001)
+    machine.switch_off()
+    set_clock(machine, 1_800_001_001)
+    machine.switch_on()
+    machine.cloud_init(wanted, writes=False)
+    assert machine.last_words() == "deadline"
+
+
+def test_time_that_the_machine_was_on_counts_without_a_clock(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
+    set_clock(machine, 1_800_000_000)
+    machine.cloud_init(wanted)
+    account(machine)
+    machine.switch_off()
+    # In an earlier boot it was on for all of its time but a second; the clock has lost its battery.
+    (machine.root / STATE / "deadline").write_text(f"{999:15} {1_800_001_000:15} {1_800_000_000:15}\n")
+    set_clock(machine, 0)
+    machine.switch_on()
+    machine.cloud_init(wanted, writes=False)
+    assert machine.last_words() == "deadline"
+
+
+def test_a_clock_that_is_set_late_does_not_end_the_machine(machine: Chamber) -> None:
+    set_clock(machine, 0)
+    machine.cloud_init(boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000)))
+    assert account(machine)[1] in range(990, 1001)
+    set_clock(machine, 1_800_000_000)
+    machine.wait(lambda: account(machine)[1] in range(1_800_000_980, 1_800_001_001))
+    assert "BAI-END" not in machine.console()
+
+
+def test_a_clock_that_was_never_set_before_a_reboot_is_not_believed(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
+    set_clock(machine, 0)
+    machine.cloud_init(wanted)
+    account(machine)
+    machine.switch_off()
+    set_clock(machine, 1_800_000_000)
+    machine.switch_on()
+    machine.cloud_init(wanted, writes=False)
+    machine.wait(lambda: account(machine)[2] == 1_800_000_000)
+    assert "BAI-END" not in machine.console()
+
+
+def test_a_reboot_loop_ends(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG, max_boots=3)
+    machine.cloud_init(wanted)
+    for _ in range(2):
+        machine.switch_off()
+        machine.switch_on()
+        machine.cloud_init(wanted, writes=False)
+    assert "BAI-END" not in machine.console()
+    machine.switch_off()
+    machine.switch_on()
+    machine.cloud_init(wanted, writes=False)
+    assert machine.last_words() == "too-many-boots"
+    machine.wait(lambda: machine.calls("shutdown"))
+
+
+def test_a_full_disk_does_not_stop_the_count(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG, max_boots=1)
+    machine.cloud_init(wanted)
+    account(machine)
+    machine.switch_off()
+    machine.switch_on()
+    machine.run("sh", "-c", "cat /dev/zero >/fill || true")
+    machine.cloud_init(wanted, writes=False)
+    assert machine.last_words() == "too-many-boots"
+
+
+def test_cloud_init_may_come_by_more_than_once_in_a_boot(machine: Chamber) -> None:
+    wanted = boot(machine.services, agent=LONG)
+    machine.cloud_init(wanted, writes=False)
+    machine.cloud_init(wanted, writes=False)
+    assert (machine.root / STATE / "boots").read_text() == "."
+    assert len(machine.processes("/boothook")) == 1
+
+
+def test_an_image_made_of_a_used_machine_starts_afresh(machine: Chamber) -> None:
+    wanted = boot(machine.services)
+    machine.cloud_init(wanted)
+    machine.last_words()
+    machine.switch_off()
+    (machine.root / "dev/console").write_text("")
+    machine.services.instance_id = "i-0aaaaaaaaaaaaaaaa"
+    machine.switch_on()
+    machine.cloud_init(wanted, writes=False, start=False)
+    assert (machine.root / STATE / "boots").read_text() == "."
+    assert not (machine.root / STATE / "ended").exists()
+    assert not (machine.root / STATE / "facts").exists()
+    assert not (machine.root / "var/lib/bai/job.toml").exists()
+
+
+def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: Chamber) -> None:
+    agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
+    machine.cloud_init(boot(machine.services, agent=agent))
+    machine.wait(lambda: (machine.root / RUN / "starts").exists())
+    machine.kill("guardian.sh")
+    machine.wait(lambda: "starting it again" in machine.console())
+    machine.wait(lambda: machine.console().count("bundle ") == 2)
+    (machine.root / "go").touch()
+    assert machine.last_words() == "done 0"
+    machine.wait(lambda: machine.calls("shutdown"))
+
+
+def test_a_guardian_that_never_comes_ends_the_machine(machine: Chamber) -> None:
+    uptime = machine.root / "over/uptime"
+    uptime.write_text("100.00 0.00\n")
+    machine.switch_off()
+    machine.switch_on()
+    machine.cloud_init(boot(machine.services), writes=False)
+    account(machine)
+    assert "BAI-END" not in machine.console()
+    uptime.write_text("1901.00 0.00\n")
+    assert machine.last_words() == "boot-hung"
+    machine.wait(lambda: machine.calls("shutdown"))
+
+
+def test_what_would_upgrade_under_a_benchmark_is_masked(machine: Chamber) -> None:
+    machine.program("usr/bin/systemctl", '#!/bin/dash\necho "systemctl $*" >>/calls\n')
+    machine.cloud_init(boot(machine.services), writes=False)
+    mask, stop = machine.calls("systemctl")
+    assert mask.startswith("--runtime --quiet mask apt-daily.timer ")
+    assert stop.startswith("--no-block stop apt-daily.timer ")
