@@ -6,6 +6,7 @@ from pathlib import Path
 
 import kafka as kafka_python
 from kafka_brokers import Broker
+
 from sandbox.launches import launch, user_data
 from sandbox.world import Shape, World
 

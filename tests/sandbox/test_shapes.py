@@ -45,7 +45,8 @@ def test_files_are_injected_replaced_and_removed_in_the_machine_only(world: Worl
     assert machine.run(["touch", "/opt/pytorch/new"]).returncode != 0
     assert machine.run(["cat", "/etc/motd"]).stdout == "moin\n"
     assert machine.run(["ls", "/usr/bin/curl"]).returncode != 0
-    assert Path("/usr/sbin/shutdown").resolve() == Path("/usr/bin/systemctl").resolve()
+    own = Path("/usr/sbin/shutdown")
+    assert not own.exists() or b"DEAF" not in own.read_bytes()
     assert not Path("/opt/pytorch/new").exists()
 
 

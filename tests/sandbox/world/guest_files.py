@@ -45,7 +45,6 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         environment |= {
             "LD_PRELOAD": _FAKETIME,
             "FAKETIME_TIMESTAMP_FILE": _CLOCK_FILE,
-            "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_NO_CACHE": "1",
         }

@@ -6,31 +6,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
-from sandbox.world import guest_files
 from sandbox.world.cgroups import MachineGroup
 from sandbox.world.console import Console
+from sandbox.world.disk import Disk
 from sandbox.world.facts import Facts
 from sandbox.world.forward import Forwarder
 from sandbox.world.identities import Credentials
 from sandbox.world.inside import Inside
-from sandbox.world.namespaces import Holder
 from sandbox.world.network import Network
 from sandbox.world.nspawn import POWER_OFF, REBOOT, RESTART, Boot
-from sandbox.world.roots import RootError, root
+from sandbox.world.roots import RootError
 from sandbox.world.shape import Shape
-
-_MOUNTS = """
-mkdir -p "$1" /run/systemd
-mount -t tmpfs tmpfs /run/systemd
-mount -t tmpfs -o "size=$3" tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
-ip link set lo up
-"""
-"""nspawn keeps its locks under /run/systemd: a place of its own, so that nothing is left on the host."""
 
 
 class Machine:
@@ -63,9 +52,8 @@ class Machine:
         """Why the sandbox itself could not run this machine."""
         folder.mkdir(parents=True)
         self.terminal = Console(folder / "console")
-        self._disk = folder / "disk"
-        self._root = self._disk / "root"
-        self._variant, self._network, self._forwards = variant, network, forwards
+        self._folder, self._variant = folder, variant
+        self._network, self._forwards = network, forwards
         self._on_boot, self._on_off = on_boot, on_off
         self._launched = time.monotonic()
         self._marks: dict[str, float] = {}
@@ -73,7 +61,7 @@ class Machine:
         self._wanted_on, self._closing, self._power_cut = True, False, False
         self._off, self._halted = False, False
         self._boot: Boot | None = None
-        self._holder: Holder | None = None
+        self._disk_made: Disk | None = None
         self._group: MachineGroup | None = None
         self._port: str | None = None
         self._forwarders: dict[int, Forwarder] = {}
@@ -136,11 +124,11 @@ class Machine:
 
     def read(self, path: str) -> bytes:
         """Return a file of the machine's disk; one that is off can still be read."""
-        return guest_files.read(self._held().path(self._root), path)
+        return self._disk.read(path)
 
     def write(self, path: str, content: str | bytes) -> None:
         """Write a file to the machine's disk, on or off."""
-        guest_files.write(self._held().path(self._root), path, content)
+        self._disk.write(path, content)
 
     # What a test does to it.
 
@@ -156,8 +144,7 @@ class Machine:
 
     def set_clock(self, time: datetime) -> None:
         """Set the services' clock of a machine whose shape says that it is wrong; `now` makes it right."""
-        ahead = (time - datetime.now(timezone.utc)).total_seconds()
-        guest_files.set_clock(self._held().path(self._root), ahead)
+        self._disk.set_clock(time)
 
     def forward(self, port: int, target: int | None) -> None:
         """Let the machine's 127.0.0.1:`port` lead to the host's 127.0.0.1:`target`; None: nobody listens there."""
@@ -165,7 +152,7 @@ class Machine:
         if previous is not None:
             previous.close()
         if target is not None:
-            listener = self._held().listen(("127.0.0.1", port))
+            listener = self._disk.holder.listen(("127.0.0.1", port))
             self._forwarders[port] = Forwarder(listener, ("127.0.0.1", target))
 
     # What the hypervisor does.
@@ -222,7 +209,7 @@ class Machine:
             while self._wait_for_switch():
                 while not self._power_cut and self._boot_once() == REBOOT:
                     pass
-                if not self._power_cut and self._has_halted():
+                if not self._power_cut and self._disk.take_halt_mark():
                     with self._changed:
                         self._halted = True
                         self._changed.wait_for(lambda: self._power_cut)
@@ -238,13 +225,11 @@ class Machine:
                 self.error = f"could not be taken down: {error}"
 
     def _prepare(self) -> None:
-        self._holder = Holder(_MOUNTS, str(self._disk), str(root(self._variant)), self.shape.disk)
-        seen = self._holder.path(self._root)
-        guest_files.write(seen, "/etc/sandbox-instance-type", f"{self.facts.instance_type}\n")
-        guest_files.apply(self.shape, self._holder, self._root)
+        self._disk_made = Disk(self._folder / "disk", variant=self._variant, shape=self.shape)
+        self._disk.apply(self.shape, instance_type=self.facts.instance_type)
         self._group = MachineGroup(self.facts.instance_id)
         self._port = self._network.attach(
-            self._holder, mac=self.facts.mac, address=self.facts.address, name=self.facts.host_name
+            self._disk.holder, mac=self.facts.mac, address=self.facts.address, name=self.facts.host_name
         )
         for port, target in self._forwards.items():
             self.forward(port, target)
@@ -255,26 +240,19 @@ class Machine:
             return not self._closing
 
     def _boot_once(self) -> int:
-        assert self._holder is not None
         assert self._group is not None
         if self.shape.clock is not None:
             self.set_clock(self.shape.clock)
         if self.shape.network_after:
             self.plug(False)
-        plugged = threading.Timer(self.shape.network_after.total_seconds(), self.plug, [True])
-        plugged.start()
         mounts = [f"{host}:{inside}" for inside, host in self.shape.mounts.items()]
         with self._changed:
             if self._power_cut:
                 return -9
-            self._boot = Boot(
-                holder=self._holder,
-                root=self._root,
-                name=self.facts.host_name,
-                group=self._group,
-                mounts=mounts,
-            )
+            self._boot = Boot(disk=self._disk, name=self.facts.host_name, group=self._group, mounts=mounts)
             self.boots += 1
+        plugged = threading.Timer(self.shape.network_after.total_seconds(), self.plug, [True])
+        plugged.start()
         self._mark("boot")
         self._on_boot(self)
         while data := self._boot.read():
@@ -290,9 +268,6 @@ class Machine:
             raise OSError(f"systemd-nspawn ended with {code}")
         return code
 
-    def _has_halted(self) -> bool:
-        return self.error is None and self._held().path(self._root / ".halted").exists()
-
     def _switched_off(self) -> None:
         self._on_off(self)
         with self._changed:
@@ -304,15 +279,16 @@ class Machine:
             forwarder.close()
         if self._port is not None:
             self._network.detach(self._port)
-        if self._holder is not None:
-            self._holder.close()
+        if self._disk_made is not None:
+            self._disk_made.close()
         if self._group is not None:
             self._group.remove()
 
-    def _held(self) -> Holder:
-        if self._holder is None:
-            raise OSError(self._complaint("has no disk yet, or no more"))
-        return self._holder
+    @property
+    def _disk(self) -> Disk:
+        if self._disk_made is None:
+            raise OSError(self._complaint("has no disk yet"))
+        return self._disk_made
 
     def _mark(self, name: str) -> None:
         self._marks[name if self.boots < 2 else f"{name}{self.boots}"] = time.monotonic()

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 from sandbox.world.cgroups import MachineGroup
-from sandbox.world.namespaces import Holder, bound_to_caller
+from sandbox.world.disk import Disk
+from sandbox.world.namespaces import bound_to_caller
 
 REBOOT = 133
 """nspawn's exit code where the machine asked for a reboot."""
@@ -25,12 +26,10 @@ _ENVIRONMENT = {
 class Boot:
     """A running machine, from its first process to its end."""
 
-    def __init__(
-        self, *, holder: Holder, root: Path, name: str, group: MachineGroup, mounts: list[str]
-    ) -> None:
+    def __init__(self, *, disk: Disk, name: str, group: MachineGroup, mounts: list[str]) -> None:
         terminal, inner = pty.openpty()
         self._terminal = terminal
-        enter = ["nsenter", "-t", str(holder.pid), "--net", "--mount"]
+        enter = ["nsenter", "-t", str(disk.holder.pid), "--net", "--mount"]
         # nspawn does not take the machine with it when it is killed; as the first process of a namespace it must.
         enter += ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
         spawn = [
@@ -38,7 +37,7 @@ class Boot:
             "--quiet",
             "--register=no",
             "--keep-unit",
-            f"--directory={root}",
+            f"--directory={disk.root}",
             f"--machine={name}",
             "--kill-signal=SIGRTMIN+3",
             "--capability=CAP_NET_ADMIN,CAP_NET_RAW",
