@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import Status
 from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore
@@ -19,6 +22,8 @@ from executor.follow import events_of, result_of, tail_position
 from executor.local import created, local_agent
 from executor.state import RunState
 
+_AT_ONCE = 16
+"""Jobs in a bucket that are read side by side."""
 LAST = "last"
 """The name of the job that was started last."""
 
@@ -33,7 +38,7 @@ class Standing:
 
     job_id: str
     status: str
-    """A `Status`, or "DIED": its agent is gone, and there is no result."""
+    """A `Status`, or one of the words below."""
     phase: str | None
     since: int | None
     """When the phase, or what came after the last one, began."""
@@ -45,6 +50,10 @@ class Standing:
     agent_alive: bool | None
     """None where that cannot be seen from here."""
     cancelling: bool = False
+    where: str = "local"
+    """"local": on this machine; "ec2"."""
+    machine: str | None = None
+    """What there is to say about its machines, in a sentence."""
 
     @property
     def seconds(self) -> float | None:
@@ -59,17 +68,27 @@ class Standing:
 
 
 DIED = "DIED"
+"""The agent of a job on this machine is gone, and there is no result."""
+SILENT = "SILENT"
+"""The machine of a job on EC2 runs, and its agent gives no sign of life."""
+ENDING = "ENDING"
+"""The machines of a job on EC2 shut down, and there is no result yet."""
 
 
-def store_at(folder: Path | None) -> DirectoryStore:
-    """Return the store in `folder`, else the one that BAI_STORE names, else ~/.bai/jobs."""
-    if folder is None:
-        named = os.environ.get("BAI_STORE")
-        folder = Path(named) if named else Path.home() / ".bai" / "jobs"
-    folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100 - resolve() would follow links
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the job store {folder} is no folder; name one with --store or BAI_STORE")
-    return DirectoryStore(folder)
+def store_at(folder: str | Path | None) -> DirectoryStore:
+    """Return the store of this machine's jobs: `folder`, else what BAI_STORE names, else ~/.bai/jobs. Raises UsageError."""
+    named = str(folder) if folder is not None else os.environ.get("BAI_STORE") or ""
+    if named.startswith("s3://"):
+        raise UsageError(
+            f"{named} holds jobs on EC2; jobs on this machine need a folder: name one with --store"
+        )
+    if named.startswith("file://"):
+        named = unquote(urlsplit(named).path)
+    chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
+    path = Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - resolve() would follow links
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"the job store {path} is no folder; name one with --store or BAI_STORE")
+    return DirectoryStore(path)
 
 
 def job_ids(store: JobStore) -> list[str]:
@@ -77,55 +96,106 @@ def job_ids(store: JobStore) -> list[str]:
     return [name for name in store.folders("") if JobRecord(store, name).exists()]
 
 
-def find_job(store: JobStore, name: str) -> JobRecord:
-    """Return the job that `name` means: its id, the only id that starts so, or "last". Raises UsageError."""
-    if name and "/" not in name and name not in (".", "..") and JobRecord(store, name).exists():
-        return JobRecord(store, name)
-    every = job_ids(store)
-    if not every:
-        raise UsageError(
-            f"there are no jobs in {store.url}; another place is named with --store or BAI_STORE"
-        )
-    if name == LAST:
-        return JobRecord(store, max(every, key=lambda each: (started_of(JobRecord(store, each)), each)))
-    meant = [each for each in every if name and each.startswith(name)]
+def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
+    """Return the job that `name` means: its id, the only id that starts so, or "last". Raises UsageError, StoreError.
+
+    Earlier stores come first; one that cannot be reached matters only where the others do not have the job.
+    """
+    opened: list[JobStore] = []
+    failed: BaiError | None = None
+    try:
+        for store in stores:
+            opened.append(store)
+            if name and "/" not in name and name not in (".", "..") and JobRecord(store, name).exists():
+                return JobRecord(store, name)
+    except BaiError as error:
+        if not opened:
+            raise
+        failed = error
+    every: list[JobRecord] = []
+    for store in opened:
+        try:
+            every += [JobRecord(store, each) for each in job_ids(store)]
+        except StoreError as error:
+            failed = failed or error
+    meant = [each for each in every if name and each.job_id.startswith(name)]
+    if name == LAST and every and failed is None:
+        return max(every, key=lambda each: (started_of(each), each.job_id))
     if len(meant) == 1:
-        return JobRecord(store, meant[0])
+        return meant[0]
+    if failed is not None:
+        raise failed
+    where = " and ".join(each.url for each in opened)
+    if not every:
+        raise UsageError(f"there are no jobs in {where}; another place is named with --store or BAI_STORE")
     if meant:
-        shown = ", ".join(meant[:5]) + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")
+        names = ", ".join(each.job_id for each in meant[:5])
+        shown = names + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")
         raise UsageError(f'"{name}" may mean any of {shown}; write more of the id')
-    close = difflib.get_close_matches(name, every, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, [each.job_id for each in every], n=1, cutoff=0.5)
     hint = f'; did you mean "{close[0]}"?' if close else "; `bai list` shows them all"
-    raise UsageError(f'there is no job "{name}" in {store.url}{hint}')
+    raise UsageError(f'there is no job "{name}" in {where}{hint}')
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Jobs with their names, the newest last."""
+
+    jobs: list[tuple[Standing, str]]
+    places: list[str]
+    """The stores that were looked into."""
+    troubles: list[str]
+    """Why one was not."""
+
+
+def listed(stores: Iterable[JobStore], count: int | None) -> Listing:
+    """Return the newest `count` jobs of all stores; one that cannot be reached is a trouble, no error."""
+    found, places, troubles = [], [], []
+    try:
+        for store in stores:
+            places.append(store.url if not isinstance(store, DirectoryStore) else str(store.folder))
+            found += _listed(store, count)
+    except BaiError as error:
+        troubles.append(str(error))
+    found.sort(key=lambda each: (each[0].started or 0, each[0].job_id))
+    return Listing(found if count is None else found[-count:], places, troubles)
+
+
+def _listed(store: JobStore, count: int | None) -> list[tuple[Standing, str]]:
+    with ThreadPoolExecutor(1 if isinstance(store, DirectoryStore) else _AT_ONCE) as pool:
+        records = [JobRecord(store, each) for each in job_ids(store)]
+        if count is not None and len(records) > count:
+            started = list(pool.map(started_of, records))
+            order = sorted(range(len(records)), key=lambda i: started[i])
+            records = [records[i] for i in order[-count:]]
+        names = list(pool.map(lambda each: each.job().job.name, records))
+    if isinstance(store, DirectoryStore):
+        return list(zip((standing(each) for each in records), names, strict=True))
+    from executor.ec2.standing import standings_on_ec2
+
+    return list(zip(standings_on_ec2(records), names, strict=True))
 
 
 def standing(record: JobRecord) -> Standing:
     """Return how a job stands now. Never says that one runs whose agent is gone."""
     agent = local_agent(record)
+    if agent is None:
+        from executor.ec2.standing import standing_on_ec2
+
+        return standing_on_ec2(record)
     # Asked before the result is looked for: an agent writes the result, then goes.
-    alive = agent.alive() if agent is not None else None
+    alive = agent.alive()
     result = result_of(record)
     if result is not None:
-        return Standing(
-            job_id=record.job_id,
-            status=str(result.get("status")),
-            phase=None,
-            since=result.get("ended"),
-            started=result.get("started"),
-            ended=result.get("ended"),
-            outcome=result.get("outcome"),
-            exit_code=result.get("exit_code"),
-            sentence=result.get("sentence"),
-            agent_alive=alive,
-        )
+        return replace(ended_standing(record, result), agent_alive=alive)
     state = RunState()
     for event in events_of(record):
         state.apply(event)
     return Standing(
         job_id=record.job_id,
-        status=DIED if alive is False else state.status.value,
+        status=state.status.value if alive else DIED,
         phase=state.phase,
-        since=state.last_event if alive is False else state.since,
+        since=state.since if alive else state.last_event,
         started=state.started if state.started is not None else created(record),
         ended=None,
         outcome=None,
@@ -133,6 +203,22 @@ def standing(record: JobRecord) -> Standing:
         sentence=None,
         agent_alive=alive,
         cancelling=record.cancelled(),
+    )
+
+
+def ended_standing(record: JobRecord, result: Mapping[str, Any]) -> Standing:
+    """Return how a job stands that ended with `result`."""
+    return Standing(
+        job_id=record.job_id,
+        status=str(result.get("status")),
+        phase=None,
+        since=result.get("ended"),
+        started=result.get("started"),
+        ended=result.get("ended"),
+        outcome=result.get("outcome"),
+        exit_code=result.get("exit_code"),
+        sentence=result.get("sentence"),
+        agent_alive=None,
     )
 
 

@@ -104,10 +104,6 @@ def local_agent(record: JobRecord) -> LocalAgent | None:
 
 
 def created(record: JobRecord) -> int | None:
-    """Return when a job on this machine was written down, ms UTC; its events tell more as soon as there are any."""
-    if not isinstance(record.store, DirectoryStore):
-        return None
-    try:
-        return (record.store.folder / record.key("job.toml")).stat().st_mtime_ns // 1_000_000
-    except FileNotFoundError:
-        return None
+    """Return when a job was written down, ms UTC; its events tell more as soon as there are any."""
+    key = record.key("job.toml")
+    return next((each.modified for each in record.store.find(key) if each.key == key), None)

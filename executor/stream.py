@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.follow import PIECE, result_of
 from executor.jobs import DIED, UsageError, standing
 
-_PAUSE = 0.2
-_LOOK = 2.0
+_PAUSE, _FAR_PAUSE = 0.2, 2.0
+"""Seconds between two looks at a stream on this machine, and elsewhere."""
+_LOOK, _FAR_LOOK = 2.0, 10.0
 """Seconds between two looks whether somebody still writes."""
 
 
@@ -23,7 +25,9 @@ def pieces(
     record: JobRecord, stream: Literal["log", "metrics"], *, position: int = 0, follow: bool = False
 ) -> Iterator[bytes]:
     """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError."""
-    next_look = time.monotonic() + _LOOK
+    near = isinstance(record.store, DirectoryStore)
+    pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
+    next_look = time.monotonic() + look
     while True:
         # Asked before the stream is read: what came before the end is then in it.
         over = not follow or result_of(record) is not None
@@ -32,9 +36,10 @@ def pieces(
             yield piece
         if over:
             return
-        time.sleep(_PAUSE)
+        time.sleep(pause)
         if time.monotonic() >= next_look:
-            next_look = time.monotonic() + _LOOK
+            next_look = time.monotonic() + look
+            # Where the machines of a job are gone, this writes its result.
             if standing(record).status == DIED:
                 raise DeadAgentError(
                     f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import ExitCode
+from bai_agent.store import StoreRefusedError
 from bai_agent.store.record import JobRecord
 from executor.follow import Follower, result_of
 from executor.view.picture import Picture, View
@@ -25,6 +26,9 @@ _AGENT_LOOK = 1.0
 _RESTARTS = 3
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
+_AWAY_PAUSE = 5.0
+_AWAY = 600.0
+"""Seconds in which a store that cannot be reached is asked again."""
 
 
 class Agent(Protocol):
@@ -34,6 +38,14 @@ class Agent(Protocol):
 
     def start(self) -> None:
         """Start it, or start it again. Raises BaiError."""
+        ...
+
+
+class Watcher(Protocol):
+    """What looks after a job whose agent is on another machine."""
+
+    def look(self, *, news: bool, cancelling: bool) -> str | None:
+        """Do what is due, not too often; return what is to be said."""
         ...
 
 
@@ -77,12 +89,15 @@ def watch(
     view: View,
     *,
     agent: Agent | None,
+    watcher: Watcher | None = None,
     log_position: int = 0,
     newest_only: bool = False,
     agent_look: float = _AGENT_LOOK,
+    pause: float = _PAUSE,
 ) -> Mapping[str, Any] | None:
     """Show the job until it ends and return its result; None where its agent is dead for good.
 
+    agent: of a job on this machine. watcher: of a job elsewhere. pause: seconds between two looks at the store.
     log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
     Raises LeftError when somebody wants to leave, StoreError where the store fails.
     """
@@ -90,7 +105,17 @@ def watch(
         try:
             view.begin(picture)
             follower = Follower(record, log_position=log_position, newest_only=newest_only)
-            return _watch(record, follower, picture, view, interrupts, agent=agent, agent_look=agent_look)
+            return _watch(
+                record,
+                follower,
+                picture,
+                view,
+                interrupts,
+                agent=agent,
+                watcher=watcher,
+                agent_look=agent_look,
+                pause=pause,
+            )
         finally:
             view.close()
 
@@ -103,14 +128,25 @@ def _watch(
     interrupts: Interrupts,
     *,
     agent: Agent | None,
+    watcher: Watcher | None,
     agent_look: float,
+    pause: float,
 ) -> Mapping[str, Any] | None:
     restarts = 0
     next_agent_look = time.monotonic() + agent_look
     ended: float | None = None
     burst = time.monotonic()
+    reached = time.monotonic()
     while True:
-        news = follower.look()
+        try:
+            news = follower.look()
+        except StoreError as error:
+            if watcher is None or isinstance(error, StoreRefusedError) or time.monotonic() - reached > _AWAY:
+                raise
+            view.notice(f"{error}; trying again")
+            _rest(_AWAY_PAUSE, picture, view, interrupts)
+            continue
+        reached = time.monotonic()
         picture.take_in(news)
         view.show(picture, news)
         view.refresh(picture)
@@ -137,9 +173,21 @@ def _watch(
                 restarts += 1
                 view.notice(f"the agent died; starting it again ({restarts} of {_RESTARTS})")
                 agent.start()
+        if watcher is not None:
+            heard = bool(news.before or news.log or news.records or news.after)
+            if said := watcher.look(news=heard, cancelling=picture.cancelling):
+                view.notice(said)
         if not news.more or time.monotonic() - burst > _BURST:
-            time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - burst)))
+            _rest(max(pause, _SHARE * (time.monotonic() - burst)), picture, view, interrupts)
             burst = time.monotonic()
+
+
+def _rest(seconds: float, picture: Picture, view: View, interrupts: Interrupts) -> None:
+    """Wait, while the view goes on, until somebody wants something."""
+    end, count = time.monotonic() + seconds, interrupts.count
+    while (left := end - time.monotonic()) > 0 and interrupts.count == count:
+        time.sleep(min(left, _PAUSE))
+        view.refresh(picture)
 
 
 def exit_code_of(result: Mapping[str, Any]) -> ExitCode:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bai_agent.outcome import ExitCode
+from bai_agent.store.record import JobRecord
 from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
 
-_PAUSE = 0.25
-"""Seconds between two looks at a job that somebody waits for."""
+_PAUSE, _FAR_PAUSE = 0.25, 5.0
+"""Seconds between two looks at a job that somebody waits for, on this machine and elsewhere."""
 
 
 def list_jobs(
@@ -21,28 +23,27 @@ def list_jobs(
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """List jobs, the newest last."""
-    from bai_agent.store.record import JobRecord
-    from executor.jobs import job_ids, standing, started_of, store_at
+    """List jobs, the newest last.
 
-    place = store_at(store)
-    records = [JobRecord(place, each) for each in job_ids(place)]
-    if not every and len(records) > count:
-        records = sorted(records, key=started_of)[-count:]
-    found = sorted(
-        ((standing(record), record) for record in records),
-        key=lambda each: (each[0].started or 0, each[0].job_id),
-    )
+    Those on this machine, and those on EC2 where a bucket is configured.
+    """
+    from executor.jobs import listed
+    from executor.stores import stores
+
+    listing = listed(stores(store), None if every else count)
+    for trouble in listing.troubles:
+        say(trouble)
     if json_:
-        for each, record in found:
-            print_json({**each.as_table(), "name": record.job().job.name})
-        return
-    if not found:
-        say(f"there are no jobs in {place.folder}")
-        return
-    from executor.view.listing import print_listing
+        for each, name in listing.jobs:
+            print_json({**each.as_table(), "name": name})
+    elif listing.jobs:
+        from executor.view.listing import print_listing
 
-    print_listing([(each, record.job().job.name) for each, record in found])
+        print_listing(listing.jobs)
+    elif listing.places:
+        say(f"there are no jobs in {' and '.join(listing.places)}")
+    if listing.troubles and not listing.places:
+        raise typer.Exit(ExitCode.OURS)
 
 
 def status(
@@ -58,13 +59,14 @@ def status(
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
     from executor.follow import result_of
-    from executor.jobs import DIED, find_job, is_over, last_values, standing, store_at
+    from executor.jobs import DIED, find_job, is_over, last_values, standing
+    from executor.stores import stores
     from executor.watch import exit_code_of
 
-    record = find_job(store_at(store), job)
+    record = find_job(stores(store), job)
     now = standing(record)
     while wait and not is_over(now) and now.status != DIED:
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         now = standing(record)
     values = last_values(record)
     result = result_of(record)
@@ -91,15 +93,22 @@ def logs(
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only so many last lines.")
     ] = None,
+    boot: Annotated[
+        bool, typer.Option("--boot", help="What the consoles of its machines say instead, for a job on EC2.")
+    ] = False,
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Print what the benchmark printed."""
-    from executor.jobs import find_job, store_at
+    from executor.jobs import find_job
+    from executor.stores import stores
     from executor.stream import pieces, position_of_last_lines
     from executor.view.scroll import Scroll
 
-    record = find_job(store_at(store), job)
+    record = find_job(stores(store), job)
+    if boot:
+        _print_consoles(record, json_=json_)
+        return
     position = position_of_last_lines(record, lines) if lines is not None else 0
     on_screen = sys.stdout.isatty()
     scroll = Scroll(keep=2**20)
@@ -124,7 +133,8 @@ def metrics(
     json_: JsonOption = False,
 ) -> None:
     """Print a job's metrics: statistics, or records."""
-    from executor.jobs import UsageError, find_job, store_at
+    from executor.jobs import UsageError, find_job
+    from executor.stores import stores
     from executor.stream import pieces, whole_lines
     from executor.view.records import print_csv, print_jsonl, print_statistics
 
@@ -132,7 +142,7 @@ def metrics(
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
-    record = find_job(store_at(store), job)
+    record = find_job(stores(store), job)
     prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow)), follow)
 
 
@@ -166,6 +176,53 @@ def prune(
             print(f"{each.job_id}  {size(each.bytes)}")
     verb = "would be deleted" if dry_run else "deleted"
     say(f"{count:,} job{'' if count == 1 else 's'} {verb}, {size(total)}")
+
+
+def fetch(
+    job: JobArgument,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it need not exist.")],
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Copy all of a job into a folder.
+
+    Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten. Called again it goes on where it stopped, and takes what has come since.
+    """
+    from executor.fetch import fetch_job
+    from executor.jobs import find_job
+    from executor.stores import stores
+    from executor.view.text import size
+
+    record = find_job(stores(store), job)
+    files, total = 0, 0
+    for each in fetch_job(record, folder):
+        files, total = files + 1, total + each.bytes
+        if json_:
+            print_json({"path": str(each.path), "bytes": each.bytes})
+        else:
+            print(f"{each.path}  {size(each.bytes)}")
+    say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
+
+
+def _print_consoles(record: JobRecord, *, json_: bool) -> None:
+    from executor.ec2.standing import lookout_of
+    from executor.jobs import UsageError
+    from executor.local import local_agent
+    from executor.view.text import safe_line
+
+    if local_agent(record) is not None:
+        raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
+    consoles = lookout_of(record).consoles()
+    if not consoles:
+        say(
+            f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"
+        )
+    for machine, text in consoles:
+        if json_:
+            print_json({"instance_id": machine.id, "state": machine.state, "console": text})
+            continue
+        print(f"== {machine.id} ({machine.state}), node {machine.index}")
+        print("\n".join(safe_line(line) for line in text.splitlines()) or "(its console is empty)")
 
 
 def _print_lines(lines: list[str], *, json_: bool) -> None:

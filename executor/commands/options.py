@@ -36,8 +36,13 @@ ArgumentsArgument = Annotated[
     typer.Argument(metavar="-- ARGS", help="What follows -- is passed on to the benchmark."),
 ]
 StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", metavar="DIR", envvar="BAI_STORE", help="The job store [default: ~/.bai/jobs]."),
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="STORE",
+        envvar="BAI_STORE",
+        help="The job store: a folder, or s3://bucket/jobs [default: ~/.bai/jobs, and the configured bucket].",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object a line.")]
 OnOption = Annotated[

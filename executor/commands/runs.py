@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,8 +29,10 @@ from executor.commands.options import (
 if TYPE_CHECKING:
     from executor.descriptor import Finding
     from executor.local import LocalAgent
-    from executor.view.picture import View
+    from executor.view.picture import Picture, View
 
+_FAR_PAUSE = 2.0
+"""Seconds between two looks at a bucket; its objects are written every few seconds."""
 _TAIL = 2**16
 """Bytes of earlier output that somebody sees who joins a job at a terminal."""
 
@@ -98,9 +100,13 @@ def resume(
     It goes on where the last one stopped; a benchmark that still runs is not started twice.
     """
     from executor.follow import result_of
-    from executor.jobs import find_job, store_at
+    from executor.jobs import find_job
+    from executor.local import local_agent
+    from executor.stores import stores
 
-    record = find_job(store_at(store), job)
+    record = find_job(stores(store), job)
+    if follow_ and local_agent(record) is None:
+        raise typer.Exit(follow(record, json_=json_, joined=True))
     agent = _agent(record)
     if (result := result_of(record)) is not None:
         told = f"it has ended: {result.get('sentence')}"
@@ -111,32 +117,6 @@ def resume(
         told = "its agent is running again"
     if follow_:
         raise typer.Exit(follow(record, json_=json_, joined=True))
-    if json_:
-        print_json({"job_id": record.job_id, "message": told})
-    else:
-        print(f"{record.job_id}: {told}")
-
-
-def cancel(job: JobArgument, store: StoreOption = None, json_: JsonOption = False) -> None:
-    """Ask a job to end.
-
-    Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
-    """
-    from executor.follow import result_of
-    from executor.jobs import find_job, store_at
-    from executor.local import local_agent
-
-    record = find_job(store_at(store), job)
-    agent = local_agent(record)
-    if (result := result_of(record)) is not None:
-        told = f"it has ended before: {result.get('sentence')}"
-    else:
-        first = record.cancel(by="bai cancel")
-        told = "cancelling" if first else "cancelling, as was asked before"
-        if agent is not None and not agent.alive():
-            told = (
-                f"its agent is gone; `bai resume {record.job_id}` brings it back, and it will cancel the job"
-            )
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
@@ -158,7 +138,10 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
     again = f"the job goes on: bai status {record.job_id}, bai logs -f {record.job_id}, bai cancel {record.job_id}"
     try:
-        result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
+        if agent is not None:
+            result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
+        else:
+            result = _watch_from_afar(record, picture, view, log_position=position, newest_only=on_screen)
     except LeftError as left:
         say(f"no longer following; {again}")
         return left.exit_code
@@ -169,6 +152,26 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
         say(f"nobody reads the output any more; {again}")
         return NOBODY_READS
     return ExitCode.OURS if result is None else exit_code_of(result)
+
+
+def _watch_from_afar(
+    record: JobRecord, picture: Picture, view: View, *, log_position: int, newest_only: bool
+) -> Mapping[str, Any] | None:
+    """Follow a job on EC2."""
+    from executor.ec2.standing import lookout_of
+    from executor.ec2.watcher import Watcher
+    from executor.watch import watch
+
+    return watch(
+        record,
+        picture,
+        view,
+        agent=None,
+        watcher=Watcher(lookout_of(record)),
+        log_position=log_position,
+        newest_only=newest_only,
+        pause=_FAR_PAUSE,
+    )
 
 
 def _agent(record: JobRecord) -> LocalAgent:

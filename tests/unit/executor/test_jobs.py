@@ -34,16 +34,16 @@ def test_a_job_is_named_by_its_id_or_the_only_beginning_of_it(tmp_path: Path) ->
         HandmadeJob(tmp_path, job_id)
     store = store_at(tmp_path)
 
-    assert find_job(store, "digits-1").job_id == "digits-1"
-    assert find_job(store, "digits-12").job_id == "digits-12"
-    assert find_job(store, "to").job_id == "torch-1"
+    assert find_job([store], "digits-1").job_id == "digits-1"
+    assert find_job([store], "digits-12").job_id == "digits-12"
+    assert find_job([store], "to").job_id == "torch-1"
     with pytest.raises(UsageError, match="may mean any of digits-1, digits-12"):
-        find_job(store, "dig")
+        find_job([store], "dig")
     with pytest.raises(UsageError, match='did you mean "torch-1"'):
-        find_job(store, "trch-1")
+        find_job([store], "trch-1")
     for nonsense in ("", ".", "..", "../x", "digits-1/attempts", "zzz"):
         with pytest.raises(UsageError, match="there is no job"):
-            find_job(store, nonsense)
+            find_job([store], nonsense)
 
 
 def test_last_is_the_job_that_was_started_last(tmp_path: Path) -> None:
@@ -51,12 +51,12 @@ def test_last_is_the_job_that_was_started_last(tmp_path: Path) -> None:
     HandmadeJob(tmp_path, "a", started=START + 5000).event("agent_started", pid=1)
     HandmadeJob(tmp_path, "c", started=START + 1000).ends()
 
-    assert find_job(store_at(tmp_path), "last").job_id == "a"
+    assert find_job([store_at(tmp_path)], "last").job_id == "a"
 
 
 def test_an_empty_store_and_a_store_that_is_a_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are no jobs in"):
-        find_job(store_at(tmp_path / "nothing"), "last")
+        find_job([store_at(tmp_path / "nothing")], "last")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="is no folder"):
         store_at(tmp_path / "file")

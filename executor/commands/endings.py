@@ -1,0 +1,145 @@
+"""Commands that end jobs, and their machines."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Annotated
+
+import typer
+
+from bai_agent.outcome import ExitCode, Outcome
+from bai_agent.rundir import now_ms
+from bai_agent.store.record import JobRecord
+from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
+
+
+def cancel(
+    job: JobArgument,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="Terminate its machines at once, for a job on EC2; what it has not sent is lost."
+        ),
+    ] = False,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Ask a job to end.
+
+    Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
+    """
+    from executor.follow import result_of
+    from executor.jobs import UsageError, find_job
+    from executor.local import local_agent
+    from executor.stores import stores
+
+    record = find_job(stores(store), job)
+    agent = local_agent(record)
+    if now and agent is not None:
+        raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
+    if (result := result_of(record)) is not None:
+        told = f"it has ended before: {result.get('sentence')}"
+    else:
+        first = record.cancel(by="bai cancel")
+        told = "cancelling" if first else "cancelling, as was asked before"
+        if agent is not None and not agent.alive():
+            told = (
+                f"its agent is gone; `bai resume {record.job_id}` brings it back, and it will cancel the job"
+            )
+    if now:
+        told = f"{told}; {_end_machines(record)}"
+    _tell(record, told, json_=json_)
+
+
+def release(job: JobArgument, store: StoreOption = None, json_: JsonOption = False) -> None:
+    """Let the kept machines of a failed job go.
+
+    Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
+    """
+    from executor.jobs import UsageError, find_job
+    from executor.local import local_agent
+    from executor.stores import stores
+
+    record = find_job(stores(store), job)
+    if local_agent(record) is not None:
+        raise UsageError(f"{record.job_id} runs on this machine, which nothing keeps")
+    content = json.dumps({"time": now_ms(), "by": "bai release"}).encode() + b"\n"
+    first = record.store.put(record.key("release.json"), content, if_absent=True)
+    _tell(record, "released" if first else "it was released before", json_=json_)
+
+
+def reap(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be terminated.")] = False,
+    region: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--region", metavar="REGION", help="Instead of the configured region; several are fine."
+        ),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Terminate machines whose time is up.
+
+    Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too. Exit code 5 where one cannot be terminated.
+    """
+    from executor.config import read_settings
+    from executor.ec2.reaper import Reaped
+    from executor.ec2.reaper import reap as reap_region
+    from executor.ec2.session import aws_of
+
+    troubles = 0
+
+    def told(reaped: Reaped) -> None:
+        nonlocal troubles
+        troubles += bool(reaped.trouble)
+        instance = reaped.instance
+        if json_:
+            print_json(
+                {
+                    "instance_id": instance.id,
+                    "job_id": instance.job_id,
+                    "type": instance.type,
+                    "state": instance.state,
+                    "expires": reaped.expires.isoformat() if reaped.expires else None,
+                    "terminated": not reaped.trouble and not dry_run,
+                    "trouble": reaped.trouble or None,
+                }
+            )
+            return
+        since = f"{reaped.expires:%Y-%m-%d %H:%M} UTC" if reaped.expires else "?"
+        done = reaped.trouble or ("would be terminated" if dry_run else "terminated")
+        print(
+            f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  time was up at {since}: {done}"
+        )
+
+    settings = read_settings()
+    count = 0
+    for each in region or [settings.need_region()]:
+        ec2 = aws_of(settings, region=each).ec2()
+        count += len(reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, told=told))
+    if not count:
+        say("there is nothing to reap")
+    if troubles:
+        raise typer.Exit(ExitCode.OURS)
+
+
+def _end_machines(record: JobRecord) -> str:
+    """Terminate a job's machines, and write that it was cancelled where it has no result; return what was done."""
+    from executor.ec2.standing import lookout_of
+    from executor.ec2.verdict import write_result
+
+    ended = lookout_of(record).end()
+    write_result(
+        record, Outcome.CANCELLED, "The job was cancelled, and its machines were terminated at once."
+    )
+    if not ended:
+        return "it has no machines"
+    return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
+
+
+def _tell(record: JobRecord, told: str, *, json_: bool) -> None:
+    if json_:
+        print_json({"job_id": record.job_id, "message": told})
+    else:
+        print(f"{record.job_id}: {told}")

@@ -1,0 +1,221 @@
+"""Looks after a job on EC2: says how it stands, ends machines that are of no use, writes its result where they cannot.
+
+Any `bai` may do so, several at once, and be killed at any moment: what is due is found out anew each time, terminating twice
+is terminating once, and a result is written by whoever is first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.errors import BaiError
+from bai_agent.job import Job
+from bai_agent.outcome import Outcome
+from bai_agent.store.record import JobRecord
+from executor.ec2.clock import store_now
+from executor.ec2.instances import (
+    Instance,
+    console_of,
+    instances_by_id,
+    instances_of,
+    read_consoles,
+    terminate,
+)
+from executor.ec2.moments import parse_moment
+from executor.ec2.reasons import Verdict
+from executor.ec2.state import STALE, Facts, Situation, Stage, situation
+from executor.ec2.verdict import write_result
+
+if TYPE_CHECKING:
+    from executor.ec2.session import Aws
+
+_MARGIN = timedelta(seconds=60)
+"""What a cancelled job may take beyond its grace and drain: the agent's looks, uploads, the power-off."""
+_CONSOLES = 4
+"""Consoles that one look reads at most."""
+
+
+@dataclass(frozen=True)
+class Lookout:
+    """One job on EC2. Nothing but its descriptor is remembered: each look asks again."""
+
+    record: JobRecord
+    aws: Callable[[str | None], Aws]
+    """AWS in a region; None: the configured one."""
+
+    def look(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Situation:
+        """Return how the job stands. known: its instances, where they were described already. ask: EC2, else the store only.
+
+        Raises StoreError; where EC2 cannot be asked the sentence says so.
+        """
+        facts, why = self._facts(known, ask)
+        found = situation(facts)
+        silent = [
+            each
+            for each in facts.instances or ()
+            if each.state != "pending" and (not each.living or each.index not in facts.signs)
+        ]
+        if silent and ask and found.stage in (Stage.BOOTING, Stage.ENDING, Stage.GONE):
+            consoles = read_consoles(self.aws(self.region).ec2(), silent[:_CONSOLES])
+            found = situation(replace(facts, consoles=consoles))
+        return replace(found, sentence=f"{found.sentence} {why}") if why else found
+
+    def look_after(self, *, ask: bool = True) -> Situation:
+        """Look, and do what is due: terminate what is of no use, write the result. Raises BaiError."""
+        found = self.look(ask=ask)
+        if found.terminate:
+            terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
+        if found.verdict is not None:
+            write_result(self.record, found.verdict.outcome, found.verdict.sentence, attempt=self.attempt)
+        return found
+
+    def all_well(self) -> bool:
+        """Return whether every agent has given a sign of life just now, and nobody wants the job's end. Asks the store only."""
+        facts, _ = self._facts(None, ask=False)
+        return facts.cancelled is None and not facts.unreported and max(facts.signs.values()) < STALE / 2
+
+    def end(self) -> list[str]:
+        """Terminate the job's machines now; return their ids. Raises BaiError."""
+        return terminate(self.aws(self.region).ec2(), self.instances(), job_id=self.record.job_id)
+
+    def instances(self) -> list[Instance]:
+        """Return the machines of the present attempt, in whatever state, by rank. Raises BaiError."""
+        ec2 = self.aws(self.region).ec2()
+        found = {each.id: each for each in instances_of(ec2, [self.record.job_id])}
+        # A machine that somebody launched by hand has no tags of ours; its agent says who it is.
+        ready = (
+            [self._node_object("ready.json", rank) for rank in range(self.job.strategy.nodes)]
+            if not found
+            else []
+        )
+        ids = [
+            str(each["instance_id"])
+            for each in ready
+            if each and str(each.get("instance_id")).startswith("i-")
+        ]
+        found.update({each.id: each for each in instances_by_id(ec2, ids)})
+        return self._of_attempt(found.values())
+
+    def consoles(self) -> list[tuple[Instance, str]]:
+        """Return what the consoles of the machines say, as far as EC2 keeps it. Raises BaiError."""
+        ec2 = self.aws(self.region).ec2()
+        return [(each, console_of(ec2, each.id)) for each in self.instances()]
+
+    @cached_property
+    def job(self) -> Job:
+        return self.record.job()
+
+    @cached_property
+    def attempt(self) -> int:
+        numbers = [
+            int(each) for each in self.record.store.folders(self.record.key("attempts/")) if each.isdigit()
+        ]
+        return max(numbers, default=0)
+
+    @cached_property
+    def launch(self) -> Mapping[str, Any] | None:
+        """What was asked of EC2; None for machines that somebody launched by hand, and before it is written."""
+        return self._attempt_object("launch.json")
+
+    @property
+    def region(self) -> str | None:
+        named = (self.launch or {}).get("region") or (self.job.store.region if self.job.store else None)
+        return str(named) if named else None
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the machines must be gone by themselves."""
+        return parse_moment((self.launch or {}).get("expires"))
+
+    def _facts(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Facts, str]:
+        """Return what is known, and why EC2 could not be asked."""
+        now = store_now(self.record.store.url)
+        nodes = self.job.strategy.nodes
+        launched = self._attempt_object("launched.json") or {}
+        signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}
+        limits = self.job.limits
+        facts = Facts(
+            now=datetime.fromtimestamp(now / 1000, tz=timezone.utc),
+            nodes=nodes,
+            launch_age=self._launch_age(now),
+            accepted=bool(launched.get("instances")),
+            refusal=_refusal(launched),
+            expires=self.expires,
+            instances=None,
+            signs=signs,
+            done=frozenset(rank for rank in signs if nodes > 1 and self._has("result.json", rank)),
+            cancelled=self._age(self.record.key("cancel.json"), now),
+            patience=limits.grace + limits.drain + _MARGIN,
+        )
+        if known is not None:
+            return replace(facts, instances=tuple(self._of_attempt(known))), ""
+        if not ask:
+            return facts, ""
+        try:
+            return replace(facts, instances=tuple(self.instances())), ""
+        except BaiError as error:
+            return facts, f"({error})"
+
+    def _launch_age(self, now: int) -> timedelta | None:
+        if self.launch is None:
+            return None
+        return self._age(self._attempt_key("launch.json"), now) or timedelta()
+
+    def _sign(self, rank: int, now: int) -> timedelta | None:
+        """Return the age of a node's last sign of life; None where it has not given any."""
+        node = self.record.node(rank, attempt=self.attempt)
+        ages = [self._age(f"{node}/{name}", now) for name in ("heartbeat.json", "ready.json")]
+        return min((age for age in ages if age is not None), default=None)
+
+    def _age(self, key: str, now: int) -> timedelta | None:
+        for each in self.record.store.find(key):
+            if each.key == key:
+                return timedelta(
+                    milliseconds=max(0, now - (each.modified if each.modified is not None else now))
+                )
+        return None
+
+    def _has(self, name: str, rank: int) -> bool:
+        return bool(self.record.store.find(f"{self.record.node(rank, attempt=self.attempt)}/{name}"))
+
+    def _node_object(self, name: str, rank: int) -> dict[str, Any] | None:
+        return self.record.node_object(name, rank, attempt=self.attempt)
+
+    def _attempt_key(self, name: str) -> str:
+        return self.record.key(f"attempts/{self.attempt}/{name}")
+
+    def _attempt_object(self, name: str) -> dict[str, Any] | None:
+        key = self._attempt_key(name)
+        if not any(each.key == key for each in self.record.store.find(key)):
+            return None
+        try:
+            value = json.loads(self.record.store.get(key))
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
+
+    def _of_attempt(self, instances: Any) -> list[Instance]:
+        return sorted(
+            (
+                each
+                for each in instances
+                if each.job_id in (None, self.record.job_id) and each.attempt == str(self.attempt)
+            ),
+            key=lambda each: each.index,
+        )
+
+
+def _refusal(launched: Mapping[str, Any]) -> Verdict | None:
+    """Return why EC2 refused the launch for good, where it did and that was written down."""
+    if launched.get("instances") or "sentence" not in launched:
+        return None
+    try:
+        outcome = Outcome(launched.get("outcome"))
+    except ValueError:
+        outcome = Outcome.LAUNCH_FAILED
+    return Verdict(outcome, str(launched["sentence"]))

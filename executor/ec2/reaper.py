@@ -1,0 +1,97 @@
+"""Terminates machines whose time is up and that have not gone by themselves: by their tags alone, nothing is remembered.
+
+Anybody may do it, several at once, from a terminal, cron or a schedule: a machine that is terminated twice is terminated once.
+Only what carries our tags is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import BaiError
+from executor.ec2.instances import CLIENT_TAG, EXPIRES_TAG, JOB_TAG, Instance, described, terminate_one
+from executor.ec2.moments import parse_moment
+from executor.ec2.state import OVERDUE
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
+
+_STATES = ("pending", "running", "stopping", "stopped")
+"""A machine in any other state is gone, or on its way."""
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """A machine whose time is up, and what became of it."""
+
+    instance: Instance
+    expires: datetime | None
+    """None where its tag is no moment."""
+    trouble: str = ""
+    """Why it is still there; empty where it was terminated, or would be."""
+
+
+def overdue(
+    instances: Sequence[Instance], *, now: datetime, margin: timedelta = OVERDUE
+) -> list[tuple[Instance, datetime | None]]:
+    """Return those of our machines whose expiry was more than `margin` ago, and those whose expiry cannot be read."""
+    found: list[tuple[Instance, datetime | None]] = []
+    for each in instances:
+        if each.state not in _STATES or not each.tags.get(JOB_TAG) or EXPIRES_TAG not in each.tags:
+            continue
+        expires = parse_moment(each.tags[EXPIRES_TAG])
+        if expires is None or now > expires + margin:
+            found.append((each, expires))
+    return found
+
+
+def reap(
+    ec2: EC2Client,
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    client_id: str | None = None,
+    told: Callable[[Reaped], None] = lambda reaped: None,
+) -> list[Reaped]:
+    """Terminate what should not be there any more, and return it; `told` hears of each. Raises BaiError where EC2 cannot be asked.
+
+    client_id: only that client's. A machine that cannot be terminated does not keep the others.
+    """
+    filters: list[FilterTypeDef] = [
+        {"Name": "tag-key", "Values": [EXPIRES_TAG]},
+        {"Name": "instance-state-name", "Values": list(_STATES)},
+    ]
+    if client_id is not None:
+        filters.append({"Name": f"tag:{CLIENT_TAG}", "Values": [client_id]})
+    done = []
+    for instance, expires in overdue(described(ec2, filters), now=now):
+        reaped = Reaped(instance, expires, _end(ec2, instance, expires, dry_run=dry_run))
+        told(reaped)
+        done.append(reaped)
+    return done
+
+
+def reap_quietly(ec2: EC2Client, *, now: datetime, client_id: str) -> None:
+    """Terminate this client's machines whose time is up, if that can be done; whatever is in the way will be there next time."""
+    try:
+        reap(ec2, now=now, client_id=client_id)
+    except BaiError:
+        return
+
+
+def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:
+    if expires is None:
+        return (
+            f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is no moment; end it by hand'
+        )
+    if dry_run:
+        return ""
+    try:
+        terminate_one(ec2, instance.id)
+    except BaiError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,141 @@
+"""How jobs on EC2 stand, in the words that `bai status` and `bai list` have for every job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+from bai_agent.errors import BaiError
+from bai_agent.job import Power
+from bai_agent.outcome import Status
+from bai_agent.store.record import JobRecord
+from executor.config import Settings, read_settings
+from executor.ec2.instances import Instance, instances_of
+from executor.ec2.lookout import Lookout
+from executor.ec2.session import Aws, aws_of
+from executor.ec2.state import Situation, Stage
+from executor.follow import events_of, result_of
+from executor.jobs import ENDING, SILENT, Standing, ended_standing
+from executor.local import created
+from executor.state import RunState
+
+_AT_ONCE = 16
+"""Jobs that are read side by side: each takes several small requests."""
+
+
+def lookout_of(record: JobRecord, settings: Settings | None = None) -> Lookout:
+    """Return who looks after this job. settings: unset, those that hold now."""
+    chosen = settings if settings is not None else read_settings()
+
+    @cache
+    def aws(region: str | None) -> Aws:
+        return aws_of(chosen, region=region)
+
+    return Lookout(record, aws)
+
+
+def standing_on_ec2(record: JobRecord) -> Standing:
+    """Return how a job stands, after doing what is due for it. Raises BaiError."""
+    result = result_of(record)
+    lookout = lookout_of(record)
+    if result is not None:
+        return replace(ended_standing(record, result), where="ec2", machine=_still_there(lookout))
+    found = lookout.look_after()
+    result = result_of(record)
+    if result is not None:
+        return replace(ended_standing(record, result), where="ec2", machine=found.sentence)
+    return _standing(record, found)
+
+
+def standings_on_ec2(records: Sequence[JobRecord]) -> list[Standing]:
+    """Return how jobs stand, with one question to EC2 for each region; changes nothing. Raises StoreError."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(result_of, records))
+        open_ = [record for record, result in zip(records, results, strict=True) if result is None]
+        lookouts = [lookout_of(record) for record in open_]
+        regions = list(pool.map(lambda each: each.region, lookouts))
+        known: dict[str, list[Instance] | None] = {}
+        for region in dict.fromkeys(regions):
+            ids = [
+                lookout.record.job_id for lookout, its in zip(lookouts, regions, strict=True) if its == region
+            ]
+            known.update(_asked(lookouts, region, ids))
+        found = dict(
+            zip(
+                [record.job_id for record in open_],
+                pool.map(lambda each: _looked(each, known[each.record.job_id]), lookouts),
+                strict=True,
+            )
+        )
+    return [
+        replace(ended_standing(record, result), where="ec2") if result is not None else found[record.job_id]
+        for record, result in zip(records, results, strict=True)
+    ]
+
+
+def _asked(
+    lookouts: Sequence[Lookout], region: str | None, ids: list[str]
+) -> dict[str, list[Instance] | None]:
+    """Return the instances of these jobs, by job; None for each where EC2 cannot be asked."""
+    found: dict[str, list[Instance] | None] = dict.fromkeys(ids)
+    try:
+        described = instances_of(lookouts[0].aws(region).ec2(), ids)
+    except BaiError:
+        return found
+    found = {each: [] for each in ids}
+    for instance in described:
+        mine = found.get(instance.job_id or "")
+        if mine is not None:
+            mine.append(instance)
+    return found
+
+
+def _looked(lookout: Lookout, known: list[Instance] | None) -> Standing:
+    return _standing(lookout.record, lookout.look(known=known, ask=False))
+
+
+def _standing(record: JobRecord, found: Situation) -> Standing:
+    state = RunState()
+    for event in events_of(record):
+        state.apply(event)
+    verdict = found.verdict
+    return Standing(
+        job_id=record.job_id,
+        status=_status(found, state),
+        phase=state.phase or found.stage.value,
+        since=state.since,
+        started=state.started if state.started is not None else created(record),
+        ended=None,
+        outcome=verdict.outcome.value if verdict else None,
+        exit_code=int(verdict.outcome.exit_code) if verdict else None,
+        sentence=verdict.sentence if verdict else None,
+        agent_alive=found.stage is Stage.RUNNING if state.agents else None,
+        cancelling=record.cancelled(),
+        where="ec2",
+        machine=found.sentence,
+    )
+
+
+def _status(found: Situation, state: RunState) -> str:
+    if found.verdict is not None:
+        return found.verdict.outcome.status.value
+    if found.stage is Stage.RUNNING:
+        # Its agent lives, and the first events are on their way.
+        return state.status.value if state.phase is not None else Status.INITIALIZING.value
+    return {Stage.SILENT: SILENT, Stage.ENDING: ENDING}.get(found.stage, Status.PENDING.value)
+
+
+def _still_there(lookout: Lookout) -> str | None:
+    """Return what is still there of a job that has ended and may keep its machine; None where nothing is, or EC2 is silent."""
+    end = lookout.job.end
+    if end.power is not Power.STAY and end.keep_on_failure is None:
+        return None
+    try:
+        there = [each.id for each in lookout.instances() if each.living]
+    except BaiError:
+        return None
+    if not there:
+        return None
+    return f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} kept to look into; bai release {lookout.record.job_id}"

@@ -1,0 +1,259 @@
+"""How a job on EC2 stands, from what its store, EC2 and the consoles say: a pure function, total over all they may say.
+
+The store is asked first: a job with a result has ended, and none of this is needed. Where there is no result:
+
+| stage | what is seen |
+|---|---|
+| unlaunched | no instance yet: the submission is under way, or was cut short |
+| pending | EC2 has accepted the launch; a machine is being started |
+| booting | a machine runs, and its agent has not reported yet |
+| running | the agents' signs of life are fresh, and their machines are there |
+| silent | a machine runs, and its agent has said nothing for a minute |
+| ending | the machines shut down, or are being terminated |
+| gone | nothing runs that could write a result any more: the verdict is written on the job's behalf |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+
+from bai_agent.durations import format_duration
+from bai_agent.outcome import Outcome
+from executor.ec2.console import Console
+from executor.ec2.instances import Instance
+from executor.ec2.reasons import Verdict, why_gone
+
+STALE = timedelta(seconds=60)
+"""Heartbeats come each 15 s; after so long without one the agent is silent."""
+CONSISTENT = timedelta(minutes=10)
+"""EC2 may not show an instance that it has just accepted; after so long it does."""
+OVERDUE = timedelta(minutes=15)
+"""After its expiry a machine has so long to be gone by itself: it may be keeping a failed benchmark to look into."""
+
+
+class Stage(str, Enum):
+    UNLAUNCHED = "unlaunched"
+    PENDING = "pending"
+    BOOTING = "booting"
+    RUNNING = "running"
+    SILENT = "silent"
+    ENDING = "ending"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that is known of an attempt without a result."""
+
+    now: datetime
+    nodes: int = 1
+    launch_age: timedelta | None = None
+    """Since the launch was written down; None where it was not (a machine that somebody launched by hand)."""
+    accepted: bool = False
+    """EC2 has accepted the launch."""
+    refusal: Verdict | None = None
+    """EC2 has refused the launch for good."""
+    expires: datetime | None = None
+    instances: tuple[Instance, ...] | None = ()
+    """None where EC2 could not be asked."""
+    signs: Mapping[int, timedelta] = field(default_factory=dict)
+    """Rank → age of its agent's last sign of life, by the store's clock."""
+    done: frozenset[int] = frozenset()
+    """Ranks that have written their own results."""
+    consoles: Mapping[str, Console] = field(default_factory=dict)
+    cancelled: timedelta | None = None
+    """Since somebody asked for the job's end."""
+    patience: timedelta = timedelta(minutes=3)
+    """How long a cancelled job may take to end by itself."""
+
+    @property
+    def unreported(self) -> list[int]:
+        return [rank for rank in range(self.nodes) if rank not in self.signs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """How the job stands, and what is due."""
+
+    stage: Stage
+    sentence: str
+    verdict: Verdict | None = None
+    """How the job ended: set where the stage is `gone`, and only there."""
+    terminate: tuple[Instance, ...] = ()
+    """Machines that are of no use to the job any more."""
+
+
+def situation(facts: Facts) -> Situation:
+    """Return how the job stands. `running` only where a machine runs, as far as EC2 can be asked."""
+    if facts.instances is None:
+        return _by_signs(facts, why="EC2 could not be asked")
+    if not facts.instances:
+        return _nothing_seen(facts)
+    left = [each for each in facts.instances if not each.living]
+    living = tuple(each for each in facts.instances if each.living)
+    stopped = tuple(each for each in facts.instances if each.state == "stopped")
+    over = [each for each in left if _is_over(each, facts)]
+    broken = facts.nodes > 1 and bool(facts.unreported) and bool(left)
+    if broken or (over and not living and len(over) == len(left)) or any(each.index == 0 for each in over):
+        verdict = why_gone(
+            left if broken else over, facts.signs, facts.consoles, facts.expires, facts.cancelled is not None
+        )
+        return Situation(
+            stage=Stage.GONE, sentence=verdict.sentence, verdict=verdict, terminate=(*living, *stopped)
+        )
+    if not living or any(each.index == 0 for each in left):
+        return Situation(stage=Stage.ENDING, sentence=_leaving(left), terminate=stopped)
+    if (overdue := _overdue(facts)) is not None:
+        return Situation(stage=Stage.ENDING, sentence=overdue, terminate=(*living, *stopped))
+    return _living(facts, living, left)
+
+
+def _is_over(instance: Instance, facts: Facts) -> bool:
+    """Return whether nothing more will come from a machine that has left: one that shuts down may still be writing."""
+    if instance.gone:
+        return True
+    sign = facts.signs.get(instance.index)
+    if sign is not None:
+        return sign > STALE
+    console = facts.consoles.get(instance.id)
+    return console is not None and console.end is not None
+
+
+def _overdue(facts: Facts) -> str | None:
+    """Return why machines that still run must be ended from outside."""
+    if facts.cancelled is not None and facts.cancelled > facts.patience:
+        return f"The job was cancelled {_span(facts.cancelled)} ago and has not ended; its machines are terminated."
+    if facts.expires is not None and facts.now > facts.expires + OVERDUE:
+        return "The job's time is up and its machines have not powered themselves off; they are terminated."
+    return None
+
+
+def _living(facts: Facts, living: tuple[Instance, ...], left: list[Instance]) -> Situation:
+    waiting = [each for each in living if each.index not in facts.signs]
+    if waiting:
+        return _starting(facts, waiting)
+    working = [each.index for each in living if each.index not in facts.done]
+    oldest = max((facts.signs[rank] for rank in working), default=timedelta())
+    who = (
+        "The agent"
+        if facts.nodes == 1
+        else f"The agent of node {max(working, key=lambda rank: facts.signs[rank], default=0)}"
+    )
+    if oldest > STALE:
+        return Situation(
+            stage=Stage.SILENT,
+            sentence=f"{who} has given no sign of life for {_span(oldest)}; its machine still runs{_until(facts)}.",
+        )
+    gone = f"; {len(left)} of {facts.nodes} machines have ended" if left else ""
+    return Situation(stage=Stage.RUNNING, sentence=f"{_machines(living)} {_be(living)} running{gone}.")
+
+
+def _starting(facts: Facts, waiting: list[Instance]) -> Situation:
+    pending = [each for each in waiting if each.state == "pending"]
+    if pending:
+        return Situation(stage=Stage.PENDING, sentence=f"EC2 starts {_machines(pending)}.")
+    ends = [
+        (each, facts.consoles[each.id])
+        for each in waiting
+        if each.id in facts.consoles and facts.consoles[each.id].end
+    ]
+    if ends:
+        machine, console = ends[0]
+        return Situation(
+            stage=Stage.ENDING,
+            sentence=f"{machine.id} powers itself off: {console.end} {console.detail}".rstrip() + ".",
+        )
+    steps = [facts.consoles[each.id].last_step for each in waiting if each.id in facts.consoles]
+    step = next((each for each in steps if each), None)
+    return Situation(
+        stage=Stage.BOOTING,
+        sentence=f"{_machines(waiting)} {_be(waiting)} booting"
+        + (f"; last step: {step}" if step else "")
+        + ".",
+    )
+
+
+def _nothing_seen(facts: Facts) -> Situation:
+    """Judge a job of which EC2 shows no instance."""
+    if facts.refusal is not None:
+        return _gone(facts.refusal.outcome, facts.refusal.sentence)
+    fresh = [age for age in facts.signs.values() if age <= STALE]
+    if fresh and len(fresh) == len(facts.signs):
+        return _by_signs(facts, why="EC2 does not show its machine")
+    if facts.launch_age is None:
+        if facts.signs:
+            return _by_signs(facts, why="EC2 does not show its machine")
+        if facts.cancelled is not None:
+            return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
+        return Situation(stage=Stage.UNLAUNCHED, sentence="The job is written down and not launched yet.")
+    if facts.launch_age <= CONSISTENT:
+        if facts.accepted:
+            return Situation(
+                stage=Stage.PENDING, sentence="EC2 has accepted the launch, and shows no machine yet."
+            )
+        return Situation(stage=Stage.UNLAUNCHED, sentence="The job is being launched.")
+    if facts.cancelled is not None:
+        return _gone(Outcome.CANCELLED, "The job was cancelled, and none of its machines is left.")
+    if facts.accepted or facts.signs:
+        return _gone(
+            Outcome.LOST,
+            "The job's machines are gone without a result, for so long that EC2 knows nothing of them any more.",
+        )
+    if facts.expires is not None and facts.now > facts.expires + OVERDUE:
+        return _gone(
+            Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
+        )
+    return Situation(
+        stage=Stage.UNLAUNCHED,
+        sentence=f"The launch was begun {_span(facts.launch_age)} ago and cut short; the same submission with "
+        "--job-id completes it.",
+    )
+
+
+def _by_signs(facts: Facts, *, why: str) -> Situation:
+    """Judge by the store alone."""
+    if not facts.signs:
+        return Situation(stage=Stage.PENDING, sentence=f"Its agent has not reported yet, and {why}.")
+    oldest = max(facts.signs.values())
+    if oldest > STALE:
+        return Situation(
+            stage=Stage.SILENT,
+            sentence=f"Its agent has given no sign of life for {_span(oldest)}, and {why}.",
+        )
+    if facts.unreported:
+        return Situation(
+            stage=Stage.BOOTING, sentence=f"{len(facts.signs)} of {facts.nodes} agents have reported; {why}."
+        )
+    return Situation(
+        stage=Stage.RUNNING, sentence=f"Its agent gave a sign of life {_span(oldest)} ago; {why}."
+    )
+
+
+def _gone(outcome: Outcome, sentence: str) -> Situation:
+    return Situation(stage=Stage.GONE, sentence=sentence, verdict=Verdict(outcome, sentence))
+
+
+def _leaving(left: list[Instance]) -> str:
+    reason = next((each.reason for each in left if each.reason), "")
+    return f"{_machines(left)} {_be(left)} shutting down" + (f" ({reason})" if reason else "") + "."
+
+
+def _machines(instances: list[Instance] | tuple[Instance, ...]) -> str:
+    if len(instances) == 1:
+        return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
+    return f"{len(instances)} machines"
+
+
+def _be(instances: list[Instance] | tuple[Instance, ...]) -> str:
+    return "is" if len(instances) == 1 else "are"
+
+
+def _until(facts: Facts) -> str:
+    return f", until {facts.expires:%H:%M} UTC at the latest" if facts.expires is not None else ""
+
+
+def _span(age: timedelta) -> str:
+    return format_duration(timedelta(seconds=max(0, round(age.total_seconds()))))

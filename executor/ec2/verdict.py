@@ -1,0 +1,61 @@
+"""Writes how a job ended in place of machines that cannot: `result.json`, once, whoever is first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bai_agent.outcome import Outcome
+from bai_agent.rundir import now_ms
+from bai_agent.store.record import JobRecord
+from bai_agent.tables import write_table
+from executor.follow import events_of, result_of, tail_position
+from executor.state import RunState
+
+_LAST_BYTES = 65536
+_LAST_LINES = 20
+
+
+def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt: int = 0) -> bool:
+    """Write that the job ended so; return False, and leave it, where it has a result. Raises StoreError.
+
+    It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`.
+    """
+    if result_of(record) is not None:
+        return False
+    state = RunState()
+    for event in events_of(record):
+        state.apply(event)
+    now = now_ms()
+    kept = record.store.find(record.key("artifacts/"))
+    job = record.job() if record.exists() else None
+    result: dict[str, Any] = {
+        "version": 1,
+        "job_id": record.job_id,
+        "outcome": outcome.value,
+        "status": outcome.status.value,
+        "exit_code": int(outcome.exit_code),
+        "sentence": sentence,
+        "benchmark": None,
+        "phases": state.finished,
+        "metrics": None,
+        "kafka": None,
+        "last_lines": _last_lines(record, attempt),
+        "artifacts": {"files": len(kept), "bytes": sum(each.size for each in kept)},
+        "started": state.started if state.started is not None else now,
+        "ended": now,
+        "git": write_table(job.git) if job is not None and job.git is not None else None,
+        "warnings": state.warnings,
+        "on_behalf": True,
+    }
+    return record.store.put(
+        record.key("result.json"), json.dumps(result, ensure_ascii=False).encode() + b"\n", if_absent=True
+    )
+
+
+def _last_lines(record: JobRecord, attempt: int) -> list[str]:
+    if not record.size("log", attempt=attempt):
+        return []
+    position = tail_position(record, "log", _LAST_BYTES)
+    text = record.read("log", position, limit=_LAST_BYTES).decode(errors="replace").replace("\r", "\n")
+    return [each for each in text.splitlines() if each.strip()][-_LAST_LINES:]

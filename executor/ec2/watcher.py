@@ -1,0 +1,51 @@
+"""Keeps an eye on a job on EC2 while somebody follows it: asks EC2 seldom, and only while the job's store is silent."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bai_agent.errors import BaiError
+from executor.ec2.lookout import Lookout
+
+EVERY = 10.0
+"""Seconds between two looks."""
+_HEARD = 30.0
+"""Seconds after the last news in which nobody doubts that the job lives."""
+
+
+@dataclass
+class Watcher:
+    """Looks after one job, and says what has changed."""
+
+    lookout: Lookout
+    clock: Callable[[], float] = time.monotonic
+    _next: float = 0.0
+    _heard: float = field(default=float("-inf"))
+    _said: str = ""
+
+    def look(self, *, news: bool, cancelling: bool) -> str | None:
+        """Do what is due; return a sentence where there is a new one to say. news: something has come from the job.
+
+        A job that is being cancelled is looked at however much it says: its time to end is limited.
+        """
+        now = self.clock()
+        if news:
+            self._heard = now
+        if now < self._next or (now - self._heard < _HEARD and not cancelling):
+            return None
+        self._next = now + EVERY
+        try:
+            if not cancelling and self.lookout.all_well():
+                return None
+            sentence = self.lookout.look_after().sentence
+        except BaiError as error:
+            sentence = str(error)
+        # A time span that grows is no news.
+        gist = re.sub(r"\d+", "", sentence)
+        if gist == self._said:
+            return None
+        self._said = gist
+        return sentence

@@ -1,0 +1,162 @@
+"""Copies a job out of its store into a folder of this machine: nothing is overwritten, and what was begun is gone on with.
+
+```
+DIR/  job.toml  result.json  artifacts/…
+      nodes/<rank>/  output.log  metrics.jsonl  events.jsonl  ready.json  result.json
+```
+With more than one attempt, `nodes` lies in `attempts/<n>`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.errors import BaiError
+from bai_agent.store import StoredObject, check_key
+from bai_agent.store.record import JobRecord, Stream
+from executor.jobs import UsageError
+
+_PIECE = 8 << 20
+_COMPARED = 65536
+"""Bytes at the end of a stream that must be the same here and there before more is appended."""
+
+_STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
+_OBJECTS = ("ready.json", "result.json", "agent.log")
+
+
+class FetchError(BaiError):
+    """Something in the folder is in the way."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is new here or has grown, and how many bytes came."""
+
+    path: Path
+    bytes: int
+
+
+def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
+    """Bring what the store has of a job into `folder`; yield what came. Raises StoreError, FetchError, UsageError.
+
+    A file of another content under one of its names is an error, and stays.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}; name a folder that can") from error
+    try:
+        yield from _fetched(record, folder)
+    except OSError as error:
+        raise FetchError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+
+
+def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
+    wanted = [("job.toml", record.store.find(record.key("job.toml")))]
+    attempts = record.store.folders(record.key("attempts/"))
+    for attempt in attempts:
+        above = "" if len(attempts) == 1 else f"attempts/{attempt}/"
+        for rank in record.store.folders(record.key(f"attempts/{attempt}/nodes/")):
+            if not (attempt.isdigit() and rank.isdigit()):
+                continue
+            node = record.node(int(rank), attempt=int(attempt))
+            place = f"{above}nodes/{rank}"
+            for stream, name in _STREAMS.items():
+                path = _place(folder, f"{place}/{name}")
+                if (came := _follow(record, stream, path, rank=int(rank), attempt=int(attempt))) is not None:
+                    yield came
+            wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in _OBJECTS]
+    artifacts = record.key("artifacts/")
+    wanted += [
+        (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
+    ]
+    # The result comes last: where it is, everything is.
+    wanted.append(("result.json", record.store.find(record.key("result.json"))))
+    for name, found in wanted:
+        for each in found[:1]:
+            if each.key.endswith(name.rpartition("/")[2]) and (
+                came := _copy(record, each, _place(folder, name))
+            ):
+                yield came
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Return where `name` goes: a path below `folder`, whatever an object is called."""
+    path = folder.joinpath(*check_key(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise FetchError(f"{path}: leads out of {folder} through a link; fetch into another folder")
+    return path
+
+
+def _follow(record: JobRecord, stream: Stream, path: Path, *, rank: int, attempt: int) -> Fetched | None:
+    """Append to `path` what the stream has beyond it."""
+    there = record.size(stream, rank=rank, attempt=attempt)
+    if not there:
+        return None
+    here = path.stat().st_size if path.exists() else 0
+    start = max(0, here - _COMPARED)
+    if here > there or (here and _read(path, start) != _whole(record, stream, start, here, rank, attempt)):
+        raise _in_the_way(path)
+    if path.exists() and here == there:
+        return None
+    position = here
+    with path.open("ab") as file:
+        while piece := record.read(stream, position, rank=rank, attempt=attempt, limit=_PIECE):
+            file.write(piece)
+            position += len(piece)
+    return Fetched(path, position - here)
+
+
+def _whole(record: JobRecord, stream: Stream, start: int, end: int, rank: int, attempt: int) -> bytes:
+    """Return a stretch of a stream, over all the objects that hold it."""
+    content = b""
+    while start + len(content) < end:
+        piece = record.read(
+            stream, start + len(content), rank=rank, attempt=attempt, limit=end - start - len(content)
+        )
+        if not piece:
+            break
+        content += piece
+    return content
+
+
+def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
+    """Bring one object, under its name only when it is complete."""
+    if path.is_symlink() or path.exists():
+        if path.is_file() and path.stat().st_size == item.size:
+            return None
+        raise _in_the_way(path)
+    part = path.with_name(f".{path.name}.part")
+    if part.exists() and part.stat().st_size > item.size:
+        part.unlink()
+    with part.open("ab") as file:
+        begun = position = file.tell()
+        while position < item.size:
+            piece = record.store.get(item.key, start=position, limit=_PIECE)
+            if not piece:
+                raise FetchError(f"{path}: {item.key} became shorter while it was fetched; fetch it again")
+            file.write(piece)
+            position += len(piece)
+    try:
+        # Fails where the name has come into being meanwhile, which a rename would not.
+        os.link(part, path)
+    except FileExistsError:
+        raise _in_the_way(path) from None
+    part.unlink()
+    return Fetched(path, position - begun)
+
+
+def _in_the_way(path: Path) -> FetchError:
+    return FetchError(
+        f"{path}: is there already with another content, and nothing is overwritten; move it away or fetch into another folder"
+    )
+
+
+def _read(path: Path, start: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read()
