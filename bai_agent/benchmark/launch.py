@@ -117,9 +117,10 @@ def create_output(rundir: RunDir) -> None:
 
 def find_py_spy() -> Path | None:
     """Return the py-spy that came with the agent, else the one on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    if beside.exists():
-        return beside
+    # In an environment it lies beside its Python, in a bundle beside our package.
+    for folder in (Path(sys.executable).parent, Path(shim.__file__).parents[2] / "bin"):
+        if (folder / "py-spy").exists():
+            return folder / "py-spy"
     found = shutil.which("py-spy")
     return Path(found) if found else None
 

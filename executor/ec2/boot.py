@@ -1,0 +1,59 @@
+"""What instances of a job are told: user data, with the job descriptor or, where that is too large, with its address."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from bai_agent.job import Job, Limits
+from cloud_init.user_data import Boot, Bundle, Pointer, TooLargeError, user_data
+from executor.descriptor.ec2_table import Ec2
+from executor.job_file import job_toml
+
+SLACK = timedelta(minutes=15)
+"""Beyond a job's own limits: for the boot, and for what no limit covers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instructions:
+    """User data, and what it was made of."""
+
+    boot: Boot
+    content: bytes
+    """At most 16,384 bytes, before base64."""
+
+
+def instructions(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> Instructions:
+    """Return what instances of `job` are told. Raises TooLargeError where even its address does not fit.
+
+    A descriptor that does not fit is read from the job's record, where it is as job.toml.
+    """
+    text = job_toml(job)
+    boot = Boot(
+        job_id=job.job.id,
+        job_toml=text,
+        bundle=bundle,
+        region=region,
+        store_url=job.store.url if job.store else None,
+        s3_endpoint=job.store.endpoint if job.store else None,
+        deadman=deadman(job.limits),
+        init_commands=tuple(ec2.init_commands),
+        keep_on_failure=ec2.keep_on_failure,
+    )
+    try:
+        return Instructions(boot=boot, content=user_data(boot))
+    except TooLargeError:
+        if job.store is None:
+            raise
+    url = f"{job.store.url}/{job.job.id}/job.toml"
+    pointer = Pointer(url=url, sha256=hashlib.sha256(text.encode()).hexdigest())
+    boot = replace(boot, job_toml=None, job_pointer=pointer)
+    return Instructions(boot=boot, content=user_data(boot))
+
+
+def deadman(limits: Limits) -> timedelta:
+    """Return how long a machine of a job with these limits may be on at most."""
+    if limits.max_runtime is None:
+        raise ValueError("a job on EC2 has a limit")
+    return limits.max_runtime + limits.pull_timeout + limits.grace + limits.drain + SLACK

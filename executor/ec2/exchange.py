@@ -1,0 +1,58 @@
+"""The exchange bucket: what goes from here to instances, under names made of its content, uploaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.s3.credentials import from_botocore
+from bai_agent.store import JobStore, open_store
+from executor.config import Settings
+from executor.ec2.session import Aws
+
+_AT_A_TIME = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """A file that belongs into the bucket under `key`, which names its content."""
+
+    key: str
+    path: Path
+    size: int
+    what: str
+    """For a person: "scripts", "data/train.csv"."""
+
+
+def exchange(settings: Settings) -> JobStore:
+    """Return the exchange bucket as a store of objects. Raises UsageError, StoreError."""
+    aws = Aws(settings.need_region(), settings.profile)
+    return open_store(
+        f"s3://{settings.need_bucket()}", region=aws.region, credentials=from_botocore(aws.credentials())
+    )
+
+
+def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
+    """Return those of `uploads` that are not in the bucket yet, each once. Raises StoreError."""
+    different = list({each.key: each for each in uploads}.values())
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
+        there = pool.map(
+            lambda each: any(found.key == each.key for found in bucket.find(each.key)), different
+        )
+        return [each for each, found in zip(different, there, strict=True) if not found]
+
+
+def upload(
+    bucket: JobStore, uploads: Sequence[Upload], *, told: Callable[[Upload], None] = lambda upload: None
+) -> None:
+    """Bring what is missing into the bucket; `told` hears of each before. Raises StoreError."""
+
+    def bring(each: Upload) -> None:
+        told(each)
+        bucket.put_file(each.key, each.path)
+
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="upload") as pool:
+        for done in [pool.submit(bring, each) for each in missing(bucket, uploads)]:
+            done.result()
