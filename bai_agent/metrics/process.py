@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -85,6 +86,11 @@ class Work:
 
     def run(self) -> None:
         """Extract until `exit.json` is there and everything is read; then write `extracted.json`."""
+        with closing(self._log), closing(self._emit):
+            self._follow()
+            self._finish()
+
+    def _follow(self) -> None:
         self._checkpoint()
         pause = _SHORTEST_PAUSE
         while True:
@@ -102,7 +108,6 @@ class Work:
             if not (self._log.behind or self._emit.behind):
                 self._sleep(0 if exited else pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
-        self._finish()
 
     def not_a_number(self, index: int, text: str) -> None:
         self._count_not_a_number(self._job.metrics[index].name, text)
@@ -252,8 +257,6 @@ class Work:
             sentences.append(
                 "ahocorasick_rs is not installed for this Python: every line was searched with every pattern, slowly"
             )
-        if self._host is None and self._job.host_metrics.enabled:
-            sentences.append("The host was not sampled: psutil is not installed for this Python")
         if self._host is None and self._job.host_metrics.enabled:
             sentences.append("The host was not sampled: psutil is not installed for this Python")
         for each in self._switched_off:
