@@ -56,7 +56,7 @@ def test_stopping_ends_no_process_that_only_has_the_number(tmp_path: Path) -> No
     assert kafka("stop", "--dir", str(tmp_path)).returncode == 0
 
 
-def test_a_port_that_is_taken_is_said_with_the_broker_s_own_words(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_with_the_broker_s_own_words_and_forgotten(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = kafka("start", "--dir", str(tmp_path / "kafka"), "--port", str(port))
@@ -64,3 +64,19 @@ def test_a_port_that_is_taken_is_said_with_the_broker_s_own_words(tmp_path: Path
     assert done.returncode == 1
     assert "kafka.log" in done.stderr
     assert "Address already in use" in done.stderr
+    assert not (tmp_path / "kafka" / "kafka.json").exists()
+
+
+def test_another_port_than_the_folder_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kafka.json").write_text(json.dumps({"address": "127.0.0.1:1234", "pid": 0, "started": 1}))
+
+    done = kafka("start", "--dir", str(tmp_path), "--port", "4321")
+
+    assert done.returncode == 1
+    assert "127.0.0.1:1234 and keeps it" in done.stderr
+
+
+def test_no_broker_runs_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert kafka("status", "--dir", str(tmp_path / "file")).returncode == 1
