@@ -134,7 +134,11 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], log: Place) -> list[str]:
         )
     if log.generation:
         sentences.append(
-            f"output.log was truncated {log.generation} times by the benchmark; {log.lost} bytes were lost before "
+            f"output.log was truncated {_times(log.generation)} by the benchmark; {log.lost} bytes were lost before "
             "they were searched"
         )
     return sentences
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

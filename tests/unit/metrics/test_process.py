@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,7 @@ def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> Non
     ]
     assert extracted(rundir)["lost_bytes"] == 5
     assert extracted(rundir)["log_bytes"] == 26
+    assert any("truncated once" in sentence for sentence in extracted(rundir)["warnings"])
 
 
 def test_a_truncation_while_nobody_looked_is_noticed_at_the_restart(tmp_path: Path) -> None:
@@ -213,6 +215,16 @@ def test_without_the_prefilter_the_records_are_the_same_and_the_summary_says_so(
 
     assert entries(plain) == entries(fast)
     assert any("ahocorasick_rs" in sentence for sentence in extracted(plain)["warnings"])
+
+
+def test_a_host_that_cannot_be_sampled_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bai_agent.metrics.host", None)
+    rundir = make_run(tmp_path, [LOSS], output=OUTPUT, host_metrics=True)
+
+    extract(rundir)
+
+    assert entries(rundir, "host") == {"host": []}
+    assert sum("psutil" in sentence for sentence in extracted(rundir)["warnings"]) == 1
 
 
 def test_a_full_disk_is_waited_for_and_leaves_no_half_record(
