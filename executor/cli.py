@@ -12,7 +12,7 @@ import typer
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.outcome import ExitCode
-from executor.commands import descriptors, jobs, runs
+from executor.commands import descriptors, endings, health, jobs, launches, runs
 from executor.commands.options import NOBODY_READS, nobody_reads, silence
 
 app = typer.Typer(
@@ -25,14 +25,21 @@ app = typer.Typer(
 )
 
 
-def _command(name: str, function: Callable[..., None]) -> None:
-    """Add a command that ends quietly when nobody reads what it prints any more."""
+def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -> None:
+    """Add a command that ends quietly when nobody reads what it prints any more.
+
+    reaps: where it has looked at EC2, it ends machines of this user whose time is up, in passing.
+    """
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
         try:
-            function(*arguments, **options)
-            sys.stdout.flush()
+            try:
+                function(*arguments, **options)
+                sys.stdout.flush()
+            finally:
+                if reaps and "executor.ec2.instances" in sys.modules:
+                    _reap()
         except OSError as error:
             if not nobody_reads(error):
                 raise
@@ -42,19 +49,36 @@ def _command(name: str, function: Callable[..., None]) -> None:
     app.command(name)(guarded)
 
 
-_command("run", runs.run)
+def _reap() -> None:
+    from executor.config import read_settings
+    from executor.ec2.reaper import reap_own
+
+    try:
+        reap_own(read_settings())
+    except BaiError:
+        return  # a configuration that cannot be read is told where it is needed
+
+
+_command("run", runs.run, reaps=True)
+_command("submit", launches.submit)
 _command("init", descriptors.init)
 _command("validate", descriptors.validate)
 _command("plan", descriptors.plan)
 _command("schema", descriptors.schema)
 _command("metrics-test", descriptors.metrics_test)
-_command("list", jobs.list_jobs)
-_command("status", jobs.status)
-_command("logs", jobs.logs)
-_command("metrics", jobs.metrics)
-_command("cancel", runs.cancel)
-_command("resume", runs.resume)
+_command("list", jobs.list_jobs, reaps=True)
+_command("status", jobs.status, reaps=True)
+_command("logs", jobs.logs, reaps=True)
+_command("metrics", jobs.metrics, reaps=True)
+_command("fetch", jobs.fetch, reaps=True)
+_command("cancel", endings.cancel, reaps=True)
+_command("release", endings.release, reaps=True)
+_command("reap", endings.reap)
+_command("doctor", health.doctor)
+_command("resume", runs.resume, reaps=True)
 _command("prune", jobs.prune)
+_command("bundle", launches.bundle)
+_command("config", launches.config)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,15 +6,21 @@ Only what carries our tags is looked at.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
+from executor.config import Settings
 from executor.ec2.instances import CLIENT_TAG, EXPIRES_TAG, JOB_TAG, Instance, described, terminate_one
 from executor.ec2.moments import parse_moment
+from executor.ec2.session import aws_of
 from executor.ec2.state import OVERDUE
+from executor.ec2.tags import VALUE_LIMIT, clean_text
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -66,7 +72,7 @@ def reap(
         {"Name": "instance-state-name", "Values": list(_STATES)},
     ]
     if client_id is not None:
-        filters.append({"Name": f"tag:{CLIENT_TAG}", "Values": [client_id]})
+        filters.append({"Name": f"tag:{CLIENT_TAG}", "Values": [clean_text(client_id)[:VALUE_LIMIT]]})
     done = []
     for instance, expires in overdue(described(ec2, filters), now=now):
         reaped = Reaped(instance, expires, _end(ec2, instance, expires, dry_run=dry_run))
@@ -75,12 +81,13 @@ def reap(
     return done
 
 
-def reap_quietly(ec2: EC2Client, *, now: datetime, client_id: str) -> None:
-    """Terminate this client's machines whose time is up, if that can be done; whatever is in the way will be there next time."""
+def reap_own(settings: Settings) -> None:
+    """Terminate this client's machines whose time is up, in passing: what is in the way will be there the next time, too."""
     try:
-        reap(ec2, now=now, client_id=client_id)
-    except BaiError:
-        return
+        aws = aws_of(settings)
+        reap(aws.hasty(), now=datetime.now(timezone.utc), client_id=settings.client)
+    except BaiError as error:
+        log.info("nothing was reaped: %s", error)
 
 
 def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:

@@ -27,6 +27,7 @@ from executor.jobs import UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_iam import IAMClient
     from mypy_boto3_pricing import PricingClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_ssm import SSMClient
@@ -83,6 +84,15 @@ class Aws:
     def launcher(self) -> EC2Client:
         """Return a client that asks once: for RunInstances, which is repeated in one place only."""
         client: EC2Client = self._client("ec2", _ONCE)
+        return client
+
+    def hasty(self) -> EC2Client:
+        """Return a client that is soon done: for what is done in passing."""
+        client: EC2Client = self._client("ec2", _QUICK)
+        return client
+
+    def iam(self) -> IAMClient:
+        client: IAMClient = self._client("iam", _USUAL)
         return client
 
     def s3(self, *, endpoint: str | None = None) -> S3Client:

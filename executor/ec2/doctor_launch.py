@@ -1,0 +1,106 @@
+"""What `bai doctor` tries of a launch: the agent's bundle, and for a descriptor its image, its price, and the launch as a dry run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from bai_agent.errors import BaiError
+from bai_agent.job import Benchmark, Identity, Job
+from executor.config import Settings
+from executor.descriptor import Descriptor, load, render_findings
+from executor.ec2.bundle import build, cache_folder, linux_architecture
+from executor.ec2.cost import price
+from executor.ec2.errors import meaning
+from executor.ec2.exchange import Upload, exchange, missing
+from executor.ec2.findings import Finding, Health, refused
+from executor.ec2.request import for_candidate, launch_request
+from executor.ec2.resolve import Resolved, ec2_table, region_of, resolve
+from executor.ec2.session import Aws, aws_of, code_of
+from executor.ec2.tags import tag_time
+from executor.ec2.wheels import ARCHITECTURES, WheelError
+
+_UNCHECKED = "name a descriptor to have its image and its launch tried: bai doctor FILE"
+
+
+def launch_findings(settings: Settings, aws: Aws, file: Path | None) -> Iterator[Finding]:
+    """Yield what was found. Raises nothing: what cannot be looked at is a finding."""
+    descriptor, findings = load(file) if file is not None else (None, [])
+    if file is not None and descriptor is None:
+        yield Finding("descriptor", Health.FAILED, render_findings(findings).strip())
+    if descriptor is None:
+        for architecture in ARCHITECTURES:
+            yield _bundle(settings, architecture)
+        yield Finding("launch", Health.UNKNOWN, "not tried", _UNCHECKED)
+        return
+    try:
+        there = aws_of(settings, region=region_of(descriptor, settings))
+        resolved = resolve(descriptor, settings, there)
+    except BaiError as error:
+        yield Finding("image", Health.FAILED, str(error))
+        return
+    zones = ", ".join(each.zone for each in resolved.candidates)
+    yield Finding(
+        "image",
+        Health.OK,
+        f"{resolved.image.id} ({resolved.image.architecture}) for {resolved.kind.name} in {zones}",
+    )
+    yield _bundle(settings, linux_architecture(resolved.image.architecture))
+    yield _price(settings, there, resolved)
+    yield _dry_run(descriptor, resolved, there)
+
+
+def _bundle(settings: Settings, architecture: str) -> Finding:
+    todo = "`bai bundle --upload` builds it; so does the first submission"
+    check = f"agent {architecture}"
+    try:
+        built = build(architecture, cache=cache_folder(os.environ), download=False)
+        absent = missing(
+            exchange(settings), [Upload(key=built.key, path=built.path, size=built.size, what="the agent")]
+        )
+    except WheelError:
+        return Finding(check, Health.WARNING, "its bundle was not built on this machine yet", todo)
+    except BaiError as error:
+        return Finding(check, Health.FAILED, str(error))
+    if absent:
+        return Finding(check, Health.WARNING, f"its bundle is not in the bucket ({built.key})", todo)
+    return Finding(check, Health.OK, f"{built.key} is in the bucket")
+
+
+def _price(settings: Settings, aws: Aws, resolved: Resolved) -> Finding:
+    hourly, origin = price(resolved.kind.name, settings.prices, aws)
+    if hourly is None:
+        return Finding(
+            "price",
+            Health.WARNING,
+            f"that of {resolved.kind.name} is unknown: {origin}",
+            f'write it under [prices] in the configuration: "{resolved.kind.name}" = 1.23',
+        )
+    return Finding("price", Health.OK, f"{resolved.kind.name}: {hourly:,.4f} USD an hour, {origin}")
+
+
+def _dry_run(descriptor: Descriptor, resolved: Resolved, aws: Aws) -> Finding:
+    """Ask EC2 whether these credentials may launch this. https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html"""
+    job = Job(job=Identity(id="doctor", client_id="doctor"), benchmark=Benchmark(argv=("true",)))
+    request = launch_request(
+        job,
+        resolved,
+        ec2_table(descriptor),
+        user_data=b"#cloud-config\n",
+        expires=tag_time(datetime.now(timezone.utc) + timedelta(hours=1)),
+    )
+    try:
+        aws.launcher().run_instances(**for_candidate(request, resolved.candidates[0], "doctor"), DryRun=True)
+    except ClientError as error:
+        if code_of(error) == "DryRunOperation":
+            return Finding(
+                "launch", Health.OK, f"a dry run of it in {resolved.candidates[0].zone} was accepted"
+            )
+        return Finding("launch", Health.FAILED, meaning(error).sentence)
+    except BotoCoreError as error:
+        return refused("launch", error)
+    return Finding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")

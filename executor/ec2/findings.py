@@ -1,0 +1,43 @@
+"""What `bai doctor` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from executor.ec2.session import said
+
+
+class Health(str, Enum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It could not be looked at, which need not matter."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a job needs, and whether it is there."""
+
+    check: str
+    health: Health
+    sentence: str
+    todo: str = ""
+    """What to do about it; empty where there is nothing to do."""
+
+    def as_table(self) -> dict[str, str | None]:
+        """Return it as JSON values."""
+        return {
+            "check": self.check,
+            "health": self.health.value,
+            "sentence": self.sentence,
+            "todo": self.todo or None,
+        }
+
+
+def refused(check: str, error: ClientError | BotoCoreError) -> Finding:
+    """Return the finding that AWS refused, or did not answer."""
+    return Finding(check, Health.FAILED, str(said(error, doing="looking at it")))

@@ -1,0 +1,77 @@
+"""Whether a machine in a subnet would reach S3, judged from what EC2 says of the subnet's routes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Route:
+    """How S3 is reached, or why it is not."""
+
+    reaches: bool
+    sentence: str
+    todo: str = ""
+
+
+def table_of(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the route table that holds for a subnet: its own, else its VPC's main one."""
+    main = None
+    for table in tables:
+        for each in table.get("Associations", ()):
+            if each.get("SubnetId") == subnet.get("SubnetId"):
+                return table
+            if each.get("Main") and table.get("VpcId") == subnet.get("VpcId"):
+                main = table
+    return main
+
+
+def route_to_s3(
+    subnet: Mapping[str, Any],
+    tables: Sequence[Mapping[str, Any]],
+    endpoints: Sequence[Mapping[str, Any]],
+    *,
+    public_ip: bool | None,
+) -> Route:
+    """Return how S3 is reached from `subnet`.
+
+    tables, endpoints: the route tables, and the VPC endpoints for S3, of its VPC. public_ip: what the configuration says
+    of public addresses; None: the subnet decides.
+    """
+    table = table_of(subnet, tables)
+    if table is None:
+        return Route(False, "has no route table", "name another subnet")
+    for each in endpoints:
+        if each.get("State", "").lower() != "available":
+            continue
+        if each.get("VpcEndpointType") == "Gateway" and table.get("RouteTableId") in each.get(
+            "RouteTableIds", ()
+        ):
+            return Route(True, f"reaches S3 through the gateway endpoint {each.get('VpcEndpointId')}")
+        if each.get("VpcEndpointType") == "Interface" and each.get("PrivateDnsEnabled"):
+            return Route(True, f"reaches S3 through the interface endpoint {each.get('VpcEndpointId')}")
+    advice = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
+    default = next(
+        (each for each in table.get("Routes", ()) if each.get("DestinationCidrBlock") == "0.0.0.0/0"), None
+    )
+    if default is None:
+        return Route(False, "has no route out", advice)
+    if default.get("State") == "blackhole":
+        return Route(False, "has a default route whose target is gone", f"repair it, or {advice}")
+    if not str(default.get("GatewayId", "")).startswith("igw-"):
+        target = (
+            default.get("NatGatewayId")
+            or default.get("TransitGatewayId")
+            or default.get("InstanceId")
+            or "its gateway"
+        )
+        return Route(True, f"reaches S3 through {target}")
+    if public_ip if public_ip is not None else subnet.get("MapPublicIpOnLaunch"):
+        return Route(True, "reaches S3 through its internet gateway, with public addresses")
+    return Route(
+        False,
+        "has an internet gateway, and its machines would have no public address",
+        f"set public_ip = true, or {advice}",
+    )
