@@ -36,7 +36,10 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     table.add_column(
         "job", no_wrap=True, overflow="fold", min_width=max(len(each.job_id) for each, _ in jobs)
     )
-    for heading in (["name"] if with_names else []) + ["status", "outcome", "started", "duration"]:
+    # Where all are here, nobody asks where.
+    with_places = any(each.where != "local" for each, _ in jobs)
+    headings = (["name"] if with_names else []) + (["where"] if with_places else [])
+    for heading in [*headings, "status", "outcome", "started", "duration"]:
         side: JustifyMethod = "right" if heading == "duration" else "left"
         table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side)
     for standing, name in jobs:
@@ -44,6 +47,7 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
         table.add_row(
             Text(standing.job_id, style="bold"),
             *([Text(safe_line(name))] if with_names else []),
+            *([standing.where] if with_places else []),
             Text(standing.status, style=_COLOURS.get(standing.status, "red")),
             standing.outcome or standing.phase or "",
             clock(standing.started)[:16] if standing.started else "",
@@ -73,6 +77,8 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
             lines.append(("", "cancelling"))
         if standing.agent_alive:
             lines.append(("agent", "alive"))
+    if standing.machine and standing.machine != standing.sentence:
+        lines.append(("machine", standing.machine))
     if standing.started:
         span = f", took {seconds(standing.seconds or 0)}" if is_over(standing) else ""
         lines.append(("started", clock(standing.started) + span))

@@ -1,0 +1,241 @@
+"""How a job on EC2 stands, over all that its store, EC2 and the consoles may say."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bai_agent.outcome import ExitCode, Outcome
+from executor.ec2.console import Console, Step
+from executor.ec2.instances import Instance
+from executor.ec2.reasons import Verdict
+from executor.ec2.state import Facts, Situation, Stage, situation
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
+FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)
+STATES = ("pending", "running", "shutting-down", "terminated", "stopping", "stopped")
+REASONS = (
+    "",
+    "Client.InstanceInitiatedShutdown",
+    "Client.UserInitiatedShutdown",
+    "Client.VolumeLimitExceeded",
+    "Client.InternalError",
+    "Server.InternalError",
+    "Server.InsufficientInstanceCapacity",
+    "Server.SpotInstanceTermination",
+    "Server.SomethingNew",
+)
+
+
+def machine(state: str = "running", *, index: int = 0, code: str = "", ended: datetime | None = None) -> Instance:
+    return Instance(
+        id=f"i-{index}",
+        state=state,
+        index=index,
+        type="t3.micro",
+        reason_code=code,
+        reason=f"{code}: because" if code else "",
+        ended=ended,
+        tags={"bai:job-id": "job-1"},
+    )
+
+
+def judged(*machines: Instance, console: Console | None = None, **facts: object) -> Situation:
+    consoles = {each.id: console for each in machines} if console is not None else {}
+    defaults = {"now": NOW, "launch_age": timedelta(minutes=1), "accepted": True, "expires": NOW + timedelta(hours=1)}
+    return situation(Facts(**{**defaults, "instances": machines, "consoles": consoles, **facts}))  # type: ignore[arg-type]
+
+
+BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
+
+
+@pytest.mark.parametrize(
+    ("found", "stage", "word"),
+    [
+        (judged(launch_age=None, accepted=False), Stage.UNLAUNCHED, "not launched"),
+        (judged(accepted=False), Stage.UNLAUNCHED, "being launched"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.UNLAUNCHED, "cut short"),
+        (judged(), Stage.PENDING, "accepted"),
+        (judged(machine("pending")), Stage.PENDING, "i-0"),
+        (judged(machine()), Stage.BOOTING, "booting"),
+        (judged(machine(), console=BOOTED), Stage.BOOTING, "last step: python found"),
+        (judged(machine(), console=Console(end="no-python")), Stage.ENDING, "no-python"),
+        (judged(machine(), signs={0: FRESH}), Stage.RUNNING, "running"),
+        (judged(machine(), signs={0: OLD}), Stage.SILENT, "no sign of life for 5m"),
+        (judged(machine("shutting-down"), signs={0: FRESH}), Stage.ENDING, "shutting down"),
+        (judged(machine(), signs={0: FRESH}, cancelled=FRESH), Stage.RUNNING, "running"),
+        (judged(machine(), signs={0: FRESH}, cancelled=OLD), Stage.ENDING, "cancelled"),
+        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=20)), Stage.ENDING, "time is up"),
+        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), Stage.SILENT, "no sign"),
+        (situation(Facts(now=NOW, instances=None, signs={0: FRESH})), Stage.RUNNING, "could not be asked"),
+        (situation(Facts(now=NOW, instances=None, signs={0: OLD})), Stage.SILENT, "could not be asked"),
+        (situation(Facts(now=NOW, instances=None)), Stage.PENDING, "could not be asked"),
+    ],
+)  # fmt: skip
+def test_what_is_seen_has_a_stage_and_a_sentence(found: Situation, stage: Stage, word: str) -> None:
+    assert found.stage is stage
+    assert word in found.sentence
+    assert found.verdict is None
+
+
+REFUSED = Verdict(Outcome.CAPACITY, "There is no room.")
+PAST = NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome", "word"),
+    [
+        (judged(machine("terminated", code="Client.VolumeLimitExceeded")), Outcome.QUOTA, "Service Quotas"),
+        (judged(machine("terminated", code="Client.InternalError")), Outcome.LAUNCH_FAILED, "KMS"),
+        (judged(machine("terminated", code="Server.InternalError")), Outcome.LAUNCH_FAILED, "because"),
+        (judged(machine("terminated", code="Server.InsufficientInstanceCapacity")), Outcome.CAPACITY, "later"),
+        (judged(machine("terminated", code="Server.SomethingNew")), Outcome.LAUNCH_FAILED, "Server.SomethingNew"),
+        (judged(machine("terminated")), Outcome.BOOT_FAILED, "before its agent reported"),
+        (
+            judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=BOOTED),
+            Outcome.BOOT_FAILED,
+            "Its last step: python found",
+        ),
+        (
+            judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=Console(end="no-python")),
+            Outcome.BOOT_FAILED,
+            "Python 3.10",
+        ),
+        (
+            judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=Console(end="deadline")),
+            Outcome.BOOT_FAILED,
+            "deadline",
+        ),
+        (judged(machine("terminated"), signs={0: OLD}, console=Console(end="deadline")), Outcome.LOST, "deadline"),
+        (
+            judged(machine("terminated"), signs={0: OLD}, console=Console(end="agent-crashed")),
+            Outcome.AGENT_ERROR,
+            "crashed",
+        ),
+        (
+            judged(machine("terminated"), signs={0: OLD}, console=Console(end="done", detail="0")),
+            Outcome.STORE_FAILED,
+            "exit code 0",
+        ),
+        (judged(machine("terminated"), console=Console(end="new-word")), Outcome.BOOT_FAILED, "new-word"),
+        (judged(machine("terminated"), signs={0: OLD}), Outcome.LOST, "left no result"),
+        (
+            judged(machine("terminated", code="Client.UserInitiatedShutdown"), signs={0: OLD}),
+            Outcome.INTERRUPTED,
+            "Somebody terminated i-0",
+        ),
+        (
+            judged(
+                machine("terminated", code="Client.UserInitiatedShutdown", ended=NOW), signs={0: OLD}, expires=PAST
+            ),
+            Outcome.LOST,
+            "hung",
+        ),
+        (
+            judged(machine("terminated", code="Server.SpotInstanceTermination"), signs={0: OLD}),
+            Outcome.INTERRUPTED,
+            "spot",
+        ),
+        (judged(machine("stopped", code="Client.UserInitiatedShutdown"), signs={0: OLD}), Outcome.INTERRUPTED, "Somebody"),
+        (judged(machine("shutting-down"), signs={0: OLD}), Outcome.LOST, "left no result"),
+        (judged(machine("terminated"), cancelled=FRESH), Outcome.CANCELLED, "cancelled"),
+        (judged(launch_age=timedelta(hours=2)), Outcome.LOST, "gone without a result"),
+        (judged(launch_age=timedelta(hours=2), cancelled=OLD), Outcome.CANCELLED, "none of its machines"),
+        (judged(launch_age=None, accepted=False, cancelled=OLD), Outcome.CANCELLED, "before it was launched"),
+        (judged(accepted=False, launch_age=timedelta(hours=2), expires=PAST), Outcome.LAUNCH_FAILED, "never completed"),
+        (judged(accepted=False, refusal=REFUSED), Outcome.CAPACITY, "no room"),
+    ],
+)  # fmt: skip
+def test_a_job_whose_machines_are_gone_has_a_verdict(found: Situation, outcome: Outcome, word: str) -> None:
+    assert found.stage is Stage.GONE
+    assert found.verdict is not None
+    assert found.verdict.outcome is outcome
+    assert word in found.verdict.sentence
+
+
+def test_a_gang_that_loses_one_before_all_have_reported_is_ended_with_the_reason_of_that_one() -> None:
+    # Given three machines of which one never came up, and another that somebody ended for it
+    first = machine("running", index=0)
+    second = machine("terminated", index=1, code="Server.InternalError")
+    third = machine("shutting-down", index=2, code="Client.UserInitiatedShutdown")
+
+    found = judged(first, second, third, nodes=3, signs={0: FRESH})
+
+    assert found.verdict is not None
+    assert found.verdict.outcome is Outcome.LAUNCH_FAILED
+    assert "i-1" in found.verdict.sentence
+    assert found.terminate == (first,)
+
+
+def test_a_node_that_has_ended_while_the_first_one_works_is_told_and_no_end() -> None:
+    found = judged(
+        machine(index=0), machine("terminated", index=1), nodes=2, signs={0: FRESH, 1: OLD}, done=frozenset({1})
+    )
+
+    assert (found.stage, found.terminate) == (Stage.RUNNING, ())
+    assert "1 of 2 machines have ended" in found.sentence
+
+
+def test_a_machine_that_was_stopped_is_terminated() -> None:
+    stopped = machine("stopped")
+
+    assert judged(stopped, signs={0: OLD}).terminate == (stopped,)
+
+
+ages = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3))
+consoles = st.builds(
+    Console,
+    steps=st.lists(st.builds(Step, st.floats(0, 1e6), st.text(max_size=5)), max_size=2).map(tuple),
+    end=st.none() | st.sampled_from(["done", "terminated", "no-python", "deadline", "boot-hung"]) | st.text(max_size=5),
+    detail=st.text(max_size=5),
+)
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Facts:
+    nodes = draw(st.integers(1, 3))
+    instances = draw(
+        st.none()
+        | st.lists(
+            st.builds(
+                machine,
+                st.sampled_from(STATES),
+                index=st.integers(0, 3),
+                code=st.sampled_from(REASONS),
+                ended=st.none() | st.datetimes(timezones=st.just(timezone.utc)),
+            ),
+            max_size=4,
+        ).map(tuple)
+    )
+    return Facts(
+        now=NOW,
+        nodes=nodes,
+        launch_age=draw(st.none() | ages),
+        accepted=draw(st.booleans()),
+        refusal=draw(st.none() | st.just(REFUSED)),
+        expires=draw(st.none() | st.datetimes(timezones=st.just(timezone.utc))),
+        instances=instances,
+        signs=draw(st.dictionaries(st.integers(0, 2), ages, max_size=3)),
+        done=frozenset(draw(st.sets(st.integers(0, 2)))),
+        consoles=draw(st.dictionaries(st.sampled_from(["i-0", "i-1", "i-2"]), consoles, max_size=3)),
+        cancelled=draw(st.none() | ages),
+    )
+
+
+@settings(max_examples=600, deadline=None)
+@given(facts())
+def test_everything_has_an_answer_and_what_is_gone_never_runs(known: Facts) -> None:
+    found = situation(known)
+
+    assert found.sentence.endswith(".")
+    assert (found.verdict is not None) == (found.stage is Stage.GONE)
+    if known.instances and not any(each.living for each in known.instances):
+        assert found.stage in (Stage.ENDING, Stage.GONE)
+    assert all(each in (known.instances or ()) for each in found.terminate)
+    if found.stage is Stage.RUNNING:
+        assert found.terminate == ()
+    if found.verdict is not None:
+        assert found.verdict.outcome.exit_code in (ExitCode.OURS, ExitCode.CANCELLED, ExitCode.USAGE)
