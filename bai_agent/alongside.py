@@ -53,7 +53,7 @@ def beating(this: Run) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(timeout=1)
+        thread.join(timeout=0.2)
 
 
 @contextmanager

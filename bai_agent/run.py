@@ -49,7 +49,7 @@ _HURRY = 5.0
 """Seconds for draining when the agent is told to stop."""
 
 _POWER_OFF_GRACE = timedelta(seconds=1)
-_POWER_OFF_HURRY = 1.2
+_POWER_OFF_HURRY = 0.9
 """The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
 
 

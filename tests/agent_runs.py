@@ -47,12 +47,17 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start_agent(
-    job: Path, rundir: Path, *, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
+    job: Path,
+    rundir: Path,
+    *,
+    prefix: Sequence[str] = (),
+    more: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start an agent in the foreground of nothing: its output goes to a file beside the run directory."""
     with rundir.with_suffix(".out").open("ab") as output:
         return subprocess.Popen(
-            [*prefix, *AGENT, job, "--dir", rundir, "--quiet"],
+            [*prefix, *AGENT, job, "--dir", rundir, "--quiet", *more],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -1,0 +1,289 @@
+"""Real agents on jobs whose store is a bucket: what arrives there, whatever happens to agent, network and machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_runs import environment, events_of, python_job, result_of, run_agent, start_agent
+from s3_gate import Gate, denied
+
+from bai_agent.store import open_store
+from bai_agent.store.record import JobRecord, Stream
+
+TRAIN = """
+import sys, time
+for step in range(int(sys.argv[1])):
+    print(f"step={step} loss={1 / (step + 1):.3f}", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "required": True}]
+FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+
+def s3_job(folder: Path, program: str, *arguments: object, **tables: Any) -> Path:
+    store = {"url": "s3://bucket/jobs", "region": "us-east-1"}
+    return python_job(folder, program, arguments=[str(each) for each in arguments], store=store, **tables)
+
+
+def record() -> JobRecord:
+    return JobRecord(open_store("s3://bucket/jobs"), "job")
+
+
+def stream(name: Stream) -> bytes:
+    whole = b""
+    while piece := record().read(name, len(whole)):
+        whole += piece
+    return whole
+
+
+def wait_until(condition: Callable[[], object], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_all_that_a_run_leaves_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    program = TRAIN + "\nopen('model.bin', 'wb').write(b'weights')\n"
+    job = s3_job(tmp_path, program, 5, 0, metrics=LOSS, output={"artifacts": ["*.bin"]})
+
+    code = run_agent(job, rundir)
+
+    assert code == 0
+    assert stream("log") == (rundir / "output.log").read_bytes() != b""
+    assert stream("metrics") == (rundir / "metrics.jsonl").read_bytes() != b""
+    assert stream("events") == (rundir / "events.jsonl").read_bytes()
+    assert record().result() == record().node_object("result.json") == result_of(rundir)
+    assert record().result()["warnings"] == []  # type: ignore[index]
+    assert record().store.get("job/artifacts/model.bin") == b"weights"
+    assert record().store.get("job/job.toml") == job.read_bytes()
+    assert record().node_object("ready.json")["host"]  # type: ignore[index]
+
+
+def test_what_a_run_prints_can_be_read_while_it_goes_on(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    with running(s3_job(tmp_path, FOREVER), rundir) as agent:
+        wait_until(lambda: stream("log") == b"begun\n")
+        wait_until(lambda: b"benchmark_started" in stream("events"))
+        wait_until(lambda: record().node_object("heartbeat.json"))
+        assert record().result() is None
+
+        record().cancel(by="anna")
+
+        assert agent.wait(timeout=60) == 4
+    assert record().result()["outcome"] == "cancelled"  # type: ignore[index]
+
+
+def test_a_rank_is_run_by_one_machine_only(tmp_path: Path, gate: Gate) -> None:
+    job = s3_job(tmp_path, TRAIN, 3, 0)
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run_instance(job, first, "i-1") == 0
+    before = {each.key: each.size for each in record().store.find("job/")}
+
+    assert run_instance(job, second, "i-2") == 5
+
+    assert result_of(second)["outcome"] == "prepare_failed"
+    assert "taken by i-1" in result_of(second)["sentence"]
+    assert not (second / "started.json").exists()
+    assert {each.key: each.size for each in record().store.find("job/")} == before
+
+
+def test_of_machines_that_start_together_one_runs_the_benchmark(tmp_path: Path, gate: Gate) -> None:
+    job = s3_job(tmp_path, TRAIN, 3, 0)
+    rundirs = [tmp_path / f"run-{number}" for number in range(4)]
+
+    agents = [start_instance(job, rundir, f"i-{number}") for number, rundir in enumerate(rundirs)]
+    codes = sorted(agent.wait(timeout=120) for agent in agents)
+
+    assert codes == [0, 5, 5, 5]
+    assert sum((rundir / "started.json").exists() for rundir in rundirs) == 1
+    assert record().result()["outcome"] == "succeeded"  # type: ignore[index]
+
+
+def test_the_machine_that_has_the_rank_goes_on_with_it(tmp_path: Path, gate: Gate) -> None:
+    job = s3_job(tmp_path, TRAIN, 3, 0)
+    lost_answer = iter([True])
+
+    def swallow(method: str, path: str) -> tuple[int, bytes] | None:
+        # The claim reaches the bucket, but the answer does not reach us.
+        if method == "PUT" and path.endswith("ready.json") and next(lost_answer, False):
+            gate.s3.put_object(
+                Bucket="bucket", Key="jobs/job/attempts/0/nodes/0/ready.json", Body=b'{"instance_id": "i-1"}'
+            )
+            return denied("InternalError", 500)
+        return None
+
+    gate.refuse = swallow
+    assert run_instance(job, tmp_path / "run", "i-1") == 0
+
+
+def test_where_the_store_cannot_be_written_nothing_is_run(tmp_path: Path, gate: Gate) -> None:
+    gate.refuse = lambda method, _path: denied("AccessDenied") if method == "PUT" else None
+    rundir = tmp_path / "run"
+
+    assert run_agent(s3_job(tmp_path, TRAIN, 3, 0), rundir) == 5
+
+    assert result_of(rundir)["outcome"] == "store_failed"
+    assert "s3:PutObject" in result_of(rundir)["sentence"]
+    assert not (rundir / "started.json").exists()
+
+
+def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    with running(s3_job(tmp_path, TRAIN, 100, 0.05, metrics=LOSS), rundir) as agent:
+        wait_until(lambda: (rundir / "started.json").exists())
+        gate.refuse = lambda _method, _path: denied("SlowDown", 503)
+        wait_until(lambda: (rundir / "exit.json").exists())
+        time.sleep(1)
+        gate.refuse = lambda _method, _path: None
+        assert agent.wait(timeout=120) == 0
+
+    assert stream("log") == (rundir / "output.log").read_bytes()
+    assert stream("metrics") == (rundir / "metrics.jsonl").read_bytes()
+    assert record().result()["warnings"] == []  # type: ignore[index]
+
+
+def test_a_store_that_stays_away_holds_up_the_end_for_no_longer_than_the_drain(
+    tmp_path: Path, gate: Gate
+) -> None:
+    rundir = tmp_path / "run"
+    limits = {"drain": "1s"}
+    with running(s3_job(tmp_path, TRAIN, 20, 0.05, metrics=LOSS, limits=limits), rundir) as agent:
+        wait_until(lambda: (rundir / "started.json").exists())
+        gate.swallow = lambda _method, _path: True
+        assert agent.wait(timeout=60) == 0
+
+    warnings = " ".join(result_of(rundir)["warnings"])
+    assert (
+        f"{(rundir / 'output.log').stat().st_size} bytes of the output were not in the job store" in warnings
+    )
+    assert "of the metrics were not in the job store" in warnings
+
+
+def test_what_was_not_published_is_when_the_agent_is_started_again(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    job = s3_job(tmp_path, TRAIN, 20, 0.05, metrics=LOSS, limits={"drain": "1s"})
+    with running(job, rundir) as agent:
+        wait_until(lambda: (rundir / "started.json").exists())
+        gate.refuse = lambda _method, _path: denied("SlowDown", 503)
+        assert agent.wait(timeout=60) == 0
+    gate.refuse = lambda _method, _path: None
+    assert record().result() is None
+
+    assert run_agent(job, rundir) == 0
+
+    assert record().result() == result_of(rundir)
+    assert stream("log") == (rundir / "output.log").read_bytes()
+    assert stream("events") == (rundir / "events.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("network", ["there", "gone"])
+def test_when_the_machine_goes_down_the_agent_is_gone_before_it_holds_that_up(
+    tmp_path: Path, gate: Gate, network: str
+) -> None:
+    rundir = tmp_path / "run"
+    program = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER
+    job = s3_job(tmp_path, program, end={"power": "off"}, limits={"grace": "10m", "drain": "10m"})
+    with running(job, rundir) as agent:
+        wait_until(lambda: b"begun" in stream("log"))
+        if network == "gone":
+            gate.swallow = lambda _method, _path: True
+
+        agent.terminate()
+        # The guardian kills it after 4.5 s: then there would be no result.
+        assert agent.wait(timeout=60) == 5
+
+    assert result_of(rundir)["outcome"] == "interrupted"
+    assert result_of(rundir)["benchmark"]["signal"] == signal.SIGKILL
+    if network == "there":
+        assert record().result()["outcome"] == "interrupted"  # type: ignore[index]
+
+
+def test_a_look_at_the_store_that_hangs_does_not_hold_up_the_run(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    gate.swallow = lambda method, path: method == "GET" and "list-type" in path
+    job = s3_job(tmp_path, FOREVER, limits={"max_runtime": "1s"})
+
+    assert run_agent(job, rundir) == 3
+
+    gate.swallow = lambda _method, _path: False
+    assert record().result()["outcome"] == "max_runtime"  # type: ignore[index]
+
+
+def test_a_log_that_is_truncated_goes_on_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+    program = """
+import os, sys, time
+print("A" * 999, flush=True)
+while not os.path.exists("go"): time.sleep(0.05)
+os.ftruncate(1, 0)
+print("B" * 99, flush=True)
+"""
+    rundir = tmp_path / "run"
+    with running(s3_job(tmp_path, program), rundir) as agent:
+        wait_until(lambda: len(stream("log")) == 1000)
+        (rundir / "work" / "go").touch()
+        assert agent.wait(timeout=60) == 0
+
+    assert stream("log") == b"A" * 999 + b"\n" + b"B" * 99 + b"\n"
+
+
+def test_killed_at_random_moments_the_streams_in_the_bucket_are_the_files(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    job = s3_job(tmp_path, TRAIN, 300, 0.02, metrics=LOSS)
+    moments = random.Random(4)
+    kills = 0
+    while True:
+        with running(job, rundir) as agent:
+            try:
+                code = agent.wait(timeout=moments.uniform(0.3, 1.8) if kills < 8 else 120)
+                break
+            except subprocess.TimeoutExpired:
+                os.kill(agent.pid, signal.SIGKILL)
+                kills += 1
+    # One that ended between the last of our looks may have been killed before it had published.
+    assert code == 0
+    assert kills >= 3
+    assert stream("log") == (rundir / "output.log").read_bytes()
+    assert stream("metrics") == (rundir / "metrics.jsonl").read_bytes()
+    assert stream("events") == (rundir / "events.jsonl").read_bytes()
+    assert record().result()["outcome"] == "succeeded"  # type: ignore[index]
+    assert len([each for each in events_of(rundir) if each["type"] == "agent_started"]) >= kills / 2
+
+
+@contextmanager
+def running(job: Path, rundir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an agent that does not outlive a failed test."""
+    with start_agent(job, rundir) as agent:
+        try:
+            yield agent
+        finally:
+            agent.kill()
+
+
+def start_instance(job: Path, rundir: Path, instance: str) -> subprocess.Popen[bytes]:
+    return start_agent(job, rundir, more=("--instance-id", instance))
+
+
+def run_instance(job: Path, rundir: Path, instance: str) -> int:
+    return run_agent(job, rundir, more=("--instance-id", instance))
+
+
+def test_the_secrets_of_a_run_are_nowhere_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+    benchmark = {"secrets": {"TOKEN": "env:PLANTED"}}
+    job = s3_job(tmp_path, "print('fine')", benchmark=benchmark)
+
+    assert run_agent(job, tmp_path / "run", env=environment(PLANTED="hunter2hunter2")) == 0
+
+    for each in record().store.find("job/"):
+        assert b"hunter2" not in record().store.get(each.key), json.dumps(each.key)
