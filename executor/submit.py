@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import re
 import secrets
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job import Identity, Job, Store
@@ -57,21 +56,25 @@ class Submitted:
     new: bool
 
 
+def place_of(wish: Wish, descriptor: Descriptor) -> Literal["local", "ec2"]:
+    """Return where `wish` wants to run: as it says, else as its descriptor does. Raises UsageError."""
+    engine = wish.on or descriptor.info.execution_engine
+    if engine in ("local", "default"):
+        return "local"
+    if engine in ("ec2", "aws.ec2"):
+        return "ec2"
+    raise UsageError(
+        f'"{engine}" is no place to run a benchmark; write `--on local` for this machine, or `--on ec2`'
+    )
+
+
 def read_wish(wish: Wish) -> tuple[Descriptor, list[Finding]]:
-    """Return the descriptor that is to run here, with its warnings. Raises FindingsError, or UsageError where it cannot."""
+    """Return the descriptor that is to run, with its warnings. Raises FindingsError."""
     from executor.descriptor import load
 
     descriptor, findings = load(wish.file)
     if descriptor is None:
         raise FindingsError(findings)
-    engine = wish.on or descriptor.info.execution_engine
-    if engine == "aws.ec2":
-        raise UsageError(
-            f"{wish.file}: wants to run on aws.ec2, and this version runs benchmarks on this machine only; "
-            "add `--on local` to run it here"
-        )
-    if engine not in ("local", "default"):
-        raise UsageError(f'"{engine}" is no place to run a benchmark; write `--on local` for this machine')
     return descriptor, findings
 
 
@@ -79,20 +82,24 @@ def planned(
     wish: Wish, descriptor: Descriptor, *, job_id: str, store: DirectoryStore, scripts: Path | None
 ) -> Job:
     """Return the job descriptor of `wish`; asks git, and changes nothing. Raises PlanError."""
+    from executor.config import read_settings
     from executor.plan import plan
 
+    settings = read_settings()
     folder = wish.file.absolute().parent
     return plan(
         descriptor,
         folder=folder,
         job_id=job_id,
-        client_id=_user(),
+        client_id=settings.client,
         store=Store(url=store.url),
         arguments=wish.arguments,
         scripts=scripts,
         data_root=wish.data_root.absolute() if wish.data_root is not None else None,
         home=Path.home(),
         git=git_state(folder),
+        kafka=settings.kafka,
+        defaults=settings.limits,
     )
 
 
@@ -117,7 +124,7 @@ def submit(
             f"benchmarks run on Linux (x86_64, aarch64) with this version, not on {sys.platform}"
         )
     if job_id is not None:
-        _check_id(job_id)
+        check_id(job_id)
     descriptor, findings = read_wish(wish)
     folder = wish.file.absolute().parent
     drawn = job_id or draw_job_id(task_name(descriptor) or folder.name, date.today())  # noqa: DTZ011 - a name
@@ -134,12 +141,17 @@ def submit(
         if store.put(record.key("job.toml"), job_toml(job).encode(), if_absent=True):
             return Submitted(record, job, new=True)
     there = record.job()
+    same_job(there, job, wish)
+    return Submitted(record, there, new=False)
+
+
+def same_job(there: Job, job: Job, wish: Wish) -> None:
+    """Raise UsageError where a job that exists already, `there`, is not the one that `wish` makes."""
     if dataclasses.replace(there, git=None) != dataclasses.replace(job, git=None):
         raise UsageError(
-            f'the job "{drawn}" exists already and runs something else than {wish.file} says now; '
+            f'the job "{job.job.id}" exists already and runs something else than {wish.file} says now; '
             "give another --job-id, or none"
         )
-    return Submitted(record, there, new=False)
 
 
 def draw_job_id(name: str, day: date) -> str:
@@ -148,7 +160,8 @@ def draw_job_id(name: str, day: date) -> str:
     return f"{slug}-{day:%Y%m%d}-{secrets.token_hex(3)}"
 
 
-def _check_id(job_id: str) -> None:
+def check_id(job_id: str) -> None:
+    """Raise UsageError where no job can have this id."""
     try:
         Identity(id=job_id)
     except ValueError as error:
@@ -164,11 +177,3 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(
             f"the job store cannot be written: {error.filename}: {error.strerror}; name another with --store"
         ) from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A user id without a name, as containers have it.
-        return "local"

@@ -12,10 +12,16 @@ import typer
 from bai_agent.outcome import ExitCode
 from executor.commands.options import (
     ArgumentsArgument,
+    BucketOption,
+    DataRootOption,
     FileArgument,
+    JobIdOption,
     JsonOption,
     OnOption,
+    ProfileOption,
+    RegionOption,
     StoreOption,
+    print_findings,
     print_json,
     say,
 )
@@ -72,27 +78,41 @@ def plan(
     file: FileArgument,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
-    ] = None,
+    job_id: JobIdOption = None,
+    data_root: DataRootOption = None,
     store: StoreOption = None,
+    profile: ProfileOption = None,
+    region: RegionOption = None,
+    bucket: BucketOption = None,
+    user_data: Annotated[
+        bool,
+        typer.Option(
+            "--user-data", help="On EC2: only the user data, in base64, for the console's launch page."
+        ),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print what would run, as a job descriptor.
+    """Print what would run, as a job descriptor; on EC2 also what would be launched, and what it costs at most.
 
-    Touches nothing. `bai-agent run` takes what it prints.
+    Touches nothing. `bai-agent run` takes what it prints for this machine.
     """
     from bai_agent.job import job_table
-    from executor.descriptor import render_findings
     from executor.job_file import job_toml
-    from executor.jobs import store_at
-    from executor.submit import UNDRAWN_ID, Wish, planned, read_wish
+    from executor.jobs import UsageError, store_at
+    from executor.submit import UNDRAWN_ID, Wish, place_of, planned, read_wish
 
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
     descriptor, findings = read_wish(wish)
-    if findings:
-        print(render_findings(findings), end="", file=sys.stderr)
-    job = planned(wish, descriptor, job_id=UNDRAWN_ID, store=store_at(store), scripts=None)
+    print_findings(findings)
+    if place_of(wish, descriptor) == "ec2":
+        from executor.commands.launches import plan_on_ec2
+
+        flags = {"profile": profile, "region": region, "bucket": bucket}
+        plan_on_ec2(wish, descriptor, flags, job_id=job_id, user_data=user_data, json_=json_)
+        return
+    if user_data:
+        raise UsageError("--user-data is for instances; add `--on ec2`")
+    job = planned(wish, descriptor, job_id=job_id or UNDRAWN_ID, store=store_at(store), scripts=None)
     if json_:
         print_json(job_table(job))
     else:

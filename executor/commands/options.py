@@ -6,13 +6,16 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bai_agent.errors import BaiError
+
+if TYPE_CHECKING:
+    from executor.descriptor import Finding
 
 
 def _job_ids(incomplete: str) -> list[str]:
@@ -46,13 +49,43 @@ StoreOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object a line.")]
 OnOption = Annotated[
-    str | None, typer.Option("--on", metavar="WHERE", help='"local": this machine, whatever FILE says.')
+    str | None,
+    typer.Option(
+        "--on", metavar="WHERE", help='"local": this machine; "ec2": EC2 instances; whatever FILE says.'
+    ),
+]
+JobIdOption = Annotated[
+    str | None,
+    typer.Option("--job-id", metavar="ID", help="The job's id; the same one twice is one job."),
+]
+DataRootOption = Annotated[
+    Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="The AWS profile [default: the configuration's]."),
+]
+RegionOption = Annotated[
+    str | None,
+    typer.Option("--region", metavar="NAME", help="The AWS region [default: the configuration's]."),
+]
+BucketOption = Annotated[
+    str | None,
+    typer.Option("--bucket", metavar="NAME", help="The exchange bucket [default: the configuration's]."),
 ]
 
 
 def say(sentence: str) -> None:
     """Tell the person something that is no result."""
     print(f"bai: {sentence}", file=sys.stderr)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Show what is wrong with a descriptor that can be run all the same."""
+    if findings:
+        from executor.descriptor import render_findings
+
+        print(render_findings(findings), end="", file=sys.stderr)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,12 +14,18 @@ from bai_agent.store.record import JobRecord
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
+    BucketOption,
+    DataRootOption,
     FileArgument,
     JobArgument,
+    JobIdOption,
     JsonOption,
     OnOption,
+    ProfileOption,
+    RegionOption,
     StoreOption,
     nobody_reads,
+    print_findings,
     print_json,
     say,
     silence,
@@ -41,17 +46,15 @@ def run(
     file: FileArgument,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
-    job_id: Annotated[
-        str | None,
-        typer.Option("--job-id", metavar="ID", help="The job's id; the same one twice is one job."),
-    ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
-    ] = None,
+    job_id: JobIdOption = None,
+    data_root: DataRootOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
     ] = False,
     store: StoreOption = None,
+    profile: ProfileOption = None,
+    region: RegionOption = None,
+    bucket: BucketOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Run a benchmark and follow it to its end.
@@ -62,17 +65,22 @@ def run(
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
     from executor.jobs import store_at
-    from executor.submit import Wish, submit
+    from executor.submit import Wish, place_of, read_wish, submit
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
-        from executor.descriptor import render_findings
-
-        if findings:
-            print(render_findings(findings), end="", file=sys.stderr)
+        print_findings(findings)
         if detach and not json_:
             print(drawn, flush=True)
 
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
+    if place_of(wish, read_wish(wish)[0]) == "ec2":
+        from executor.commands.launches import submit_to_ec2
+
+        flags = {"profile": profile, "region": region, "bucket": bucket}
+        launched = submit_to_ec2(wish, flags, job_id=job_id, json_=json_, returns=detach)
+        if not detach:
+            raise typer.Exit(follow(launched.record, json_=json_, joined=not launched.new))
+        return
     submitted = submit(wish, store_at(store), job_id=job_id, told=told)
     record = submitted.record
     agent = _agent(record)

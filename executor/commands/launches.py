@@ -1,0 +1,247 @@
+"""Commands that launch on EC2, and what prepares a launch."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from executor.commands.options import (
+    ArgumentsArgument,
+    BucketOption,
+    FileArgument,
+    JobIdOption,
+    JsonOption,
+    ProfileOption,
+    RegionOption,
+    print_findings,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from executor.config import Settings
+    from executor.descriptor import Descriptor, Finding
+    from executor.ec2.draft import Draft
+    from executor.ec2.exchange import Upload
+    from executor.ec2.session import Aws
+    from executor.submit import Submitted, Wish
+
+
+def submit(
+    file: FileArgument,
+    arguments: ArgumentsArgument = None,
+    job_id: JobIdOption = None,
+    profile: ProfileOption = None,
+    region: RegionOption = None,
+    bucket: BucketOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Launch a benchmark on EC2, print the job's id, and return.
+
+    With --job-id it can be repeated after whatever went wrong: it is launched once.
+    """
+    from executor.submit import Wish
+
+    wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()))
+    flags = {"profile": profile, "region": region, "bucket": bucket}
+    submit_to_ec2(wish, flags, job_id=job_id, json_=json_, returns=True)
+
+
+def bundle(
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="NAMES", help="For which CPUs, with a comma between.")
+    ] = "x86_64,aarch64",
+    upload: Annotated[
+        bool, typer.Option("--upload", help="Put them into the exchange bucket, where they are not yet.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Keep a copy here, named by its sha256."),
+    ] = None,
+    profile: ProfileOption = None,
+    region: RegionOption = None,
+    bucket: BucketOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Build the agent as instances download it.
+
+    `bai submit` does so by itself. Packages come from the package index once, and then from a cache.
+    """
+    import shutil
+
+    from executor.config import read_settings
+    from executor.ec2.bundle import build, cache_folder
+    from executor.ec2.draft import bundle_upload
+    from executor.ec2.exchange import exchange
+    from executor.ec2.exchange import upload as bring
+    from executor.ec2.wheels import ARCHITECTURES
+    from executor.jobs import UsageError
+    from executor.view.text import size
+
+    names = [each.strip() for each in arch.split(",") if each.strip()]
+    if wrong := [each for each in names if each not in ARCHITECTURES]:
+        raise UsageError(f'--arch: "{wrong[0]}" is not known; write {" or ".join(ARCHITECTURES)}')
+    built = [build(each, cache=cache_folder(os.environ)) for each in names]
+    if upload:
+        settings = read_settings({"profile": profile, "region": region, "bucket": bucket})
+        bring(exchange(settings), [bundle_upload(each) for each in built], told=_tell_upload)
+    for each in built:
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each.path, output / f"{each.sha256}.tar.gz")
+        if json_:
+            print_json(
+                {
+                    "architecture": each.architecture,
+                    "sha256": each.sha256,
+                    "bytes": each.size,
+                    "key": each.key,
+                }
+            )
+        else:
+            print(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
+
+
+def config(json_: JsonOption = False) -> None:
+    """Print the configuration, each value with where it came from."""
+    from bai_agent.tables import write_table
+    from executor.config import config_file, read_settings
+    from executor.descriptor.toml_text import toml_value
+
+    settings = read_settings()
+    table = write_table(settings)
+    table.pop("origins", None)
+    rows = [(key, value, settings.origins.get(key, "default")) for key, value in _flat(table)]
+    if json_:
+        print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
+        return
+    if not rows:
+        say(f"nothing is configured; docs/ec2.md tells what can stand in {config_file(os.environ)}")
+    for key, value, origin in rows:
+        print(f"{key} = {toml_value(value)}  # {origin}")
+
+
+def submit_to_ec2(
+    wish: Wish, flags: Mapping[str, Any], *, job_id: str | None, json_: bool, returns: bool
+) -> Submitted:
+    """Launch `wish`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed."""
+    from executor.config import read_settings
+    from executor.ec2.submission import submit
+
+    settings = read_settings(flags)
+
+    def told(drawn: str, findings: Sequence[Finding]) -> None:
+        print_findings(findings)
+        # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
+        if not returns:
+            say(f"the job is {drawn}")
+        elif not json_:
+            print(drawn, flush=True)
+
+    def drafted(draft: Draft, aws: Aws) -> None:
+        nodes = draft.job.strategy.nodes
+        cost = "" if returns else f": {draft.cost(settings, aws).sentence()}"
+        say(f"launching {nodes} × {draft.resolved.kind.name} in {draft.resolved.region}{cost}")
+
+    submitted = submit(
+        wish, settings, job_id=job_id, told=told, drafted=drafted, uploading=_tell_upload, said=say
+    )
+    if not submitted.new:
+        say(f"the job {submitted.record.job_id} exists already; it is launched once")
+    if returns and json_:
+        record = submitted.record
+        print_json({"type": "job", "job_id": record.job_id, "place": f"{record.store.url}/{record.job_id}"})
+    return submitted
+
+
+def plan_on_ec2(
+    wish: Wish,
+    descriptor: Descriptor,
+    flags: Mapping[str, Any],
+    *,
+    job_id: str | None,
+    user_data: bool,
+    json_: bool,
+) -> None:
+    """Print what would be launched. Reads only; without credentials some of it is not known."""
+    from datetime import date
+
+    from executor.config import read_settings
+    from executor.ec2.bundle import cache_folder
+    from executor.ec2.draft import draft, planned_job
+    from executor.plan import task_name
+    from executor.submit import UNDRAWN_ID, draw_job_id
+
+    settings = read_settings(flags)
+    if user_data and job_id is None:
+        # What is pasted into the console runs under this id; two of them must not share one.
+        name = task_name(descriptor) or wish.file.absolute().parent.name
+        job_id = draw_job_id(name, date.today())  # noqa: DTZ011 - a name
+    aws = _aws_if_there(descriptor, settings)
+    with planned_job(wish, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
+        made = draft(
+            job, descriptor, settings, aws, cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
+        )
+        if user_data:
+            _print_user_data(made, files.uploads)
+            return
+        from executor.view.launch import as_table, print_draft
+
+        cost = made.cost(settings, aws)
+        if json_:
+            print_json(as_table(made, files.uploads, cost))
+        else:
+            print_draft(made, files.uploads, cost)
+
+
+def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:
+    """Return AWS where a region and credentials are known; else say what is missing."""
+    from executor.ec2.resolve import region_of
+    from executor.ec2.session import Aws, CredentialsError
+
+    region = region_of(descriptor, settings)
+    if region is None or settings.bucket is None:
+        say(f"no {'region' if region is None else 'bucket'} is configured; what only AWS knows is left open")
+        return None
+    aws = Aws(region, settings.profile)
+    try:
+        aws.credentials()
+    except CredentialsError as error:
+        say(f"{error}; what only AWS knows is left open")
+        return None
+    return aws
+
+
+def _print_user_data(made: Draft, uploads: Sequence[Upload]) -> None:
+    from executor.jobs import UsageError
+
+    if made.bundle is None:
+        raise UsageError(
+            "the user data names the agent's bundle, which needs a bucket, a region and AWS credentials"
+        )
+    say(
+        f"for the job {made.job.job.id}; an instance needs the instance profile, and IAM and storage as `bai plan` shows"
+    )
+    wanted = [f"agent for {made.bundle.architecture}", *(each.what for each in uploads)]
+    say(f"it reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` brings the agent there")
+    sys.stdout.write(base64.b64encode(made.instructions.content).decode() + "\n")
+
+
+def _tell_upload(each: Upload) -> None:
+    from executor.view.text import size
+
+    say(f"uploading {each.what} ({size(each.size)})")
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        rows += _flat(value, f"{before}{key}.") if isinstance(value, dict) else [(before + key, value)]
+    return rows

@@ -1,0 +1,153 @@
+"""A job on EC2 as it would be launched now: what `bai plan` shows is what `bai submit` sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job import Job, Store
+from cloud_init.user_data import Bundle
+from executor.config import Settings
+from executor.descriptor import Descriptor
+from executor.ec2.boot import Instructions, deadman, instructions
+from executor.ec2.bundle import BuiltBundle, build, linux_architecture
+from executor.ec2.cost import Cost, price
+from executor.ec2.exchange import Upload
+from executor.ec2.images import later
+from executor.ec2.launch import LaunchFile, expires_at
+from executor.ec2.local_files import LocalFiles, local_files
+from executor.ec2.request import launch_request
+from executor.ec2.resolve import Resolved, ec2_table, region_of, resolve, unresolved
+from executor.ec2.session import Aws
+from executor.ec2.tags import tag_time
+from executor.ec2.wheels import ARCHITECTURES, WheelError
+from executor.git import git_state
+from executor.jobs import UsageError
+from executor.plan import plan
+from executor.submit import Wish
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A job with all that its launch needs."""
+
+    job: Job
+    resolved: Resolved
+    bundle: BuiltBundle | None
+    """None where it is made at submission."""
+    instructions: Instructions
+    request: dict[str, Any]
+    """RunInstances' parameters without subnet and token."""
+    expires: str
+    created: str
+
+    def launch_file(self) -> LaunchFile:
+        """Return what stands in `launch.json`, with a new token."""
+        return LaunchFile(
+            job_id=self.job.job.id,
+            attempt=self.job.job.attempt,
+            region=self.resolved.region,
+            candidates=self.resolved.candidates,
+            request=self.request,
+            expires=self.expires,
+            created=self.created,
+        )
+
+    def cost(self, settings: Settings, aws: Aws | None) -> Cost:
+        """Return what it costs at most; asks AWS's price list where the configuration names no price."""
+        hourly, origin = price(self.resolved.kind.name, settings.prices, aws)
+        nodes, longest = self.job.strategy.nodes, deadman(self.job.limits)
+        return Cost(instances=nodes, longest=longest, hourly=hourly, origin=origin)
+
+
+@contextmanager
+def planned_job(
+    wish: Wish, descriptor: Descriptor, settings: Settings, *, job_id: str
+) -> Iterator[tuple[Job, LocalFiles]]:
+    """Yield the job descriptor of `wish`, with the local files that go along; packed ones exist until the block ends.
+
+    Asks git, reads and sums up local files, asks no network. Raises PlanError, ScriptsError, UsageError.
+    """
+    if wish.data_root is not None:
+        raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
+    folder = wish.file.absolute().parent
+    bucket = settings.bucket or later("the bucket")
+    with local_files(descriptor, folder, bucket=bucket, region=settings.region) as files:
+        job = plan(
+            descriptor,
+            folder=folder,
+            job_id=job_id,
+            client_id=settings.client,
+            where="ec2",
+            store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
+            arguments=wish.arguments,
+            git=git_state(folder),
+            kafka=settings.kafka,
+            defaults=settings.limits,
+            uploads=files.sources,
+        )
+        yield job, files
+
+
+def draft(
+    job: Job, descriptor: Descriptor, settings: Settings, aws: Aws | None, *, cache: Path, now: datetime
+) -> Draft:
+    """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
+
+    Raises UsageError, AwsError, WheelError, TooLargeError.
+    """
+    region = region_of(descriptor, settings)
+    if aws is not None:
+        resolved = resolve(descriptor, settings, aws)
+    else:
+        resolved = unresolved(descriptor, settings, region)
+    bundle = _bundle(resolved, cache=cache, download=aws is not None)
+    ec2 = ec2_table(descriptor)
+    told = instructions(
+        job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region
+    )
+    expires = expires_at(now, deadman(job.limits))
+    return Draft(
+        job=job,
+        resolved=resolved,
+        bundle=bundle,
+        instructions=told,
+        request=launch_request(job, resolved, ec2, user_data=told.content, expires=expires),
+        expires=expires,
+        created=tag_time(now),
+    )
+
+
+def bundle_upload(bundle: BuiltBundle) -> Upload:
+    """Return what puts a bundle into the exchange bucket."""
+    return Upload(
+        key=bundle.key, path=bundle.path, size=bundle.size, what=f"the agent for {bundle.architecture}"
+    )
+
+
+def _bundle(resolved: Resolved, *, cache: Path, download: bool) -> BuiltBundle | None:
+    architecture = linux_architecture(resolved.image.architecture)
+    if architecture not in ARCHITECTURES:
+        if download:
+            raise UsageError(
+                f"the image {resolved.image.id} is for {architecture}; the agent runs on x86_64 and arm64"
+            )
+        return None
+    try:
+        return build(architecture, cache=cache, download=download)
+    except WheelError:
+        if download:
+            raise
+        return None
+
+
+def _bundle_object(job: Job, bundle: BuiltBundle | None) -> Bundle:
+    root = job.store.url.removesuffix("/jobs") if job.store else ""
+    if bundle is None:
+        unknown = later("the agent's bundle")
+        return Bundle(url=f"{root}/agent/{unknown}.tar.gz", sha256=unknown, size=0)
+    return Bundle(url=f"{root}/{bundle.key}", sha256=bundle.sha256, size=bundle.size)

@@ -1,0 +1,86 @@
+"""Submits a job to EC2: uploads what it takes along, writes it down, launches it. Once for a job id."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timezone
+from typing import TYPE_CHECKING
+
+from bai_agent.store.record import JobRecord
+from executor.config import Settings
+from executor.ec2.bundle import cache_folder
+from executor.ec2.draft import Draft, bundle_upload, draft, planned_job
+from executor.ec2.exchange import Upload, exchange, upload
+from executor.ec2.launch import LaunchFile, launch, read_launch, write_launch
+from executor.ec2.resolve import region_of
+from executor.ec2.session import Aws, aws_of
+from executor.job_file import job_toml
+from executor.plan import task_name
+from executor.stores import bucket_store
+from executor.submit import Submitted, Wish, check_id, draw_job_id, read_wish, same_job
+
+if TYPE_CHECKING:
+    from executor.descriptor import Finding
+
+
+def submit(
+    wish: Wish,
+    settings: Settings,
+    *,
+    job_id: str | None = None,
+    told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
+    drafted: Callable[[Draft, Aws], None] = lambda draft, aws: None,
+    uploading: Callable[[Upload], None] = lambda upload: None,
+    said: Callable[[str], None] = lambda sentence: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Submitted:
+    """Launch the job of `wish`, or find it launched. Repeated with its id after whatever happened, it is launched once.
+
+    told: hears the job id and the warnings, before anybody is asked. drafted: hears what is about to be launched.
+    Raises LaunchError where EC2 refuses for good (the job's result says so), UndecidedError where it may or may not run.
+    """
+    if job_id is not None:
+        check_id(job_id)
+    descriptor, findings = read_wish(wish)
+    settings.need_bucket()
+    drawn = job_id or draw_job_id(
+        task_name(descriptor) or wish.file.absolute().parent.name,
+        date.today(),  # noqa: DTZ011 - a name
+    )
+    told(drawn, findings)
+    aws = aws_of(settings, region=region_of(descriptor, settings))
+    record = JobRecord(bucket_store(settings), drawn)
+    new = False
+    with planned_job(wish, descriptor, settings, job_id=drawn) as (job, files):
+        there = record.job() if record.exists() else None
+        if there is not None:
+            same_job(there, job, wish)
+            if record.result() is not None:
+                return Submitted(record, there, new=False)
+        file = read_launch(record)
+        if file is None:
+            drawing = draft(
+                there or job,
+                descriptor,
+                settings,
+                aws,
+                cache=cache_folder(os.environ),
+                now=datetime.now(timezone.utc),
+            )
+            drafted(drawing, aws)
+            agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
+            upload(exchange(settings), [*agent, *files.uploads], told=uploading)
+            new, file = _write_down(record, drawing, wish)
+    launch(record, file, Aws(file.region, settings.profile), told=said, sleep=sleep)
+    return Submitted(record, record.job(), new=new)
+
+
+def _write_down(record: JobRecord, drawing: Draft, wish: Wish) -> tuple[bool, LaunchFile]:
+    """Write job and launch, unless somebody has; return whether the job is new, and the launch that holds."""
+    content = job_toml(drawing.job).encode()
+    new = record.store.put(record.key("job.toml"), content, if_absent=True)
+    if not new:
+        same_job(record.job(), drawing.job, wish)
+    return new, write_launch(record, drawing.launch_file())

@@ -1,0 +1,124 @@
+"""An AWS account with real APIs on a real socket, whose instances are on paper only: none of them boots.
+
+The control plane is the sandbox's: tokens, capacity errors, lost answers, 403 for missing keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from moto.ec2.models import ec2_backends
+from moto.s3.models import s3_backends
+from moto.ssm.models import ssm_backends
+from sandbox.world.calls import Call
+from sandbox.world.control_plane import ControlPlane
+from sandbox.world.ec2_rules import Ec2Rules
+from sandbox.world.faults import Fault, Faults
+from sandbox.world.identities import SETUP, Identities
+from sandbox.world.images import IMAGES, register
+from sandbox.world.s3_rules import S3Rules
+
+REGION = "eu-central-1"
+
+
+class _PaperFleet:
+    """Takes note of what is launched."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    def launch(self, instance_ids: list[str], parameters: dict[str, str]) -> None:
+        return
+
+    def zone_of(self, call: Call) -> str | None:
+        subnet = call.parameters.get("SubnetId") or call.parameters.get("NetworkInterface.1.SubnetId")
+        found = [each for each in self.backend.describe_subnets() if each.id == subnet]
+        return str(found[0].availability_zone) if found else None
+
+
+class PaperAws:
+    """One account in one region, with a bucket, the default VPC and the sandbox's images."""
+
+    def __init__(self) -> None:
+        self.account = f"3{secrets.randbelow(10**11):011d}"
+        self.identities, self.faults = Identities(), Faults()
+        self._ec2 = ec2_backends[self.account][REGION]
+        fleet: Any = _PaperFleet(self._ec2)
+        self.control_plane = ControlPlane(
+            account=self.account,
+            identities=self.identities,
+            faults=self.faults,
+            zone_of=fleet.zone_of,
+            rules=[S3Rules(), Ec2Rules(fleet)],
+        )
+        self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
+        self.bucket = f"bai-{self.account}"
+        for image in IMAGES:
+            register(image, ec2=self._ec2, ssm=ssm_backends[self.account][REGION])
+        self.client("s3", SETUP).create_bucket(
+            Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
+        self.subnets = {each.availability_zone: each.id for each in self._ec2.get_default_subnets().values()}
+
+    def client(self, service: Any, identity: str = "user") -> Any:
+        mine = self.identities.of(identity)
+        return boto3.Session().client(
+            service,
+            region_name=REGION,
+            endpoint_url=self.endpoint,
+            aws_access_key_id=mine.access_key,
+            aws_secret_access_key=mine.secret_key,
+            config=Config(connect_timeout=10, read_timeout=30),
+        )
+
+    def environment(self, identity: str = "user") -> dict[str, str]:
+        """Return the variables with which `bai` works in this account, and has no other credentials."""
+        mine = self.identities.of(identity)
+        return {
+            "AWS_ACCESS_KEY_ID": mine.access_key,
+            "AWS_SECRET_ACCESS_KEY": mine.secret_key,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_CONFIG_FILE": "/dev/null",
+            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "BAI_REGION": REGION,
+            "BAI_BUCKET": self.bucket,
+            "BAI_CONFIG": "/dev/null",
+        }
+
+    def fail(self, action: str, **what: Any) -> Fault:
+        """Let calls of `action` fail: see `Fault`."""
+        fault = Fault(action=action, **what)
+        self.faults.add(fault)
+        return fault
+
+    def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
+        code = "InsufficientInstanceCapacity"
+        message = f"We currently do not have sufficient capacity in {zone}"
+        return self.fail("RunInstances", zone=zone, code=code, message=message, status=500, times=times)
+
+    def instances(self) -> list[dict[str, Any]]:
+        """Return DescribeInstances' answer; those that have ended are left out."""
+        answer = self.client("ec2", SETUP).describe_instances()
+        found = [each for reservation in answer["Reservations"] for each in reservation["Instances"]]
+        return [each for each in found if each["State"]["Name"] not in ("terminated", "shutting-down")]
+
+    def calls(self, action: str) -> list[Call]:
+        return [each for each in self.control_plane.calls if each.action == action]
+
+
+@contextmanager
+def open_paper_aws() -> Iterator[PaperAws]:
+    """Make an account; at the end it is gone."""
+    aws = PaperAws()
+    try:
+        yield aws
+    finally:
+        aws.control_plane.close()
+        for backends in (ec2_backends, s3_backends, ssm_backends):
+            backends.pop(aws.account, None)
