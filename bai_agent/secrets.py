@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 
 from bai_agent.errors import BaiError
 
@@ -26,12 +27,17 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
         return environment[name]
-    try:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError:
-        raise SecretError(f'"{reference}" needs boto3 where the benchmark runs; install it there') from None
+    if find_spec("boto3") is not None:
+        return _by_boto3(kind, name, reference)
+    return _by_hand(kind, name, reference, environment)
+
+
+def _by_boto3(kind: str, name: str, reference: str) -> str:
+    """A person's machine: profiles and single sign-on are boto3's."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
     config = Config(connect_timeout=10, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"})
     try:
         if kind == "ssm":
@@ -39,8 +45,33 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
             return str(answer["Parameter"]["Value"])
         answer = boto3.client("secretsmanager", config=config).get_secret_value(SecretId=name)
         return str(answer["SecretString"])
-    except (BotoCoreError, ClientError, KeyError) as error:
+    except (BotoCoreError, ClientError) as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
+    except KeyError as error:
+        raise SecretError(_NO_TEXT.format(reference)) from error
+
+
+def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
+    """An instance: the agent's bundle has no boto3."""
+    from bai_agent.aws_json import AwsError, ask
+
+    try:
+        if kind == "ssm":
+            question = {"Name": name, "WithDecryption": True}
+            return str(
+                ask("ssm", "AmazonSSM.GetParameter", question, environment=environment)["Parameter"]["Value"]
+            )
+        answer = ask(
+            "secretsmanager", "secretsmanager.GetSecretValue", {"SecretId": name}, environment=environment
+        )
+        return str(answer["SecretString"])
+    except AwsError as error:
+        raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
+    except KeyError as error:
+        raise SecretError(_NO_TEXT.format(reference)) from error
+
+
+_NO_TEXT = '"{}" cannot be resolved: it holds no text; store the secret as a string'
 
 
 class Redactor(logging.Filter):

@@ -1,0 +1,61 @@
+"""Secrets are resolved where there is no boto3, from a real server."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import boto3
+import pytest
+from s3_gate import Gate
+
+from bai_agent.secrets import SecretError, resolve
+
+
+@pytest.fixture
+def environment(moto: str, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Where secrets are; `gate` has emptied the server."""
+    client: Any = partial(
+        boto3.client,
+        endpoint_url=f"http://{moto}",
+        region_name="us-east-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    client("ssm").put_parameter(Name="/team/token", Value="from ssm", Type="SecureString")
+    secrets = client("secretsmanager")
+    secrets.create_secret(Name="team/token", SecretString="from secretsmanager")
+    secrets.create_secret(Name="binary", SecretBinary=b"\x00")
+    monkeypatch.setattr("bai_agent.secrets.find_spec", lambda _name: None)
+    return {
+        "AWS_ENDPOINT_URL": f"http://{moto}",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+    }
+
+
+def test_parameters_and_secrets_are_resolved(environment: dict[str, str]) -> None:
+    assert resolve("ssm:/team/token", environment=environment) == "from ssm"
+    assert resolve("secretsmanager:team/token", environment=environment) == "from secretsmanager"
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("ssm:/nowhere", "ParameterNotFound"),
+        ("secretsmanager:nowhere", "ResourceNotFoundException"),
+        ("secretsmanager:binary", "holds no text"),
+    ],
+)
+def test_what_cannot_be_resolved_says_why(environment: dict[str, str], reference: str, words: str) -> None:
+    with pytest.raises(SecretError, match=f'"{reference}" cannot be resolved: .*{words}'):
+        resolve(reference, environment=environment)
+
+
+def test_without_credentials_the_reference_is_named(environment: dict[str, str]) -> None:
+    bare = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "us-east-1"}
+    with pytest.raises(
+        SecretError, match='"ssm:/team/token" cannot be resolved: there are no AWS credentials'
+    ):
+        resolve("ssm:/team/token", environment=bare)
