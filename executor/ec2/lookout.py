@@ -47,6 +47,8 @@ class Lookout:
     record: JobRecord
     aws: Callable[[str | None], Aws]
     """AWS in a region; None: the configured one."""
+    clock: Callable[[str], int] = store_now
+    """The time (ms UTC) by the clock of the store at a url."""
 
     def look(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Situation:
         """Return how the job stands. known: its instances, where they were described already. ask: EC2, else the store only.
@@ -134,7 +136,7 @@ class Lookout:
 
     def _facts(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Facts, str]:
         """Return what is known, and why EC2 could not be asked."""
-        now = store_now(self.record.store.url)
+        now = self.clock(self.record.store.url)
         nodes = self.job.strategy.nodes
         launched = self._attempt_object("launched.json") or {}
         signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}

@@ -1,0 +1,144 @@
+"""`bai` before an AWS account (moto's): a bucket with records that were written by hand, and instances with our tags."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from handmade_job import HandmadeJob
+from s3_gate import Gate
+
+from bai_agent.store import JobStore, open_store
+from bai_agent.store.record import JobRecord
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+REGION = "us-east-1"
+_PROGRAM = (sys.executable, "-c", "from executor.cli import main; main()")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True)
+class Ec2Desk:
+    """A person with credentials and a configuration."""
+
+    folder: Path
+    gate: Gate
+    ec2: EC2Client
+    image: str
+
+    @property
+    def store(self) -> JobStore:
+        return open_store("s3://bucket/jobs", region=REGION)
+
+    def bai(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Answer:
+        done = subprocess.run(
+            (*_PROGRAM, *arguments),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=self.folder,
+            env={**os.environ, **(env or {})},
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def handmade(self, job_id: str = "digits-1", **options: Any) -> HandmadeJob:
+        """Return a job that exists in a folder of this test; `bring` puts it into the bucket."""
+        return HandmadeJob(self.folder / "handmade", job_id, **options)
+
+    def bring(
+        self, job: HandmadeJob, *, launched: list[str] | None = None, expires: timedelta = timedelta(hours=1)
+    ) -> JobRecord:
+        """Put all of a job into the bucket, as its agent would have; with `launched` as if these were its instances."""
+        store = self.store
+        for each in job.store.find(f"{job.record.job_id}/"):
+            if "/output.log" in each.key or each.key.endswith("/metrics.jsonl"):
+                continue
+            store.put(each.key, job.store.get(each.key))
+        record = JobRecord(store, job.record.job_id)
+        if launched is not None:
+            launch = {
+                "version": 1,
+                "job_id": record.job_id,
+                "attempt": 0,
+                "region": REGION,
+                "expires": moment(expires),
+            }
+            store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())
+            store.put(record.key("attempts/0/launched.json"), json.dumps({"instances": launched}).encode())
+        return record
+
+    def launch(
+        self,
+        job_id: str | None = "digits-1",
+        *,
+        expires: str | None = None,
+        client: str = "me",
+        count: int = 1,
+    ) -> list[str]:
+        """Run instances with the tags of a job; None: somebody's own."""
+        tags = {"Name": "mine"}
+        if job_id is not None:
+            tags = {
+                "bai:job-id": job_id,
+                "bai:attempt": "0",
+                "bai:client-id": client,
+                "bai:expires": expires or moment(timedelta(hours=1)),
+            }
+        answer = self.ec2.run_instances(
+            ImageId=self.image,
+            MinCount=count,
+            MaxCount=count,
+            TagSpecifications=[
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+        )
+        return [each["InstanceId"] for each in answer["Instances"]]
+
+    def state(self, instance_id: str) -> str:
+        found = self.ec2.describe_instances(InstanceIds=[instance_id])
+        return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+
+def moment(ahead: timedelta) -> str:
+    """Return a time as it stands in a tag, so far ahead of now."""
+    return (datetime.now(timezone.utc) + ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def ec2_desk(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Desk]:
+    """Set the environment to lead to moto, for this process and for every `bai`."""
+    config = folder / "config.toml"
+    config.write_text(f'bucket = "bucket"\nregion = "{REGION}"\nclient_id = "me"\n')
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{moto}")
+    monkeypatch.setenv("BAI_CONFIG", str(config))
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.delenv("BAI_STORE", raising=False)
+    ec2: EC2Client = boto3.client("ec2", region_name=REGION)
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    yield Ec2Desk(folder, gate, ec2, image)

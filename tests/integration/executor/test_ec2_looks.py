@@ -1,0 +1,202 @@
+"""What `bai` says of jobs on EC2, from any machine with credentials: nothing is known here but the bucket and EC2."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from ec2_desk import Ec2Desk
+from handmade_job import HandmadeJob
+
+from bai_agent.outcome import Outcome
+from bai_agent.store.record import JobRecord
+from executor.ec2.clock import store_now
+from executor.ec2.lookout import Lookout
+from executor.ec2.session import Aws
+from executor.ec2.state import Stage
+from executor.ec2.verdict import write_result
+from executor.ec2.watcher import EVERY, Watcher
+
+
+def lookout(record: JobRecord, *, later: timedelta = timedelta()) -> Lookout:
+    """Return who looks after a job; `later`: as if so much time had gone by at the store."""
+    ahead = round(later.total_seconds() * 1000)
+    return Lookout(record, lambda region: Aws(region or "us-east-1"), lambda url: store_now(url) + ahead)
+
+
+def running(desk: Ec2Desk, job_id: str = "digits-1") -> tuple[JobRecord, str]:
+    """Bring a job whose benchmark runs; return it and its instance."""
+    made = desk.handmade(job_id)
+    made.event("agent_started", pid=1)
+    made.phases("prepare", "pull", "join", until="run")
+    made.prints("loss=0.5\nstill at it\n")
+    made.measures("loss", 0.5, units="nats")
+    (instance,) = desk.launch(job_id)
+    record = desk.bring(made, launched=[instance])
+    for name in ("ready.json", "heartbeat.json"):
+        record.store.put(f"{record.node()}/{name}", json.dumps({"instance_id": instance}).encode())
+    return record, instance
+
+
+def test_a_running_job_is_looked_at_through_its_bucket(desk: Ec2Desk) -> None:
+    _, instance = running(desk)
+
+    status = desk.bai("status", "digits-1", "--json")
+    assert status.code == 0, status.err
+    assert status.objects[0]["status"] == "RUNNING"
+    assert instance in status.objects[0]["machine"]
+    assert status.objects[0]["where"] == "ec2"
+    assert "still at it" in desk.bai("logs", "last").out
+    assert desk.bai("metrics", "dig", "--json").objects[0]["value"] == 0.5
+    assert f"{instance} " in desk.bai("status", "digits-1").out
+
+
+def test_a_job_whose_machine_is_gone_never_runs_and_gets_its_result(desk: Ec2Desk) -> None:
+    # Given a running job whose machine somebody terminates
+    record, instance = running(desk)
+    desk.ec2.terminate_instances(InstanceIds=[instance])
+
+    # When anybody asks
+    listed = desk.bai("list", "--json").objects[0]
+    before = record.result()
+    status = desk.bai("status", "digits-1", "--wait", "--json")
+
+    # Then nothing says that it runs, and the result is there for everybody
+    assert (listed["status"], before) == ("ERROR", None)
+    assert status.code == 5
+    assert status.objects[0]["outcome"] == "interrupted"
+    assert "Somebody terminated" in status.objects[0]["sentence"]
+    result = record.result()
+    assert result is not None
+    assert result["on_behalf"]
+    assert result["last_lines"] == ["loss=0.5", "still at it"]
+    assert result["phases"] == {"prepare": 0.25, "pull": 0.25, "join": 0.25}
+
+
+def test_an_agent_without_a_sign_of_life_is_silent_while_its_machine_runs(desk: Ec2Desk) -> None:
+    record, instance = running(desk)
+
+    assert lookout(record).look().stage is Stage.RUNNING
+    assert lookout(record).all_well()
+    later = lookout(record, later=timedelta(seconds=90))
+    found = later.look_after()
+
+    assert found.stage is Stage.SILENT
+    assert not later.all_well()
+    assert record.result() is None
+    assert desk.state(instance) == "running"
+
+
+def test_what_is_left_of_a_cancelled_job_is_terminated_after_its_grace(desk: Ec2Desk) -> None:
+    record, instance = running(desk)
+    record.cancel(by="test")
+
+    assert lookout(record, later=timedelta(seconds=100)).look_after().terminate == ()
+    assert lookout(record, later=timedelta(seconds=200)).look_after().stage is Stage.ENDING
+    assert desk.state(instance) == "terminated"
+    lookout(record).look_after()
+    result = record.result()
+    assert result is not None
+    assert (result["outcome"], result["exit_code"]) == ("cancelled", 4)
+
+
+def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
+    # Given a job whose agent says that it lives on a machine without our tags
+    record, instance = running(desk)
+    (foreign,) = desk.launch(None)
+    desk.ec2.terminate_instances(InstanceIds=[instance])
+    desk.ec2.delete_tags(Resources=[instance], Tags=[{"Key": "bai:job-id"}])
+    record.store.put(f"{record.node()}/ready.json", json.dumps({"instance_id": foreign}).encode())
+    record.cancel(by="test")
+
+    watched = lookout(record, later=timedelta(seconds=200))
+    assert [each.id for each in watched.instances()] == [foreign]
+    watched.look_after()
+    watched.end()
+
+    assert desk.state(foreign) == "running"
+
+
+def test_a_gang_that_lost_one_before_it_was_complete_is_ended(desk: Ec2Desk) -> None:
+    made = desk.handmade("gang-1")
+    text = (made.store.folder / "gang-1" / "job.toml").read_text()
+    (made.store.folder / "gang-1" / "job.toml").write_text(text + "\n[strategy]\nnodes = 3\n")
+    machines = desk.launch("gang-1", count=3)
+    record = desk.bring(made, launched=machines)
+    desk.ec2.terminate_instances(InstanceIds=[machines[1]])
+
+    found = lookout(record).look_after()
+
+    assert found.verdict is not None
+    assert [desk.state(each) for each in machines] == ["terminated"] * 3
+    assert machines[1] in str((record.result() or {})["sentence"])
+
+
+def test_a_refused_launch_that_nobody_wrote_a_result_for_gets_one(desk: Ec2Desk) -> None:
+    record = desk.bring(desk.handmade(), launched=[])
+    refusal = {"instances": [], "outcome": "quota", "sentence": "No more vCPUs."}
+    record.store.put(record.key("attempts/0/launched.json"), json.dumps(refusal).encode())
+
+    assert desk.bai("status", "digits-1").code == 0
+
+    assert (record.result() or {})["outcome"] == "quota"
+
+
+def test_a_result_is_written_once(desk: Ec2Desk) -> None:
+    record, _ = running(desk)
+
+    assert write_result(record, Outcome.LOST, "First.")
+    assert not write_result(record, Outcome.LOST, "Second.")
+    assert (record.result() or {})["sentence"] == "First."
+
+
+def test_jobs_of_this_machine_and_of_the_bucket_are_listed_together(desk: Ec2Desk) -> None:
+    running(desk, "far-1")
+    HandmadeJob(Path(desk.folder / "home" / ".bai" / "jobs"), "near-1").ends()
+
+    listed = {each["job_id"]: each["where"] for each in desk.bai("list", "--json").objects}
+    only = desk.bai("list", "--json", "--store", "s3://bucket/jobs").objects
+
+    assert listed == {"near-1": "local", "far-1": "ec2"}
+    assert [each["job_id"] for each in only] == ["far-1"]
+    assert desk.bai("status", "near-1", "--json").objects[0]["where"] == "local"
+    assert "where" in desk.bai("list").out.splitlines()[0]
+
+
+def test_a_bucket_that_cannot_be_reached_does_not_hide_what_is_here(desk: Ec2Desk) -> None:
+    HandmadeJob(Path(desk.folder / "home" / ".bai" / "jobs"), "near-1").ends()
+    nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
+
+    listed = desk.bai("list", "--json", env=nobody)
+    assert [each["job_id"] for each in listed.objects] == ["near-1"]
+    assert "credentials" in listed.err
+    assert desk.bai("status", "near-1", env=nobody).code == 0
+    assert "credentials" in desk.bai("status", "far-1", env=nobody).err
+
+
+def test_the_consoles_of_the_machines_are_shown(desk: Ec2Desk) -> None:
+    _, instance = running(desk)
+
+    shown = desk.bai("logs", "--boot", "digits-1")
+
+    assert shown.out.startswith(f"== {instance} (running), node 0")
+    assert len(shown.out.splitlines()) > 1
+
+
+def test_a_watcher_asks_ec2_only_while_the_store_is_silent(desk: Ec2Desk) -> None:
+    record, instance = running(desk)
+    now = [0.0]
+    watcher = Watcher(lookout(record, later=timedelta(seconds=90)), clock=lambda: now[0])
+
+    assert watcher.look(news=True, cancelling=False) is None
+    now[0] += 40
+    assert "no sign of life" in str(watcher.look(news=False, cancelling=False))
+    now[0] += EVERY / 2
+    assert watcher.look(news=False, cancelling=False) is None
+    now[0] += EVERY
+    assert watcher.look(news=False, cancelling=False) is None
+    desk.ec2.terminate_instances(InstanceIds=[instance])
+    now[0] += EVERY
+    assert "terminated" in str(watcher.look(news=False, cancelling=False))
+    assert record.result() is not None
