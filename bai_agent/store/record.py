@@ -10,7 +10,7 @@ from typing import Any, Literal
 from bai_agent.errors import StoreError
 from bai_agent.job import Job, parse_job
 from bai_agent.rundir import now_ms
-from bai_agent.store import JobStore, MissingObjectError
+from bai_agent.store import JobStore, MissingObjectError, StoredObject
 
 Stream = Literal["log", "metrics", "events"]
 
@@ -65,33 +65,30 @@ class JobRecord:
 
         A stream is a row of objects, each named by the position at which it starts; the last one may still grow.
         """
-        node = self.node(rank, attempt=attempt)
-        if stream == "events":
-            key, start = f"{node}/events.jsonl", 0
-            if not self.store.find(key):
-                return b""
-        else:
-            chunks = {}
-            for each in self.store.find(f"{node}/{stream}/"):
-                if name := _CHUNK.fullmatch(each.key.rpartition("/")[2]):
-                    chunks[int(name[1])] = each.key
-            starts = [each for each in chunks if each <= position]
-            if not starts:
-                return b""
-            start = max(starts)
-            key = chunks[start]
-        return self.store.get(key, start=position - start, limit=limit)
+        # The sizes in the list spare a request for what is not there yet: most looks of whoever follows find nothing new.
+        chunks = {start: each for start, each in self._chunks(stream, rank, attempt) if start <= position}
+        if not chunks:
+            return b""
+        start = max(chunks)
+        if position >= start + chunks[start].size:
+            return b""
+        return self.store.get(chunks[start].key, start=position - start, limit=limit)
 
     def size(self, stream: Stream, *, rank: int = 0, attempt: int = 0) -> int:
         """Return how many bytes a node's stream has so far."""
+        return max((start + each.size for start, each in self._chunks(stream, rank, attempt)), default=0)
+
+    def _chunks(self, stream: Stream, rank: int, attempt: int) -> list[tuple[int, StoredObject]]:
+        """Return a stream's objects, each with the position at which it starts."""
         node = self.node(rank, attempt=attempt)
         if stream == "events":
-            return sum(each.size for each in self.store.find(f"{node}/events.jsonl"))
-        ends = [0]
-        for each in self.store.find(f"{node}/{stream}/"):
-            if name := _CHUNK.fullmatch(each.key.rpartition("/")[2]):
-                ends.append(int(name[1]) + each.size)
-        return max(ends)
+            key = f"{node}/events.jsonl"
+            return [(0, each) for each in self.store.find(key) if each.key == key]
+        named = (
+            (_CHUNK.fullmatch(each.key.rpartition("/")[2]), each)
+            for each in self.store.find(f"{node}/{stream}/")
+        )
+        return [(int(name[1]), each) for name, each in named if name]
 
     def _read_object(self, key: str) -> dict[str, Any] | None:
         content = self._read(key)
