@@ -96,6 +96,10 @@ watch_guardian() {
 
 # Whatever upgrades or refreshes by itself would do so under a benchmark. The masks go with this boot.
 quiet() {
+    # Amazon Linux asks its repositories at the first boot; others do not know this word, and complain about it in user data.
+    if grep -q '^ID="*amzn' /etc/os-release; then
+        echo 'repo_upgrade: none' >/etc/cloud/cloud.cfg.d/99-bai.cfg
+    fi
     command -v systemctl >/dev/null || return
     set -- apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service unattended-upgrades.service \
         snapd.refresh.timer snapd.snap-repair.timer dnf-automatic.timer dnf-automatic-install.timer dnf-makecache.timer \

@@ -22,14 +22,13 @@ class File:
 def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
     """Return a cloud-config that writes `files` and then, behind everything else, runs the command `start`.
 
-    Nothing is upgraded, and no repository asked, under a benchmark (`repo_upgrade` is Amazon Linux's word for it).
+    Nothing is upgraded, and no repository asked, under a benchmark.
     """
     lines = [
         "#cloud-config",
         "package_update: false",
         "package_upgrade: false",
         "package_reboot_if_required: false",
-        "repo_upgrade: none",
         "write_files:",
     ]
     for file in files:

@@ -184,3 +184,13 @@ def test_what_would_upgrade_under_a_benchmark_is_masked(machine: Chamber) -> Non
     mask, stop = machine.calls("systemctl")
     assert mask.startswith("--runtime --quiet mask apt-daily.timer ")
     assert stop.startswith("--no-block stop apt-daily.timer ")
+
+
+@pytest.mark.parametrize(("name", "written"), [('ID="amzn"', True), ("ID=debian", False)])
+def test_amazon_linux_asks_no_repository(machine: Chamber, name: str, written: bool) -> None:
+    release = machine.root / "etc/os-release"
+    release.unlink()
+    release.write_text(f"{name}\n")
+    (machine.root / "etc/cloud/cloud.cfg.d").mkdir(parents=True)
+    machine.cloud_init(boot(machine.services), writes=False)
+    assert (machine.root / "etc/cloud/cloud.cfg.d/99-bai.cfg").exists() is written

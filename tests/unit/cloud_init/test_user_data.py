@@ -78,7 +78,7 @@ def test_its_parts_are_the_boothook_and_the_cloud_config_in_this_order() -> None
 def test_nothing_is_upgraded_under_a_benchmark() -> None:
     config: dict[str, Any] = yaml.safe_load(parts(BOOT)["text/cloud-config"])
     assert config["package_upgrade"] is False
-    assert config["repo_upgrade"] == "none"
+    assert config["package_update"] is False
 
 
 def test_the_guardian_is_written_and_started() -> None:

@@ -1,0 +1,113 @@
+"""Our user data on real machines: cloud-init of two ages, boots and reboots, with an agent that does what a test says."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from instance_jobs import JOB, bundle
+
+from cloud_init.user_data import Boot, Bundle, user_data
+from sandbox.launches import launch
+from sandbox.world import Machine, World
+from sandbox.world.images import DEBIAN, TRIXIE, Image
+from sandbox.world.shape import Shape, hide_python
+from sandbox.world.world import REGION
+
+AGENT = 'print("BENCHMARK RUNS", file=open("/dev/console", "w")); end(0)'
+
+
+def start(world: World, *, agent: str = AGENT, image: Image = DEBIAN, **given: Any) -> Machine:
+    """Launch one instance with our user data."""
+    content = bundle(agent)
+    sha256 = hashlib.sha256(content).hexdigest()
+    key = f"agent/{sha256}.tar.gz"
+    world.client("s3").put_object(Bucket=world.bucket, Key=key, Body=content)
+    settings: dict[str, Any] = {
+        "job_id": JOB,
+        "job_toml": "version = 1\n",
+        "bundle": Bundle(url=f"s3://{world.bucket}/{key}", sha256=sha256, size=len(content)),
+        "region": REGION,
+        "store_url": f"s3://{world.bucket}/jobs",
+        "s3_endpoint": world.endpoint,
+        "deadman": timedelta(hours=1),
+    }
+    content = user_data(Boot(**(settings | given)))
+    return launch(world, ImageId=image.image_id, UserData=content)[0]
+
+
+@pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
+def test_a_job_runs_and_the_instance_is_terminated(world: World, image: Image) -> None:
+    machine = start(world, image=image)
+    machine.wait_off()
+    console = machine.console()
+    steps = ["boot 1 of at most 3", "guardian", "agent start 1", "BENCHMARK RUNS", "BAI-END done 0"]
+    assert [console.index(step) for step in steps] == sorted(console.index(step) for step in steps)
+    assert world.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert machine.exit_codes == [0]
+
+
+@pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
+def test_a_machine_is_healthy_while_its_job_runs(world: World, image: Image) -> None:
+    """cloud-init has finished and found no fault in what it was given; nothing waits for us."""
+    machine = start(world, agent="time.sleep(600)", image=image)
+    machine.wait_for("agent start 1")
+    status = machine.run(["cloud-init", "status", "--wait", "--long"], seconds=60).stdout
+    # A namespace has no udev to talk to; that is the only fault.
+    faults = [
+        line for line in status.splitlines() if line.startswith("\t- ") and "install-hotplug" not in line
+    ]
+    assert faults == []
+    # "degraded" where that failed; "starting" would be for as long as something waits for us.
+    running = machine.run(["systemctl", "is-system-running", "--wait"], seconds=60).stdout
+    assert running in ("running\n", "degraded\n")
+    assert "masked" in machine.run(["systemctl", "is-enabled", "apt-daily.timer"]).stdout
+    assert "inactive" in machine.run(["systemctl", "is-active", "apt-daily.timer"]).stdout
+
+
+def test_somebody_who_terminates_the_instance_is_not_held_up(world: World) -> None:
+    machine = start(world, agent="signal.signal(15, lambda *_: end(5)); time.sleep(600)")
+    machine.wait_for("agent start 1")
+    world.client("ec2", "executor").terminate_instances(InstanceIds=[machine.instance_id])
+    machine.wait_off()
+    assert machine.exit_codes == [0]
+    assert "BAI-END terminated" in machine.console()
+
+
+def test_a_reboot_in_the_middle_is_survived(world: World) -> None:
+    machine = start(world, agent="os.system('reboot') or time.sleep(600) if starts == 1 else end(0)")
+    machine.wait_off()
+    assert machine.exit_codes == [133, 0]
+    assert "boot 2 of at most 3" in machine.console()
+    assert "BAI-END done 0" in machine.console()
+
+
+def test_a_reboot_loop_is_ended_by_the_boothook(world: World) -> None:
+    machine = start(world, agent="os.system('reboot'); time.sleep(600)")
+    machine.wait_off(seconds=180)
+    assert machine.exit_codes == [133, 133, 133, 0]
+    assert "BAI-END too-many-boots" in machine.console()
+
+
+def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(world: World) -> None:
+    world.shape = Shape(prepare="sed -i 's/^ - runcmd/ - never/' /etc/cloud/cloud.cfg")
+    machine = start(world, deadman=timedelta(seconds=5))
+    machine.wait_off()
+    assert "BAI-END deadline" in machine.console()
+    assert "guardian" not in machine.console()
+
+
+def test_cloud_inits_own_python_is_enough_to_say_that_there_is_none_for_the_agent(world: World) -> None:
+    world.shape = hide_python(Shape())
+    machine = start(world)
+    machine.wait_off()
+    assert "BAI-END no-python" in machine.console()
+
+
+def test_a_late_network_and_a_read_only_tmp_do_not_matter(world: World) -> None:
+    world.shape = Shape(network_after=timedelta(seconds=10), tmp_read_only=True)
+    machine = start(world)
+    machine.wait_off(seconds=180)
+    assert "BAI-END done 0" in machine.console()
