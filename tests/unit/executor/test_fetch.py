@@ -1,0 +1,108 @@
+"""Bringing a job here: complete, resumable, and without ever overwriting anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handmade_job import HandmadeJob
+
+from executor.fetch import FetchError, fetch_job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> HandmadeJob:
+    made = HandmadeJob(tmp_path / "store")
+    made.event("agent_started", pid=1)
+    made.prints("first line\n")
+    made.measures("loss", 0.5)
+    made.store.put(made.record.key("artifacts/runs/model.bin"), b"m" * 100_000)
+    return made
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_everything_comes_under_names_for_people(job: HandmadeJob, tmp_path: Path) -> None:
+    job.ends()
+    there = tmp_path / "there"
+
+    brought = list(fetch_job(job.record, there))
+
+    found = tree(there)
+    assert sorted(found) == [
+        "artifacts/runs/model.bin",
+        "job.toml",
+        "nodes/0/events.jsonl",
+        "nodes/0/metrics.jsonl",
+        "nodes/0/output.log",
+        "result.json",
+    ]
+    assert found["nodes/0/output.log"] == b"first line\n"
+    assert sum(each.bytes for each in brought) == sum(map(len, found.values()))
+    assert list(fetch_job(job.record, there)) == []
+
+
+def test_a_log_in_many_objects_becomes_one_file_that_grows(job: HandmadeJob, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    list(fetch_job(job.record, there))
+    job.store.put(f"{job.record.node()}/log/{11:020}", b"second line\n")
+    (grown,) = fetch_job(job.record, there)
+
+    assert (grown.path, grown.bytes) == (there / "nodes/0/output.log", 12)
+    assert grown.path.read_text() == "first line\nsecond line\n"
+
+
+def test_what_a_kill_cut_short_is_gone_on_with(job: HandmadeJob, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    part = there / "artifacts" / "runs" / ".model.bin.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"m" * 60_000)
+    log = there / "nodes" / "0" / "output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first")
+
+    came = {each.path.name: each.bytes for each in fetch_job(job.record, there)}
+
+    assert (came["model.bin"], came["output.log"]) == (40_000, 6)
+    assert (there / "artifacts/runs/model.bin").read_bytes() == b"m" * 100_000
+    assert log.read_text() == "first line\n"
+    assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["job.toml", "nodes/0/output.log", "nodes/0/metrics.jsonl", "artifacts/runs/model.bin"]
+)
+def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "there" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+
+    with pytest.raises(FetchError, match="nothing is overwritten"):
+        list(fetch_job(job.record, tmp_path / "there"))
+
+    assert mine.read_text() == "mine"
+
+
+def test_no_link_leads_out_of_the_folder(job: HandmadeJob, tmp_path: Path) -> None:
+    there, outside = tmp_path / "there", tmp_path / "outside"
+    there.mkdir()
+    outside.mkdir()
+    (there / "artifacts").symlink_to(outside)
+
+    with pytest.raises(FetchError, match="leads out of"):
+        list(fetch_job(job.record, there))
+
+    assert list(outside.rglob("*.bin")) == []
+
+
+def test_of_several_attempts_each_has_its_place(job: HandmadeJob, tmp_path: Path) -> None:
+    job.store.put(f"{job.record.node(attempt=1)}/log/{0:020}", b"again\n")
+
+    list(fetch_job(job.record, tmp_path / "there"))
+
+    assert (tmp_path / "there/attempts/0/nodes/0/output.log").read_text() == "first line\n"
+    assert (tmp_path / "there/attempts/1/nodes/0/output.log").read_text() == "again\n"
