@@ -12,6 +12,10 @@ from bai_agent.store import JobStore
 
 log = logging.getLogger(__name__)
 
+_SMALL = 2**20
+_AT_A_TIME = 16
+"""Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger one is read in parts anyway."""
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -29,24 +33,34 @@ def keep_artifacts(
 
     Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error.
     """
-    files, size, warnings = 0, 0, []
+    # Only here: most jobs keep nothing, and every start would pay for the import.
+    from concurrent.futures import ThreadPoolExecutor
+
     found = dict.fromkeys(path for pattern in globs for path in _matches(folder, pattern))
-    for index, path in enumerate(found):
-        if stopping():
-            warnings.append(f"{len(found) - index} artifacts were not kept: there was no time left.")
-            break
+
+    def keep(path: Path) -> int | str | None:
+        """Return the bytes kept, or why it was not, or None where there was no time."""
         name = path.relative_to(folder).as_posix()
+        if stopping():
+            return None
         try:
             store.put_file(f"{prefix}{name}", path)
-            size += path.stat().st_size
+            return path.stat().st_size
         except (StoreError, OSError) as error:
-            warnings.append(f"The artifact {name} was not kept: {error}")
-            continue
-        files += 1
+            return f"The artifact {name} was not kept: {error}"
+
+    small = [path for path in found if _size(path) <= _SMALL]
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="artifacts") as pool:
+        came_of = dict(zip(small, pool.map(keep, small), strict=True))
+    came_of.update((path, keep(path)) for path in found if path not in came_of)
+    kept = [each for each in came_of.values() if isinstance(each, int)]
+    warnings = [each for path in found if isinstance(each := came_of[path], str)]
+    if late := len(found) - len(kept) - len(warnings):
+        warnings.append(f"{late} artifacts were not kept: there was no time left.")
     for pattern in globs:
         if next(_matches(folder, pattern), None) is None:
             warnings.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
-    return Kept(files, size, tuple(warnings))
+    return Kept(len(kept), sum(kept), tuple(warnings))
 
 
 def _matches(folder: Path, pattern: str) -> Iterator[Path]:
@@ -55,3 +69,10 @@ def _matches(folder: Path, pattern: str) -> Iterator[Path]:
     for path in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
         if path.is_file() and path.resolve().is_relative_to(root):
             yield path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
