@@ -92,9 +92,10 @@ def plan(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print what would run, as a job descriptor; on EC2 also what would be launched, and what it costs at most.
+    """Print what would run.
 
-    Touches nothing. `bai-agent run` takes what it prints for this machine.
+    For this machine, a job descriptor, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
+    Touches nothing.
     """
     from bai_agent.job import job_table
     from executor.job_file import job_toml

@@ -8,8 +8,11 @@ from pydantic import AfterValidator, Field
 
 from executor.descriptor.values import Duration, Table, wrong
 
-OWNED = frozenset({"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData"})
-"""Parameters of RunInstances that decide whether a job runs once and ends; a descriptor may not set them."""
+OWNED = frozenset(
+    {"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData", "DryRun"}
+    | {"ImageId", "InstanceType", "SubnetId"}
+)
+"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own."""
 
 
 def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
@@ -17,8 +20,14 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
     if taken:
         raise wrong(
             f"sets {', '.join(taken)}, which the launcher decides itself",
-            "leave it out; [hardware.distributed] num_instances says how many",
+            "leave it out; image, subnets, hardware.instance_type and num_instances have keys of their own",
         )
+    for device in request.get("BlockDeviceMappings") or []:
+        if isinstance(device, dict) and (device.get("Ebs") or {}).get("DeleteOnTermination") is False:
+            raise wrong(
+                "keeps a volume that nobody would delete (DeleteOnTermination)",
+                "leave DeleteOnTermination out; [output] artifacts keeps files",
+            )
     return request
 
 
@@ -59,4 +68,4 @@ class Ec2(Table):
         default_factory=dict, examples=[{"KeyName": "my-key"}]
     )
     """Merged into the RunInstances request as it is: network interfaces, placement, key, reservations, market and CPU options.
-    MinCount, MaxCount, ClientToken, InstanceInitiatedShutdownBehavior and UserData are refused."""
+    What decides whether the job runs once and ends (such as MinCount or UserData), or has a key of its own, is refused."""

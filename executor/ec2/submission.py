@@ -17,6 +17,7 @@ from executor.ec2.launch import LaunchFile, launch, read_launch, write_launch
 from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
 from executor.job_file import job_toml
+from executor.jobs import UsageError
 from executor.plan import task_name
 from executor.stores import bucket_store
 from executor.submit import Submitted, Wish, check_id, draw_job_id, read_wish, same_job
@@ -44,7 +45,7 @@ def submit(
     if job_id is not None:
         check_id(job_id)
     descriptor, findings = read_wish(wish)
-    settings.need_bucket()
+    _check_configured(wish, settings)
     drawn = job_id or draw_job_id(
         task_name(descriptor) or wish.file.absolute().parent.name,
         date.today(),  # noqa: DTZ011 - a name
@@ -75,6 +76,15 @@ def submit(
             new, file = _write_down(record, drawing, wish)
     launch(record, file, Aws(file.region, settings.profile), told=said, sleep=sleep)
     return Submitted(record, record.job(), new=new)
+
+
+def _check_configured(wish: Wish, settings: Settings) -> None:
+    try:
+        settings.need_bucket()
+    except UsageError as error:
+        if wish.on is not None:
+            raise
+        raise UsageError(f"{error}; `--on local` runs it on this machine") from error
 
 
 def _write_down(record: JobRecord, drawing: Draft, wish: Wish) -> tuple[bool, LaunchFile]:
