@@ -140,5 +140,6 @@ def ec2_desk(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.delenv("BAI_STORE", raising=False)
     ec2: EC2Client = boto3.client("ec2", region_name=REGION)
-    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    images = ec2.describe_images(Owners=["amazon"], Filters=[{"Name": "architecture", "Values": ["x86_64"]}])
+    image = next(each["ImageId"] for each in images["Images"] if each.get("Platform") != "windows")
     yield Ec2Desk(folder, gate, ec2, image)
