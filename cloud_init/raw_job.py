@@ -1,0 +1,93 @@
+"""On an image with the agent baked in: makes of a job descriptor that is the whole user data what the guardian needs.
+
+Run by the guardian with the agent's Python. Exit code 1 and a sentence on stdout where the user data is no such thing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path("/var/lib/bai")
+USER_DATA = Path("/var/lib/cloud/instance/user-data.txt")
+MARGIN = timedelta(minutes=15)
+"""Between the end of the last of a job's limits and the machine's forced end."""
+MAX_RUNTIME = timedelta(hours=24)
+"""Where the descriptor names none: a machine costs as long as it is on."""
+
+
+def main() -> int:
+    bundle = (ROOT / "baked/bundle").read_text().strip()
+    # The agent says what a descriptor means; it is not installed, but unpacked.
+    sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
+    from bai_agent.errors import DescriptorError
+
+    try:
+        _prepare(bundle)
+    except (DescriptorError, OSError) as error:
+        print(error)
+        return 1
+    return 0
+
+
+def _prepare(bundle: str) -> None:
+    from bai_agent.job import Power, parse_job
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    content = USER_DATA.read_bytes()
+    job = parse_job(content, where="user data")
+    limits = job.limits
+    runtime = limits.max_runtime or MAX_RUNTIME
+    deadman = runtime + limits.pull_timeout + limits.grace + limits.drain + MARGIN
+    # Unset, it is "stay" to the agent, which may run on a person's own machine; this one is an instance, and costs.
+    stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
+    settings = {
+        "job_id": job.job.id,
+        "job_url": "",
+        "job_sha256": "",
+        "bundle_url": "",
+        "bundle_sha256": bundle,
+        "region": (job.store and job.store.region) or _region(),
+        "store_url": job.store.url if job.store and job.store.url.startswith("s3://") else "",
+        "s3_endpoint": (job.store and job.store.endpoint) or "",
+        "keep_seconds": str(int((job.end.keep_on_failure or timedelta()).total_seconds())),
+        "power": "stay" if stays else "off",
+    }
+    _write(ROOT / "job.toml", content)
+    _write(ROOT / "boot/limit", f"{int(deadman.total_seconds())}\n".encode())
+    # Last: what is there tells the guardian that all is.
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
+    _write(ROOT / "boot/settings", text.encode())
+
+
+def _region() -> str:
+    fetch: Any = importlib.import_module("fetch_agent")  # beside this file on the image
+    found: list[str] = []
+
+    def ask() -> int:
+        found.append(fetch.metadata("meta-data/placement/region", fetch.metadata_token()))
+        return 0
+
+    try:
+        fetch.persist(ask, 30)
+    except fetch.FetchError as error:
+        raise OSError(str(error)) from error
+    return found[0]
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

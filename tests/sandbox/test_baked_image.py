@@ -1,0 +1,91 @@
+"""An image with the agent baked in, booted with a job descriptor as it is for user data."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from instance_jobs import JOB, bundle
+
+import bai_agent
+from cloud_init.baked import bake
+from sandbox.launches import launch, user_data
+from sandbox.world import Machine, World
+from sandbox.world.images import DEBIAN, TRIXIE, Image
+from sandbox.world.shape import Shape
+
+DESCRIPTOR = f"""
+# As a person writes it.
+version = 1
+
+[job]
+id = "{JOB}"
+
+[benchmark]
+argv = ["true"]
+"""
+
+
+def baked(tmp_path: Path, *, agent: str) -> Shape:
+    """Return the shape of machines of an image with `agent` in it, beside the real agent's reading of descriptors."""
+    content = io.BytesIO(bundle(agent))
+    archive = tmp_path / "bundle.tar.gz"
+    with tarfile.open(fileobj=content) as old, tarfile.open(archive, "w:gz") as new:
+        for member in old:
+            new.addfile(member, old.extractfile(member))
+        new.add(Path(bai_agent.__file__).parent, "bai_agent")
+    root = tmp_path / "image"
+    (root / "etc/cloud").mkdir(parents=True)
+    bake(archive, root=root)
+    files = {f"/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return Shape(files=files)
+
+
+def boot(world: World, shape: Shape, content: bytes, image: Image = DEBIAN) -> Machine:
+    world.shape = shape
+    return launch(world, ImageId=image.image_id, UserData=content)[0]
+
+
+@pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
+def test_a_bare_job_descriptor_runs_and_ends(world: World, tmp_path: Path, image: Image) -> None:
+    machine = boot(world, baked(tmp_path, agent="end(0)"), DESCRIPTOR.encode(), image)
+    machine.wait_off()
+    assert "BAI-END done 0" in machine.console()
+    assert machine.read("/var/lib/bai/job.toml") == DESCRIPTOR.encode()
+    # 24 h, and the limits that a descriptor has by itself, and a quarter of an hour
+    assert machine.read("/var/lib/bai/boot/limit") == b"90990\n"
+    assert not [call for call in world.calls if call.identity == "instance"]
+
+
+def test_a_reboot_is_survived_there_too(world: World, tmp_path: Path) -> None:
+    agent = "os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
+    machine = boot(world, baked(tmp_path, agent=agent), DESCRIPTOR.encode())
+    machine.wait_off()
+    assert machine.exit_codes == [133, 0]
+    assert "BAI-END done 0" in machine.console()
+
+
+def test_a_descriptor_with_a_mistake_says_so(world: World, tmp_path: Path) -> None:
+    machine = boot(world, baked(tmp_path, agent="end(0)"), f"{DESCRIPTOR}\nargw = 1\n".encode())
+    machine.wait_off()
+    console = machine.console()
+    assert 'user data: [benchmark] has no key "argw"' in console
+    assert "BAI-END bad-descriptor" in console
+
+
+def test_power_stays_only_where_the_descriptor_says_so(world: World, tmp_path: Path) -> None:
+    content = f'{DESCRIPTOR}\n[end]\npower = "stay"\n'.encode()
+    machine = boot(world, baked(tmp_path, agent="end(0)"), content)
+    machine.wait_for("BAI-END done 0")
+    until = "until [ -e /var/lib/bai/boot/stays ]; do sleep 0.1; done"
+    assert machine.run(["timeout", "20", "sh", "-c", until]).returncode == 0
+
+
+def test_other_user_data_is_left_alone(world: World, tmp_path: Path) -> None:
+    content = user_data(runcmd="echo MINE >/dev/console; poweroff")
+    machine = boot(world, baked(tmp_path, agent="end(0)"), content)
+    machine.wait_off()
+    assert "MINE" in machine.console()
+    assert "BAI" not in machine.console()
