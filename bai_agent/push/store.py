@@ -48,9 +48,13 @@ class StoreUploader(threading.Thread):
         self._poll = poll
         self._full = object_bytes
         reached = _read_reached(rundir.store_offset)
+        # By the names that a benchmark does not know, should it rename or delete its log.
         self._streams = {
             name: self._stream(name, path, reached, object_bytes)
-            for name, path in (("log", rundir.output), ("metrics", rundir.metrics))
+            for name, path in (
+                ("log", rundir.log_chunks / f"{0:020}"),
+                ("metrics", rundir.metric_chunks / f"{0:020}.jsonl"),
+            )
         }
         self._due = dict.fromkeys(self._streams, 0.0)
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
@@ -59,3 +64,53 @@ def test_without_credentials_the_reference_is_named(environment: dict[str, str])
         SecretError, match='"ssm:/team/token" cannot be resolved: there are no AWS credentials'
     ):
         resolve("ssm:/team/token", environment=bare)
+
+
+def test_an_instances_role_is_enough(environment: dict[str, str]) -> None:
+    with instance_metadata() as (address, asked):
+        bare = {
+            "AWS_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"],
+            "AWS_METADATA_ENDPOINT": address,
+        }
+        assert resolve("ssm:/team/token", environment=bare) == "from ssm"
+    assert "/latest/meta-data/placement/region" in asked
+    assert asked.count("/latest/meta-data/iam/security-credentials/team-role") == 1
+
+
+@contextmanager
+def instance_metadata() -> Iterator[tuple[str, list[str]]]:
+    """Run a metadata service (IMDSv2) with a role; yield its address and the paths that were asked for."""
+    asked: list[str] = []
+    keys = {"AccessKeyId": "ROLEKEY", "SecretAccessKey": "secret", "Token": "token"}
+    answers = {
+        "/latest/meta-data/placement/region": "us-east-1",
+        "/latest/meta-data/iam/security-credentials/": "team-role",
+        "/latest/meta-data/iam/security-credentials/team-role": json.dumps(keys),
+    }
+
+    class Metadata(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+        def do_PUT(self) -> None:
+            self.answer("the-token")
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if self.headers["X-aws-ec2-metadata-token"] == "the-token":
+                self.answer(answers[self.path])
+            else:
+                self.send_error(401)
+
+        def answer(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
