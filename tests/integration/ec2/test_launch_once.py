@@ -1,0 +1,281 @@
+"""A launch happens once: zones without room, lost answers, refusals, repeats, and somebody else beside us."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from paper_aws import REGION, PaperAws, open_paper_aws
+
+from bai_agent.job import Benchmark, Identity, Job, Limits, Store, Strategy
+from bai_agent.outcome import Outcome
+from bai_agent.store.record import JobRecord
+from executor.config import read_settings
+from executor.descriptor.ec2_table import Ec2
+from executor.ec2.images import find_image, find_type
+from executor.ec2.launch import (
+    LaunchError,
+    LaunchFile,
+    UndecidedError,
+    expires_at,
+    launch,
+    read_launch,
+    write_launch,
+)
+from executor.ec2.placement import Candidate
+from executor.ec2.request import launch_request
+from executor.ec2.resolve import Resolved
+from executor.ec2.session import Aws
+from executor.job_file import job_toml
+from executor.stores import bucket_store
+
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperAws]:
+    with open_paper_aws() as aws:
+        for name, value in aws.environment().items():
+            monkeypatch.setenv(name, value)
+        yield aws
+
+
+class Sleeper:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple[JobRecord, LaunchFile]:
+    """Write down a job and its launch, as a submission does."""
+    record = JobRecord(bucket_store(read_settings()), job_id)
+    strategy = Strategy(name="single_node" if nodes == 1 else "torchrun", nodes=nodes)
+    job = Job(
+        job=Identity(id=job_id),
+        benchmark=Benchmark(argv=("true",)),
+        limits=Limits(max_runtime=timedelta(hours=1)),
+        strategy=strategy,
+        store=Store(url=record.store.url),
+    )
+    record.store.put(record.key("job.toml"), job_toml(job).encode())
+    resolved = Resolved(
+        region=REGION,
+        image=find_image("ssm:/aws/service/debian/release/12/latest/amd64", Aws(REGION)),
+        kind=find_type("t3.small", Aws(REGION)),
+        candidates=tuple(
+            Candidate(subnet=subnet, zone=zone) for zone, subnet in sorted(paper.subnets.items())
+        ),
+        security_groups=(),
+        instance_profile=None,
+        public_ip=None,
+    )
+    expires = expires_at(NOW, timedelta(hours=2))
+    file = LaunchFile(
+        job_id=job_id,
+        attempt=0,
+        region=REGION,
+        candidates=resolved.candidates,
+        request=launch_request(job, resolved, Ec2(), user_data=b"data", expires=expires),
+        expires=expires,
+        created=expires_at(NOW, timedelta()),
+    )
+    return record, write_launch(record, file)
+
+
+def launched(record: JobRecord, file: LaunchFile) -> tuple[str, ...]:
+    time = Sleeper()
+    return launch(record, file, Aws(REGION), sleep=time.sleep, clock=time).instances
+
+
+def stored(record: JobRecord, name: str) -> Any:
+    return json.loads(record.store.get(record.key(name)))
+
+
+def test_all_nodes_are_launched_by_one_call_and_written_down_in_the_order_of_their_ranks(
+    paper: PaperAws,
+) -> None:
+    record, file = prepared(paper, nodes=3)
+
+    instances = launched(record, file)
+
+    assert len(paper.calls("RunInstances")) == 1
+    found = {each["InstanceId"]: each["AmiLaunchIndex"] for each in paper.instances()}
+    assert [found[each] for each in instances] == [0, 1, 2]
+    decided = stored(record, "attempts/0/launched.json")
+    assert decided["instances"] == list(instances)
+    assert decided["subnet"] == paper.subnets[decided["az"]]
+
+
+def test_the_third_zone_is_used_where_the_first_two_have_no_room(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    paper.no_capacity(f"{REGION}a")
+    paper.no_capacity(f"{REGION}b")
+
+    launched(record, file)
+
+    assert [each["Placement"]["AvailabilityZone"] for each in paper.instances()] == [f"{REGION}c"]
+    assert len(paper.calls("RunInstances")) == 3
+
+
+def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(paper: PaperAws) -> None:
+    # given a launch that was accepted by the second zone, and a submitter that died before it could write that down
+    record, file = prepared(paper)
+    paper.no_capacity(f"{REGION}a", times=1)
+    first = launched(record, file)
+    paper.client("s3", "setup").delete_object(
+        Bucket=paper.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
+    )
+
+    # when it is repeated, from what is in the store, and the first zone has room again
+    again = read_launch(record)
+    assert again is not None
+    second = launched(record, again)
+
+    # then it is the same instance
+    assert second == first
+    assert len(paper.instances()) == 1
+
+
+@pytest.mark.parametrize("then", ["drop", "refuse"])
+def test_an_answer_that_never_came_is_asked_for_again_in_the_same_zone(paper: PaperAws, then: str) -> None:
+    # given that EC2 accepts and the answer is lost, or that it says "internal error" twice
+    record, file = prepared(paper)
+    paper.fail("RunInstances", then=then, times=2)
+
+    instances = launched(record, file)
+
+    assert [each["InstanceId"] for each in paper.instances()] == list(instances)
+    assert {each.parameters["SubnetId"] for each in paper.calls("RunInstances")} == {
+        paper.subnets[f"{REGION}a"]
+    }
+
+
+def test_without_any_definite_answer_nothing_is_decided_and_a_repeat_launches_once(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    lost = paper.fail("RunInstances", then="drop", times=None)
+
+    with pytest.raises(UndecidedError, match="Submit it again with --job-id job-1"):
+        launched(record, file)
+
+    assert lost.hits > 5
+    assert record.result() is None
+    paper.faults.clear()
+    assert launched(record, file) == tuple(each["InstanceId"] for each in paper.instances())
+
+
+def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    for zone in paper.subnets:
+        paper.no_capacity(zone)
+
+    with pytest.raises(LaunchError, match="No zone had room") as caught:
+        launched(record, file)
+
+    assert caught.value.outcome is Outcome.CAPACITY
+    result = record.result()
+    assert result is not None
+    assert (result["outcome"], result["exit_code"]) == ("capacity", 5)
+    paper.faults.clear()
+    with pytest.raises(LaunchError):
+        launched(record, file)
+    assert paper.instances() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [("VcpuLimitExceeded", Outcome.QUOTA), ("UnauthorizedOperation", Outcome.LAUNCH_FAILED)],
+)
+def test_what_no_zone_would_change_ends_the_launch_at_once(
+    paper: PaperAws, code: str, outcome: Outcome
+) -> None:
+    record, file = prepared(paper)
+    paper.fail("RunInstances", code=code, status=400)
+
+    with pytest.raises(LaunchError) as caught:
+        launched(record, file)
+
+    assert caught.value.outcome is outcome
+    assert len(paper.calls("RunInstances")) == 1
+    assert stored(record, "result.json")["outcome"] == outcome.value
+
+
+def test_a_result_that_was_not_written_any_more_is_written_by_a_repeat(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    paper.fail("RunInstances", code="VcpuLimitExceeded", status=400)
+    with pytest.raises(LaunchError):
+        launched(record, file)
+    record.store.delete(record.key(""))
+    paper.client("s3", "setup").put_object(
+        Bucket=paper.bucket,
+        Key=f"jobs/{record.key('attempts/0/launched.json')}",
+        Body=json.dumps({"instances": [], "outcome": "quota", "sentence": "No vCPUs."}),
+    )
+
+    with pytest.raises(LaunchError, match="No vCPUs"):
+        launched(record, file)
+
+    assert stored(record, "result.json")["outcome"] == "quota"
+
+
+def test_who_asks_too_often_asks_again_later(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=3)
+
+    assert len(launched(record, file)) == 1
+    assert len(paper.instances()) == 1
+
+
+def test_of_two_that_launch_in_different_zones_one_remains(paper: PaperAws) -> None:
+    # given somebody who went on to the second zone and has it written down while we still ask the first
+    record, file = prepared(paper)
+    first_zone, second_zone = file.candidates[0], file.candidates[1]
+    theirs = dataclasses.replace(file, candidates=(second_zone,))
+    ours = dataclasses.replace(file, candidates=(first_zone,))
+    kept = launched(record, theirs)
+    record_before = stored(record, "attempts/0/launched.json")
+    bucket = paper.client("s3", "setup")
+    key = f"jobs/{record.key('attempts/0/launched.json')}"
+    bucket.delete_object(Bucket=paper.bucket, Key=key)
+
+    # when ours is accepted as well, after theirs was written down
+    def write_theirs(*_: object) -> None:
+        bucket.put_object(Bucket=paper.bucket, Key=key, Body=json.dumps(record_before))
+
+    paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
+    result = launch(record, ours, Aws(REGION), sleep=write_theirs, clock=Sleeper())
+
+    # then ours are ended
+    assert result.instances == kept
+    assert tuple(each["InstanceId"] for each in paper.instances()) == kept
+
+
+def test_a_job_that_was_cancelled_before_is_not_launched(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    record.cancel(by="test")
+
+    with pytest.raises(LaunchError) as caught:
+        launched(record, file)
+
+    assert caught.value.outcome is Outcome.CANCELLED
+    assert paper.calls("RunInstances") == []
+    assert stored(record, "result.json")["exit_code"] == 4
+
+
+def test_a_launch_whose_time_is_over_is_not_made_any_more(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+
+    with pytest.raises(LaunchError, match="its time is over"):
+        launch(record, file, Aws(REGION), now=lambda: NOW + timedelta(hours=3))
+
+    assert paper.calls("RunInstances") == []
