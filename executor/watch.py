@@ -26,9 +26,10 @@ _AGENT_LOOK = 1.0
 _RESTARTS = 3
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
-_AWAY_PAUSE = 5.0
 _AWAY = 600.0
 """Seconds in which a store that cannot be reached is asked again."""
+_AWAY_PAUSES = 3
+"""How much longer the pauses are meanwhile."""
 
 
 class Agent(Protocol):
@@ -144,7 +145,7 @@ def _watch(
             if watcher is None or isinstance(error, StoreRefusedError) or time.monotonic() - reached > _AWAY:
                 raise
             view.notice(f"{error}; trying again")
-            _rest(_AWAY_PAUSE, picture, view, interrupts)
+            _rest(_AWAY_PAUSES * pause, picture, view, interrupts)
             continue
         reached = time.monotonic()
         picture.take_in(news)

@@ -30,6 +30,7 @@ from executor.ec2.moments import parse_moment
 from executor.ec2.reasons import Verdict
 from executor.ec2.state import STALE, Facts, Situation, Stage, situation
 from executor.ec2.verdict import write_result
+from executor.follow import result_of
 
 if TYPE_CHECKING:
     from executor.ec2.session import Aws
@@ -70,7 +71,8 @@ class Lookout:
     def look_after(self, *, ask: bool = True) -> Situation:
         """Look, and do what is due: terminate what is of no use, write the result. Raises BaiError."""
         found = self.look(ask=ask)
-        if found.terminate:
+        # A job with a result has ended: its machines go by themselves, or are kept to be looked into.
+        if found.terminate and result_of(self.record) is None:
             terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
         if found.verdict is not None:
             write_result(self.record, found.verdict.outcome, found.verdict.sentence, attempt=self.attempt)

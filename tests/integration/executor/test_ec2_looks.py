@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +19,9 @@ from executor.ec2.session import Aws
 from executor.ec2.state import Stage
 from executor.ec2.verdict import write_result
 from executor.ec2.watcher import EVERY, Watcher
+from executor.view.json_lines import JsonView
+from executor.view.picture import Picture
+from executor.watch import watch
 
 
 def lookout(record: JobRecord, *, later: timedelta = timedelta()) -> Lookout:
@@ -200,3 +205,26 @@ def test_a_watcher_asks_ec2_only_while_the_store_is_silent(desk: Ec2Desk) -> Non
     now[0] += EVERY
     assert "terminated" in str(watcher.look(news=False, cancelling=False))
     assert record.result() is not None
+
+
+def test_who_follows_a_job_hears_of_its_machine_and_gets_its_exit_code(desk: Ec2Desk) -> None:
+    # Given a job that ends after it was joined
+    record, _ = running(desk)
+    done = desk.handmade("done-1")
+    done.ends("failed", 1)
+    desk.bring(done)
+    assert desk.bai("resume", "done-1", "-f").code == 1
+
+    # And one whose machine vanishes while somebody follows it
+    stream, clock = io.StringIO(), itertools.count(0, 40)
+    watcher = Watcher(lookout(record, later=timedelta(seconds=90)), clock=lambda: next(clock))
+    desk.ec2.terminate_instances(InstanceIds=[each.id for each in watcher.lookout.instances()])
+    picture = Picture(job_id="digits-1", job=record.job(), place="")
+    result = watch(record, picture, JsonView(stream), agent=None, watcher=watcher, pause=0.01)
+
+    assert result is not None
+    assert result["exit_code"] == 5
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert any("terminated" in each["message"] for each in told if each["type"] == "notice")
+    assert {"type": "log", "line": "still at it"} in told
+    assert told[-1]["type"] == "result"

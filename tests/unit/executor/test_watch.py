@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
+from bai_agent.errors import StoreError
+from bai_agent.store import StoredObject, StoreRefusedError
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
 from executor.view.json_lines import JsonView
 from executor.view.picture import Picture
 from executor.watch import LeftError, watch
@@ -81,3 +85,66 @@ def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
         watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
     assert left.value.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@dataclass
+class FarWatcher:
+    """Looks after a job elsewhere: says something new each time, and ends the job at its look number `ends_at`."""
+
+    job: HandmadeJob
+    ends_at: int = 1
+    looks: list[tuple[bool, bool]] = field(default_factory=list)
+
+    def look(self, *, news: bool, cancelling: bool) -> str | None:
+        self.looks.append((news, cancelling))
+        if len(self.looks) == self.ends_at:
+            self.job.ends("lost", 5)
+        return f"look {len(self.looks)}"
+
+
+@dataclass(frozen=True)
+class AwayStore(DirectoryStore):
+    """Cannot be reached the first times that it is asked."""
+
+    failures: list[StoreError] = field(default_factory=list)
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        if self.failures:
+            raise self.failures.pop()
+        return super().find(prefix)
+
+
+def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    job.prints("a line\n")
+    watcher = FarWatcher(job, ends_at=3)
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    result = watch(job.record, picture, JsonView(stream), agent=None, watcher=watcher, pause=0)
+
+    assert result is not None
+    assert result["outcome"] == "lost"
+    assert notices(stream) == ["look 1", "look 2", "look 3"]
+    assert watcher.looks == [(True, False), (False, False), (False, False)]
+
+
+def test_a_store_elsewhere_that_is_away_for_a_while_is_asked_again(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    store = AwayStore(tmp_path, [StoreError("away"), StoreError("away")])
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    result = watch(
+        JobRecord(store, "digits-1"), picture, JsonView(stream), agent=None, watcher=FarWatcher(job), pause=0
+    )
+
+    assert result is not None
+    assert notices(stream)[:2] == ["away; trying again"] * 2
+
+
+def test_a_store_that_refuses_is_not_asked_again(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    record = JobRecord(AwayStore(tmp_path, [StoreRefusedError("no rights")]), "digits-1")
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    with pytest.raises(StoreRefusedError):
+        watch(record, picture, JsonView(io.StringIO()), agent=None, watcher=FarWatcher(job), pause=0)
