@@ -143,6 +143,8 @@ class StoreUploader(threading.Thread):
             self._result_sent = True
 
     def _send_events(self) -> None:
+        if self._rundir.events.stat().st_size == self._events_sent:
+            return
         content = self._rundir.events.read_bytes()
         content = content[: content.rfind(b"\n") + 1]
         if len(content) != self._events_sent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -287,3 +288,29 @@ def test_the_secrets_of_a_run_are_nowhere_in_the_bucket(tmp_path: Path, gate: Ga
 
     for each in record().store.find("job/"):
         assert b"hunter2" not in record().store.get(each.key), json.dumps(each.key)
+
+
+def test_a_large_log_takes_little_memory(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+    program = "for block in range(80): print(('x' * 1023 + chr(10)) * 1024, end='')\n"
+    peak = 0
+    with running(s3_job(tmp_path, program), rundir) as agent:
+        while agent.poll() is None:
+            peak = max(peak, peak_memory(agent.pid))
+            time.sleep(0.01)
+        assert agent.returncode == 0
+
+    assert record().size("log") == 80 << 20
+    assert len(record().store.find(f"{record().node()}/log/")) == 10
+    # Two objects' worth, and what the agent weighs without any store.
+    assert 0 < peak < 80 << 20
+
+
+def peak_memory(pid: int) -> int:
+    """Return the most that the process has had in memory so far, in bytes; 0 where it has gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
