@@ -52,7 +52,10 @@ class _LibraryLog(logging.Handler):
 
 
 def _tells_more(new: Exception, old: Exception | None) -> bool:
-    """What the broker itself answered outranks a broken connection; "unable to bootstrap" is no reason at all. (After a refused password the library often sees nothing but the closed socket.)"""
+    """What the broker itself answered outranks a broken connection; "unable to bootstrap" is no reason at all.
+
+    (After a refused password the library often sees nothing but the closed socket.)
+    """
     from kafka.errors import BrokerResponseError, KafkaTimeoutError
 
     def rank(error: Exception | None) -> int:

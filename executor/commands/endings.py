@@ -81,7 +81,8 @@ def reap(
 ) -> None:
     """Terminate machines whose time is up.
 
-    Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too. Exit code 5 where one cannot be terminated.
+    Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too.
+    Exit code 5 where one cannot be terminated.
     """
     from executor.config import read_settings
     from executor.ec2.reaper import Reaped

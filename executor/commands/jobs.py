@@ -186,7 +186,8 @@ def fetch(
 ) -> None:
     """Copy all of a job into a folder.
 
-    Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten. Called again it goes on where it stopped, and takes what has come since.
+    Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten.
+    Called again it goes on where it stopped, and takes what has come since.
     """
     from executor.fetch import fetch_job
     from executor.jobs import find_job

@@ -1,7 +1,8 @@
 """What an instance's console says about its boot: the lines that the guardian and its boothook write there.
 
-`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last word. A console is 64 KiB of whatever firmware,
-kernel, cloud-init and distribution print, cut anywhere: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
+`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last word. A console is 64 KiB of whatever
+firmware, kernel, cloud-init and distribution print, cut anywhere:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
 """
 
 from __future__ import annotations
