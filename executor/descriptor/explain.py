@@ -114,6 +114,8 @@ def _all_keys() -> list[str]:
 
 def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tuple[str, str]:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    # Some choices are only understood, so that files written for others are valid: nobody is sent there.
+    choices = schema.get("x-advised", choices)
     shown = [toml_value(each) for each in choices]
     if len(choices) == 1:
         return f"is {_described(value)}; this version reads {shown[0]} only", f"write {path[-1]} = {shown[0]}"

@@ -46,7 +46,7 @@ class Info(Table):
     """The benchmark's name. It becomes the label `task_name` where the labels have none."""
     execution_engine: Literal[
         "default", "local", "aws.ec2", "aws.sagemaker", "aws.eks", "aws.ecs", "aws.batch", "kubernetes"
-    ] = Field(default="default", examples=["aws.ec2"])
+    ] = Field(default="default", examples=["aws.ec2"], json_schema_extra={"x-advised": ["local", "aws.ec2"]})
     """Where it runs: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The others belong to other programs;
     such a file can still be run here with `--on local`."""
     scheduling: Scheduling = Field(default="single_run", examples=["0 3 * * 1-5"])

@@ -18,6 +18,7 @@ else:
 _LIMIT = 2**20
 """Bytes. A descriptor is a page or two; what is larger is something else."""
 
+_UNCLOSED = "a [ is never closed: a list ends with ]"
 _ADVICE = (
     ("Unescaped '\\'", "a backslash needs single quotes around the text: pattern = 'loss (\\d+)'"),
     ("Invalid value", 'a text needs quotes around it: key = "text"'),
@@ -34,7 +35,8 @@ _ADVICE = (
         "Illegal character '\\n'",
         "the text's closing quote is missing; a text of several lines stands in three quotes",
     ),
-    ("Unclosed array", "a list ends with ]"),
+    ("Unclosed array", _UNCLOSED),
+    ("Unclosed inline table", "a table in one line ends with }"),
     ("Unterminated string", "the text's closing quote is missing"),
 )
 
@@ -121,4 +123,22 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
         (advice for start, advice in _ADVICE if said.startswith(start)),
         "see https://toml.io/en/v1.0.0 for the syntax",
     )
+    if said.startswith("Invalid value") and _in_open_list(lines, number, column if place else None):
+        fix = _UNCLOSED
     return problem, fix
+
+
+def _in_open_list(lines: list[str], number: int, column: int | None) -> bool:
+    """Return whether a list's next item was expected where the file ends, or where the next key or table begins.
+
+    number, column: where the parser stopped, counted from 1; no column at the end of the file.
+    """
+    if column is None:
+        before, goes_on = lines, True
+    else:
+        here = lines[number - 1]
+        before = [*lines[: number - 1], here[: column - 1]]
+        key = not before[-1].strip() and re.match(r"[\w.'\"-]+\s*=", here[column - 1 :])
+        goes_on = bool(key or re.fullmatch(r"\s*\[+[^\[\],]+\]+\s*(#.*)?", here))
+    code = "\n".join(re.sub(r"(^|\s)#.*", "", line) for line in before).rstrip()
+    return goes_on and code.endswith(("[", ","))

@@ -289,6 +289,14 @@ def test_a_mistake_in_what_everybody_writes(
         ("[a", "ends with ]"),
         ('a = "x', "closing quote"),
         ('a = "say "hi""', "'…'"),
+        ("a = [", "a list ends with ]"),
+        ("a = [1, 2", "a list ends with ]"),
+        ("a = [\n1,  # one\n[b]\nc = 1", "a list ends with ]"),
+        ("[ml]\na = [\nb = 1", "a list ends with ]"),
+        ("a = [hello]", "quotes around it"),
+        ("a = [\n1,\nhello]", "quotes around it"),
+        ("a = ", "quotes around it"),
+        ("a = { b = 1", "ends with }"),
     ],
 )
 def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, advice: str) -> None:
@@ -296,6 +304,13 @@ def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, a
 
     assert "is not valid TOML" in finding.problem
     assert advice in finding.fix
+
+
+def test_of_engines_only_those_that_run_here_are_advised(tmp_path: Path) -> None:
+    text = GOOD.replace('description = "d"', 'description = "d"\nexecution_engine = "aws.ec3"')
+
+    assert only(tmp_path, text).fix == 'did you mean "aws.ec2"? Possible: "local", "aws.ec2"'
+    assert findings_of(tmp_path, text.replace("aws.ec3", "aws.ecs")) == []
 
 
 def test_broken_toml_is_shown_with_its_line(tmp_path: Path) -> None:
