@@ -45,8 +45,8 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
     )
     phases = {**(result.get("phases") or {}), **picture.state.finished}
     line("phases", dot.join(f"{name} {seconds(phases[name])}" for name in PHASES if name in phases))
-    if benchmark:
-        line("benchmark", dot.join(_facts(benchmark)))
+    if facts := _facts(benchmark):
+        line("benchmark", dot.join(facts))
     if git := result.get("git"):
         dirty = ", with uncommitted changes" if git.get("dirty") else ""
         branch = f" ({git['branch']})" if git.get("branch") else ""

@@ -180,6 +180,18 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
         assert expected in plain
 
 
+def test_of_a_benchmark_whose_end_nobody_saw_nothing_is_told(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("code", "signal", "exec_error", "wall_seconds", "peak_memory_bytes"))
+    job = finished_job(tmp_path, outcome="lost", exit_code=5, benchmark={**nothing, "lost": True})
+    console, raw = terminal()
+    picture = picture_of(job)
+    picture.result = job.record.result()
+
+    print_summary(console, picture)
+
+    assert "benchmark" not in without_control(raw.getvalue().decode()).replace("The benchmark finished", "")
+
+
 def test_a_thousand_metrics_leave_room_for_the_benchmarks_lines(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     for index in range(1000):
