@@ -20,7 +20,7 @@ _PAUSE = 0.1
 _BURST = 0.05
 """Seconds of looking without a pause, where there is much to read."""
 _SHARE = 4
-"""A burst is followed by a pause so many times as long: the machine belongs to the benchmark."""
+"""A burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
 _AGENT_LOOK = 1.0
 """Seconds between two looks whether a local agent lives."""
 _RESTARTS = 3
@@ -179,7 +179,8 @@ def _watch(
             if said := watcher.look(news=heard, cancelling=picture.cancelling):
                 view.notice(said)
         if not news.more or time.monotonic() - burst > _BURST:
-            _rest(max(pause, _SHARE * (time.monotonic() - burst)), picture, view, interrupts)
+            busy = time.monotonic() - burst if watcher is None else 0.0
+            _rest(max(pause, _SHARE * busy), picture, view, interrupts)
             burst = time.monotonic()
 
 
