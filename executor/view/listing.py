@@ -14,7 +14,7 @@ from rich.text import Text
 from bai_agent.job import Job
 from bai_agent.rundir import now_ms
 from executor.jobs import DIED, Standing, is_over
-from executor.view.text import clock, number, safe_line, seconds
+from executor.view.text import clock, quantity, safe_line, seconds
 
 _COLOURS = {
     "SUCCEEDED": "green",
@@ -115,10 +115,11 @@ def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
         table.add_column(justify=side, no_wrap=True)
     for name in dict.fromkeys(shown[:_VALUES]):
         value = values[name]
+        shown_value, units = quantity(value["value"], str(value.get("units", "")))
         table.add_row(
             Text(safe_line(name), style="bold"),
-            number(value["value"]),
-            Text(safe_line(str(value.get("units", ""))), style="dim"),
+            shown_value,
+            Text(safe_line(units), style="dim"),
             Text(_ago(value["timestamp"]), style="dim"),
         )
     show(Text())

@@ -9,20 +9,18 @@ from rich.text import Text
 
 from bai_agent.job import Better
 from executor.statistics import Series
-from executor.view.text import number, safe_line, sparkline
+from executor.view.text import quantity, safe_line, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""
 _TREND_WIDTH = (6, 24)
 
-_Cell = Callable[[Series], str]
-_NUMBERS: dict[str, _Cell] = {
-    "first": lambda series: number(series.first),
-    "last": lambda series: number(series.last),
-    "min": lambda series: number(series.minimum),
-    "max": lambda series: number(series.maximum),
-    "mean": lambda series: number(series.mean),
-    "count": lambda series: f"{series.count:,}",
+_VALUES: dict[str, Callable[[Series], float]] = {
+    "first": lambda series: series.first,
+    "last": lambda series: series.last,
+    "min": lambda series: series.minimum,
+    "max": lambda series: series.maximum,
+    "mean": lambda series: series.mean,
 }
 _LEAST = dict.fromkeys(("last", "min", "max", "mean"), 6)
 """So that the columns do not jump with every other value."""
@@ -85,12 +83,13 @@ def _cell(name: str, series: Series, name_width: int, *, unicode: bool) -> str:
             series, unicode=unicode
         )
     if name == "units":
-        return safe_line(series.units)
+        # Where the values say it, the column need not.
+        return safe_line(quantity(series.last, series.units)[1])
     if name == "trend":
         return ""
-    if not series.count:
-        return "0" if name == "count" else "-"
-    return _NUMBERS[name](series)
+    if name == "count":
+        return f"{series.count:,}"
+    return quantity(_VALUES[name](series), series.units)[0] if series.count else "-"
 
 
 def _shortened(name: str, width: int, *, unicode: bool) -> str:

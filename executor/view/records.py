@@ -16,7 +16,7 @@ from bai_agent.job import Job
 from executor.statistics import Measurements, Series, records_in
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import number, speaks_unicode
+from executor.view.text import quantity, speaks_unicode
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
 _REFRESH = 0.3
@@ -81,5 +81,6 @@ def _facts(every: list[Series]) -> Table:
     """Return the run's own facts, of which there is one value each."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     for series in every:
-        table.add_row(Text(series.name, style="bold"), number(series.last), Text(series.units, style="dim"))
+        value, units = quantity(series.last, series.units)
+        table.add_row(Text(series.name, style="bold"), value, Text(units, style="dim"))
     return table

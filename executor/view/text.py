@@ -11,6 +11,9 @@ from typing import IO
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
+_BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
+"""Units that are shown as sizes, and what follows those."""
+_LARGEST_SIZE = 1e15
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _CONTROL = re.compile(
@@ -30,6 +33,14 @@ def number(value: float) -> str:
         return f"{value:,.0f}" if size >= 1e5 else f"{value:,.1f}"
     digits = 3 if size >= 1 else 4
     return f"{value:.{digits}f}" if size >= 0.01 else f"{value:.4g}"
+
+
+def quantity(value: float, units: str) -> tuple[str, str]:
+    """Return a metric's value for reading, and the units that are still to be named: bytes, and bytes a second, say theirs."""
+    per = _BYTES.get(units)
+    if per is None or abs(value) >= _LARGEST_SIZE:
+        return number(value), units
+    return f"{'-' if value < 0 else ''}{size(abs(value))}{per}", ""
 
 
 def seconds(value: float) -> str:

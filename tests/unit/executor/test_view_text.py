@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.view.scroll import Scroll
-from executor.view.text import number, safe_line, seconds, size, sparkline, speaks_unicode
+from executor.view.text import number, quantity, safe_line, seconds, size, sparkline, speaks_unicode
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,24 @@ def test_numbers_are_short_and_say_what_matters(value: float, text: str) -> None
     assert number(value) == text
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_any_number_fits_a_column(value: float) -> None:
+@pytest.mark.parametrize(
+    ("value", "units", "shown"),
+    [
+        (2.269e10, "B", ("21.1 GiB", "")),
+        (3.5e6, "B/s", ("3.3 MiB/s", "")),
+        (-2048.0, "bytes", ("-2.0 KiB", "")),
+        (1e300, "B", ("1.000e+300", "B")),
+        (97.5, "%", ("97.500", "%")),
+    ],
+)
+def test_bytes_are_shown_as_a_size(value: float, units: str, shown: tuple[str, str]) -> None:
+    assert quantity(value, units) == shown
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["", "B", "B/s"]))
+def test_any_number_fits_a_column(value: float, units: str) -> None:
     assert 1 <= len(number(value)) <= 11
+    assert 1 <= len(quantity(value, units)[0]) <= 11
 
 
 @pytest.mark.parametrize(

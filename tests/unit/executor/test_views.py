@@ -206,10 +206,19 @@ def test_a_thousand_metrics_leave_room_for_the_benchmarks_lines(tmp_path: Path) 
     assert set(re.findall(r"metric_\d+", live)) == {f"metric_{index:04}" for index in range(12)}
 
 
+def test_a_table_says_bytes_as_sizes_without_another_unit() -> None:
+    drawn = io.StringIO()
+    memory = _filled(Series("memory", "B"), [2.269e10])
+
+    Console(file=drawn, width=120).print(metric_table([memory], width=120))
+
+    assert drawn.getvalue().splitlines()[1].split() == ["memory", "▄", *["21.1", "GiB"] * 4, "1"]
+
+
 series = st.builds(
     lambda name, units, better, values: _filled(Series(name, units, better), values),
     st.text(st.characters(codec="utf-8"), max_size=60),
-    st.text(st.characters(codec="ascii"), max_size=12),
+    st.text(st.characters(codec="ascii"), max_size=12) | st.sampled_from(["B", "B/s"]),
     st.sampled_from([None, *Better]),
     st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20),
 )
