@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bai_agent.outcome import ExitCode
-from executor.commands.options import JsonOption, print_json
+from executor.commands.options import BucketOption, JsonOption, ProfileOption, RegionOption, print_json
 
 
 def doctor(
@@ -18,6 +18,9 @@ def doctor(
             metavar="[FILE]", help="A benchmark descriptor: its image and its launch are tried as well."
         ),
     ] = None,
+    profile: ProfileOption = None,
+    region: RegionOption = None,
+    bucket: BucketOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Try what a job on EC2 needs.
@@ -28,8 +31,9 @@ def doctor(
     from executor.ec2.doctor import examine
     from executor.ec2.findings import Health
 
+    settings = read_settings({"profile": profile, "region": region, "bucket": bucket})
     failed = False
-    for each in examine(read_settings(), file):
+    for each in examine(settings, file):
         failed = failed or each.health is Health.FAILED
         if json_:
             print_json(each.as_table())

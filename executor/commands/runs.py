@@ -32,6 +32,7 @@ from executor.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from executor.config import Settings
     from executor.descriptor import Finding
     from executor.local import LocalAgent
     from executor.view.picture import Picture, View
@@ -75,11 +76,13 @@ def run(
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
     if place_of(wish, read_wish(wish)[0]) == "ec2":
         from executor.commands.launches import submit_to_ec2
+        from executor.config import read_settings
 
         flags = {"profile": profile, "region": region, "bucket": bucket}
         launched = submit_to_ec2(wish, flags, job_id=job_id, json_=json_, returns=detach)
         if not detach:
-            raise typer.Exit(follow(launched.record, json_=json_, joined=not launched.new))
+            settings = read_settings(flags)
+            raise typer.Exit(follow(launched.record, json_=json_, joined=not launched.new, settings=settings))
         return
     submitted = submit(wish, store_at(store), job_id=job_id, told=told)
     record = submitted.record
@@ -131,8 +134,11 @@ def resume(
         print(f"{record.job_id}: {told}")
 
 
-def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
-    """Show a job to its end; return the exit code for it. `joined`: somebody comes to a job that may be long under way."""
+def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings | None = None) -> int:
+    """Show a job to its end; return the exit code for it.
+
+    joined: somebody comes to a job that may be long under way. settings: with which EC2 is asked; unset, those that hold now.
+    """
     from executor.follow import tail_position
     from executor.local import local_agent
     from executor.view.picture import Picture
@@ -149,7 +155,9 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
         if agent is not None:
             result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
         else:
-            result = _watch_from_afar(record, picture, view, log_position=position, newest_only=on_screen)
+            result = _watch_from_afar(
+                record, picture, view, settings, log_position=position, newest_only=on_screen
+            )
     except LeftError as left:
         say(f"no longer following; {again}")
         return left.exit_code
@@ -163,7 +171,13 @@ def follow(record: JobRecord, *, json_: bool, joined: bool) -> int:
 
 
 def _watch_from_afar(
-    record: JobRecord, picture: Picture, view: View, *, log_position: int, newest_only: bool
+    record: JobRecord,
+    picture: Picture,
+    view: View,
+    settings: Settings | None,
+    *,
+    log_position: int,
+    newest_only: bool,
 ) -> Mapping[str, Any] | None:
     """Follow a job on EC2."""
     from executor.ec2.standing import lookout_of
@@ -175,7 +189,7 @@ def _watch_from_afar(
         picture,
         view,
         agent=None,
-        watcher=Watcher(lookout_of(record)),
+        watcher=Watcher(lookout_of(record, settings)),
         log_position=log_position,
         newest_only=newest_only,
         pause=_FAR_PAUSE,
