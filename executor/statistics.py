@@ -61,8 +61,10 @@ class Series:
         self.count += len(values)
         # A running mean instead of a sum: the sum of large values would overflow, or lose the small ones.
         share = len(values) / self.count
-        average = math.fsum(value / len(values) for value in values)
-        self.mean = self.mean * (1 - share) + average * share
+        half = math.fsum(value / 2 / len(values) for value in values)
+        # Rounded up, what is left of values near the largest float would be infinite: no mean is outside of all values.
+        mean = self.mean * (1 - share) + half * share * 2
+        self.mean = min(max(mean, self.minimum), self.maximum)
         self.trend.add_all(values)
 
     @property

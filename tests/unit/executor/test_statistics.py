@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import math
 import random
 
@@ -41,6 +42,13 @@ def test_the_mean_of_huge_values_does_not_overflow() -> None:
     series.add_all([1.7e308] * 10)
 
     assert series.mean == pytest.approx(1.7e308)
+
+    # A third of the largest float, three times, is more than that
+    largest = Series("largest")
+    largest.add_all([sys.float_info.max] * 3)
+    largest.add_all([sys.float_info.max] * 3)
+
+    assert largest.mean == sys.float_info.max
 
 
 @pytest.mark.parametrize("seed", range(20))
