@@ -73,6 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _refuse(error, ExitCode.USAGE, ready=options.ready_fd)
     except BaiError as error:
         code = _refuse(error, ExitCode.OURS, ready=options.ready_fd)
+    except Exception as error:
+        # A defect of ours, or a run directory that went away: never to be taken for the benchmark's failure (code 1).
+        log.exception("the agent met an error of its own")
+        kind = type(error).__name__
+        code = _refuse(
+            BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS, ready=options.ready_fd
+        )
     _leave(code)
 
 
@@ -128,7 +135,7 @@ def _run(
     watch.listen()
     extractor = Extractor(rundir)
     this = Run(job, rundir, events, watch, redactor, record, extractor, node, place)
-    with beating(this), shown(rundir.output, enabled=not quiet):
+    with beating(this), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(this)
         finally:

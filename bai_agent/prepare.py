@@ -37,11 +37,11 @@ def prepare(this: Run) -> None:
     for folder in (rundir.work, rundir.log_chunks, rundir.metric_chunks):
         folder.mkdir(exist_ok=True)
     for file, link in (
-        (rundir.output, rundir.log_chunks / f"{0:020}"),
-        (rundir.metrics, rundir.metric_chunks / f"{0:020}.jsonl"),
+        (rundir.output, rundir.kept_output),
+        (rundir.metrics, rundir.kept_metrics),
     ):
-        file.touch()
         if not link.exists():
+            file.touch()
             os.link(file, link)
     _keep_room(this)
     identity = {
@@ -120,15 +120,24 @@ def secrets_of(this: Run) -> dict[str, str]:
     return found
 
 
-def _ballast(this: Run) -> Path:
-    return this.rundir.path / "ballast"
+def _ballasts(this: Run) -> tuple[Path, Path]:
+    """Return what is set aside for the last records and events, and what for the result alone."""
+    return this.rundir.path / "ballast", this.rundir.path / "ballast.result"
 
 
 def _keep_room(this: Run) -> None:
     """Set a little space aside, so that a run that fills the disk can still say so."""
-    with _ballast(this).open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, LOW_DISK_BYTES // 4)
+    for path, size in zip(_ballasts(this), (LOW_DISK_BYTES // 4, LOW_DISK_BYTES // 16), strict=True):
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def make_room(this: Run) -> None:
-    _ballast(this).unlink(missing_ok=True)
+    """Give back what was set aside for the last records and events."""
+    _ballasts(this)[0].unlink(missing_ok=True)
+
+
+def make_room_for_result(this: Run) -> None:
+    """Give back all that was set aside."""
+    for path in _ballasts(this):
+        path.unlink(missing_ok=True)

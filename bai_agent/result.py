@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from bai_agent.artifacts import Kept, keep_artifacts
 from bai_agent.aside import aside
 from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
+from bai_agent.job import Buffering
 from bai_agent.outcome import Outcome
+from bai_agent.prepare import make_room_for_result
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VERSION = 1
+
+_LINE_SECONDS = 0.75e-6
+"""What a Python benchmark pays for a line that is written by itself (measured by benchmarks/overhead.py)."""
+
+_LINE_SHARE = 0.01
 
 _LAST_LINES = 20
 _LAST_BYTES = 65536
@@ -46,16 +54,17 @@ def write_result(this: Run) -> Outcome:
         "phases": this.events.finished_phases(),
         "metrics": extracted,
         "kafka": _kafka(this),
-        "last_lines": [this.redactor.redact(line) for line in _last_lines(this.rundir.output)],
+        "last_lines": [this.redactor.redact(line) for line in _last_lines(this.rundir.kept_output)],
         "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
         "started": this.events.seen[0]["time"],
         "ended": now_ms(),
         "git": write_table(this.job.git) if this.job.git else None,
-        "warnings": list(dict.fromkeys([*_told_warnings(this), *(extracted or {}).get("warnings", [])])),
+        "warnings": _warnings(this, extracted or {}),
     }
     this.events.add(
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
     )
+    make_room_for_result(this)
     write_json(this.rundir.result, result)
     return outcome
 
@@ -138,8 +147,20 @@ def _kafka(this: Run) -> dict[str, Any] | None:
     return None
 
 
-def _told_warnings(this: Run) -> list[str]:
-    return [event["message"] for event in this.events.seen if event["type"] == "warning"]
+def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
+    told = [event["message"] for event in this.events.seen if event["type"] == "warning"]
+    ended = read_json(this.rundir.exit) or {}
+    if ended.get("oom") and ended.get("code") == 0:
+        told.append(
+            "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."
+        )
+    share = _LINE_SECONDS * extracted.get("lines", 0) / (ended.get("wall_seconds") or float("inf"))
+    if this.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
+        told.append(
+            f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
+            '[output] buffering = "timed" avoids that.'
+        )
+    return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -225,13 +225,16 @@ def _launch(this: Run) -> None:
 def _follow_benchmark(this: Run) -> None:
     """Return when the benchmark has gone, asked or unasked."""
     asked_at = time.monotonic() if this.rundir.stop.exists() else None
+    size = 0
     while process.state(this.rundir) is process.State.RUNNING:
         this.extractor.poll()
+        before, size = size, this.rundir.kept_output.stat().st_size
+        if size < before:
+            this.events.add("output_truncated", bytes=before)
         reason = this.watch.reason(running_seconds=process.running_seconds(this.rundir))
         if reason is not None and asked_at is None:
             asked_at = time.monotonic()
             this.reason = reason
-            this.events.add("stop", reason=reason.outcome.value, message=reason.message)
             if reason.outcome is Outcome.DISK_FULL:
                 make_room(this)
             process.request_stop(
@@ -242,6 +245,7 @@ def _follow_benchmark(this: Run) -> None:
                 else this.job.limits.grace,
                 stacks=reason.outcome is Outcome.NO_OUTPUT,
             )
+            this.events.add("stop", reason=reason.outcome.value, message=reason.message)
         if (
             asked_at is not None
             and time.monotonic() > asked_at + this.job.limits.grace.total_seconds() + _SHIM_MARGIN

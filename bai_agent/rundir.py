@@ -68,6 +68,16 @@ class RunDir:
         return self.path / "output.log"
 
     @property
+    def kept_output(self) -> Path:
+        """The same file as `output`, under a name that a benchmark which renames or deletes that one does not know."""
+        return self.log_chunks / f"{0:020}"
+
+    @property
+    def kept_metrics(self) -> Path:
+        """The same file as `metrics`, under the name that a reader of the job store looks for."""
+        return self.metric_chunks / f"{0:020}.jsonl"
+
+    @property
     def emit(self) -> Path:
         """What was written to the FIFO, verbatim, by the shim."""
         return self.path / "emit.log"

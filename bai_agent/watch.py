@@ -124,7 +124,9 @@ class Watch:
 
     def _silent_seconds(self, running_seconds: float) -> float:
         first = self._output == (0, 0)
-        stats = [each for each in map(_stat, (self._rundir.output, self._rundir.emit)) if each is not None]
+        stats = [
+            each for each in map(_stat, (self._rundir.kept_output, self._rundir.emit)) if each is not None
+        ]
         output = (sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0))
         if output != self._output:
             self._output = output

@@ -14,8 +14,8 @@ _SHELL_SIGNAL = 128
 def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
     """Return the outcome that `ended` (the content of exit.json) stands for, and a sentence for a person.
 
-    In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away; somebody else's
-    signal; its own exit code.
+    In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away;
+    somebody else's signal; its own exit code.
     """
     if ended["lost"]:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -32,7 +32,7 @@ def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
             Outcome.INTERRUPTED,
             f"The benchmark was ended {after}: what watches it received {name}, as in a shutdown.",
         )
-    if ended["oom"]:
+    if ended["oom"] and ended["code"] != 0:
         return Outcome.OOM, (
             f"The benchmark ran out of memory {after}: the kernel killed a process of it ({_end(ended)}). "
             f"Its largest process had used {_size(ended['peak_memory_bytes'])}."

@@ -14,7 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from bai_agent.benchmark import shim
-from bai_agent.benchmark.environment import User, command, find_user, prepare_environment, working_folder
+from bai_agent.benchmark.environment import (
+    SetupError,
+    User,
+    command,
+    find_user,
+    prepare_environment,
+    working_folder,
+)
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import BaiError
 from bai_agent.job import Job
@@ -64,7 +71,12 @@ def order(
     env = prepare_environment(job, rundir, scripts=scripts, secrets=secrets, base=base, user=user)
     rundir.work.mkdir(exist_ok=True)
     if user is not None:
-        os.chown(rundir.work, user.uid, user.gid)
+        try:
+            os.chown(rundir.work, user.uid, user.gid)
+        except PermissionError:
+            raise SetupError(
+                f'[benchmark] user "{user.name}": only root may run a benchmark as another user; leave the key out'
+            ) from None
     return Order(
         argv=command(job, rundir, argv=argv, env=env),
         env=env,

@@ -20,11 +20,10 @@ class OomWatch:
     def struck(self, *, code: int | None, signal: int | None) -> bool:
         """Return whether the killer took a process of the benchmark that ended with this code or signal.
 
-        A benchmark that ended well lost nothing that matters. The counter of our own cgroup is believed for every bad
-        end. The machine's counts the neighbours' dead too: it is believed for a SIGKILL (the benchmark's own, or the one
-        that its shell reports), and where there is no other.
+        The counter of our own cgroup is believed. The machine's counts the neighbours' dead too: it is believed for a SIGKILL (the benchmark's own, or the one
+        that its shell reports), and for a bad end where there is no other.
         """
-        if code == 0 or (code is None and signal is None):
+        if code is None and signal is None:
             return False
         own = _read_counter(self._own_file)
         if own is not None and self._own is not None and own > self._own:
@@ -32,7 +31,7 @@ class OomWatch:
         machine = _read_counter("/proc/vmstat")
         if machine is None or self._machine is None or machine <= self._machine:
             return False
-        return self._own is None or signal == KILLED or code == SHELL_KILLED
+        return (self._own is None and code != 0) or signal == KILLED or code == SHELL_KILLED
 
 
 def _read_counter(path: str | None) -> int | None:

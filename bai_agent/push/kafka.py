@@ -75,6 +75,7 @@ class KafkaPusher(threading.Thread):
         self._outgoing: _Outgoing | None = None
         self._next_pause = _FIRST_PAUSE
         self._error: str | None = None
+        self._connected = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
         self._finishing = threading.Event()
         self._drain_until = float("inf")
@@ -140,6 +141,7 @@ class KafkaPusher(threading.Thread):
             else:
                 self._pause(_PERMANENT_PAUSE if error.permanent else None)
             return
+        self._connected = True
         try:
             if self._push(producer):
                 # Before the connection is closed, which can take a second.
@@ -304,7 +306,14 @@ class KafkaPusher(threading.Thread):
             reasons.append(f"Kafka refused {self._progress.refused} messages; agent.log says why")
         if self._progress.malformed:
             reasons.append(f"{self._progress.malformed} lines of metrics.jsonl are no records")
-        return "; ".join(reasons) or "the time for delivering the last messages was over (limits.drain)"
+        if not reasons:
+            reasons.append("the time for delivering the last messages was over (limits.drain)")
+            trouble = last_trouble()
+            if trouble is not None:
+                reasons.append(f"the last trouble with {', '.join(self._kafka.brokers)}: {trouble}")
+            elif not self._connected:
+                reasons.append(f"there was no connection to {', '.join(self._kafka.brokers)} yet")
+        return "; ".join(reasons)
 
 
 class _NotAcknowledgedError(BaiError):

@@ -426,3 +426,60 @@ def test_a_benchmark_that_fails_because_the_disk_is_full_ended_for_that_reason(
     assert code == 5
     assert result_of(rundir)["outcome"] == "disk_full"
     assert "exited with code 1" in result_of(rundir)["sentence"]
+
+
+@pytest.mark.parametrize(
+    "what", ["os.rename(path, path + '.1')", "os.unlink(path); open(path, 'w').write('FAKE')"]
+)
+def test_a_benchmark_that_moves_its_output_away_is_still_heard(tmp_path: Path, what: str) -> None:
+    rundir = tmp_path / "run"
+    program = f"""
+import os, time
+path = os.readlink("/proc/self/fd/1")
+print("loss=1.0")
+{what}
+for step in range(15):
+    print(f"loss=0.{{step:02}}")
+    time.sleep(0.2)
+"""
+
+    code = run_agent(python_job(tmp_path, program, metrics=LOSS, limits={"no_output": "2s"}), rundir)
+
+    assert code == 0
+    assert len([each for each in records_of(rundir) if each["src"] == "log"]) == 16
+    assert result_of(rundir)["last_lines"][-1] == "loss=0.14"
+
+
+def test_a_truncated_output_is_an_event_and_what_follows_is_extracted(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = """
+import os, time
+print("loss=1.0 and more than what comes afterwards")
+time.sleep(1)
+os.truncate(os.readlink("/proc/self/fd/1"), 0)
+time.sleep(1)
+print("loss=2.0")
+"""
+
+    assert run_agent(python_job(tmp_path, program, metrics=LOSS), rundir) == 0
+
+    assert [(each["value"], each.get("gen", 0)) for each in records_of(rundir) if each["src"] == "log"] == [
+        (1, 0),
+        (2, 1),
+    ]
+    assert [each["bytes"] for each in events_of(rundir) if each["type"] == "output_truncated"] == [45]
+
+
+def test_a_run_directory_that_is_taken_away_is_not_called_the_benchmarks_failure(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "import os, shutil, time\nshutil.rmtree(os.environ['BAI_RUN_DIR'])\ntime.sleep(2)\n"
+
+    assert run_agent(python_job(tmp_path, program), rundir) == 5
+
+
+def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
+
+    assert any('buffering = "timed"' in warning for warning in result_of(rundir)["warnings"])

@@ -14,6 +14,7 @@ import pytest
 from shim_runs import Bench, until
 
 from bai_agent.benchmark import process
+from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.oom import OomWatch
 from bai_agent.outcome import Outcome
 
@@ -93,7 +94,8 @@ def test_a_benchmark_that_copes_with_it_has_succeeded(bench: Bench, small_cgroup
 
     ended = bench.ended()
 
-    assert (ended["code"], ended["oom"]) == (0, False)
+    assert (ended["code"], ended["oom"]) == (0, True)
+    assert classify(ended)[0] is Outcome.SUCCEEDED
 
 
 @pytest.mark.root
@@ -122,7 +124,7 @@ def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
     assert int(Path(f"/proc/{bench.started['shim_pid']}/oom_score_adj").read_text()) == own
 
 
-def test_a_good_end_is_never_a_matter_of_memory() -> None:
+def test_where_nobody_was_killed_nothing_is_a_matter_of_memory() -> None:
     watch = OomWatch()
 
     assert not watch.struck(code=0, signal=None)

@@ -81,7 +81,10 @@ def test_no_counter_at_all(tmp_path: Path) -> None:
     [
         ((0, 1), (0, 1), None, 9, True),
         ((0, 1), (0, 1), 3, None, True),
-        ((0, 1), (0, 1), 0, None, False),
+        # A process of it died, whatever became of the whole.
+        ((0, 1), (0, 1), 0, None, True),
+        ((0, 0), (0, 1), 0, None, False),
+        ((None, None), (0, 1), 0, None, False),
         # A neighbour's death: no reason to think it is ours, unless ours died the same way.
         ((0, 0), (0, 1), 3, None, False),
         ((0, 0), (0, 1), None, 15, False),
