@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import math
 import random
+import sys
 
 import pytest
 
