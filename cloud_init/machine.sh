@@ -22,9 +22,10 @@ now() {
 now
 begun=$now
 
-# One line for the console, where GetConsoleOutput finds it, and for the log. Neither has to be there.
+# One line for the console, where GetConsoleOutput finds it, and for the log. Neither has to be there. The console may be in the
+# middle of a line, such as the prompt for a login.
 print() {
-    { printf '%s\n' "$*" >>/dev/console; } 2>/dev/null
+    { printf '\r%s\n' "$*" >>/dev/console; } 2>/dev/null
     { printf '%s\n' "$*" >>"$log"; } 2>/dev/null
 }
 

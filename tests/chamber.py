@@ -169,7 +169,8 @@ class Chamber:
             os.kill(pid, number)
 
     def console(self) -> str:
-        return (self.root / "dev/console").read_text()
+        # Each of our lines begins with a return, as the console may be in the middle of another one.
+        return (self.root / "dev/console").read_bytes().decode().replace("\r", "")
 
     def last_words(self, *, seconds: float = 30) -> str:
         """Wait for the reason that the machine gives for its end."""

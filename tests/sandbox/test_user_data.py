@@ -10,6 +10,7 @@ import pytest
 from instance_jobs import JOB, bundle
 
 from cloud_init.user_data import Boot, Bundle, user_data
+from executor.ec2.console import read_console
 from sandbox.launches import launch
 from sandbox.world import Machine, World
 from sandbox.world.images import DEBIAN, TRIXIE, Image
@@ -47,6 +48,7 @@ def test_a_job_runs_and_the_instance_is_terminated(world: World, image: Image) -
     assert [console.index(step) for step in steps] == sorted(console.index(step) for step in steps)
     assert world.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes == [0]
+    assert read_console(console).end == "done"
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
