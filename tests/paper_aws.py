@@ -6,7 +6,7 @@ The control plane is the sandbox's: tokens, capacity errors, lost answers, 403 f
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from botocore.config import Config
 from moto.ec2.models import ec2_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
+from sandbox.world.answers import Answer, error
 from sandbox.world.calls import Call
 from sandbox.world.control_plane import ControlPlane
 from sandbox.world.ec2_rules import Ec2Rules
@@ -45,6 +46,8 @@ class PaperAws:
     """One account in one region, with a bucket, the default VPC and the sandbox's images."""
 
     def __init__(self) -> None:
+        self.answered: Callable[[Call], None] = lambda call: None
+        """Called when a call has been carried out and before it is answered."""
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
         self._ec2 = ec2_backends[self.account][REGION]
@@ -54,7 +57,7 @@ class PaperAws:
             identities=self.identities,
             faults=self.faults,
             zone_of=fleet.zone_of,
-            rules=[S3Rules(), Ec2Rules(fleet)],
+            rules=[self._watched, _price_list, S3Rules(), Ec2Rules(fleet)],
         )
         self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
         self.bucket = f"bai-{self.account}"
@@ -102,6 +105,12 @@ class PaperAws:
         message = f"We currently do not have sufficient capacity in {zone}"
         return self.fail("RunInstances", zone=zone, code=code, message=message, status=500, times=times)
 
+    def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        answer = ask()
+        if call.identity != SETUP:
+            self.answered(call)
+        return answer
+
     def instances(self) -> list[dict[str, Any]]:
         """Return DescribeInstances' answer; those that have ended are left out."""
         answer = self.client("ec2", SETUP).describe_instances()
@@ -110,6 +119,13 @@ class PaperAws:
 
     def calls(self, action: str) -> list[Call]:
         return [each for each in self.control_plane.calls if each.action == action]
+
+
+def _price_list(call: Call, ask: Callable[[], Answer]) -> Answer:
+    """moto has none."""
+    if call.service == "pricing":
+        return error("pricing", 400, "AccessDeniedException", "there is no price list here")
+    return ask()
 
 
 @contextmanager

@@ -1,0 +1,378 @@
+"""`bai plan`, `bai submit` and `bai run` on EC2, as a person calls them, against real APIs whose instances never boot."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paper_aws import REGION, PaperAws, open_paper_aws
+from sandbox.world.calls import Call
+
+_PROGRAM = "from executor.cli import main; main()"
+_DESCRIPTOR = """
+spec_version = "0.1.0"
+[info]
+description = "d"
+execution_engine = "aws.ec2"
+[info.labels]
+task_name = "hello"
+[hardware]
+instance_type = "t3.small"
+[aws.ec2]
+image = "ssm:/aws/service/debian/release/12/latest/amd64"
+init_commands = ["touch /ready"]
+[env.secrets]
+HF_TOKEN = "ssm:/team/token"
+[ml]
+benchmark_code = "$(BAI_SCRIPTS_PATH)/run.sh"
+[ml.script]
+path = "scripts"
+[[data.sources]]
+src = "d.csv"
+path = "/data/d.csv"
+[[data.sources]]
+src = "folder/"
+path = "/data/folder"
+[[data.sources]]
+src = "https://example.com/x.npz"
+path = "x.npz"
+"""
+
+_SMALL = """
+spec_version = "0.1.0"
+[info]
+description = "d"
+[hardware]
+instance_type = "t3.small"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+[ml]
+benchmark_code = "true"
+"""
+
+
+@pytest.fixture(scope="module")
+def paper() -> Iterator[PaperAws]:
+    with open_paper_aws() as aws:
+        yield aws
+
+
+@pytest.fixture(autouse=True)
+def _undisturbed(paper: PaperAws) -> Iterator[None]:
+    yield
+    paper.faults.clear()
+    paper.answered = lambda call: None
+    for each in paper.instances():
+        paper.client("ec2", "setup").terminate_instances(InstanceIds=[each["InstanceId"]])
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A person's folder and account."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            (sys.executable, "-c", _PROGRAM, *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+        )
+
+    def bai(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def desk(paper: PaperAws, tmp_path: Path) -> Desk:
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "run.sh"
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("a")
+    (tmp_path / "d.csv").write_text("1,2\n")
+    (tmp_path / "b.toml").write_text(_DESCRIPTOR)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
+    return Desk(tmp_path, {**kept, **paper.environment()})
+
+
+def stored(paper: PaperAws, key: str) -> bytes:
+    content: bytes = paper.client("s3", "setup").get_object(Bucket=paper.bucket, Key=key)["Body"].read()
+    return content
+
+
+def keys(paper: PaperAws, prefix: str) -> list[str]:
+    answer = paper.client("s3", "setup").list_objects_v2(Bucket=paper.bucket, Prefix=prefix)
+    return [each["Key"] for each in answer.get("Contents", [])]
+
+
+def user_data(paper: PaperAws, instance_id: str) -> str:
+    answer = paper.client("ec2", "setup").describe_instance_attribute(
+        InstanceId=instance_id, Attribute="userData"
+    )
+    return gzip.decompress(base64.b64decode(answer["UserData"]["Value"])).decode()
+
+
+def test_a_submission_launches_one_instance_with_all_that_it_needs(paper: PaperAws, desk: Desk) -> None:
+    done = desk.bai("submit", "b.toml", "--job-id", "all-1")
+
+    assert (done.returncode, done.stdout) == (0, "all-1\n"), done.stderr
+    [instance] = paper.instances()
+    tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
+    assert tags["bai:job-id"] == "all-1"
+    assert tags["bai:store"] == f"s3://{paper.bucket}/jobs"
+    assert instance["InstanceType"] == "t3.small"
+    told = user_data(paper, instance["InstanceId"])
+    assert "touch /ready" in told
+    job = stored(paper, "jobs/all-1/job.toml").decode()
+    assert 'max_runtime = "1d"' in job
+    assert 'power = "off"' in job
+    assert "inherit_env" not in job
+    assert "file:" not in job
+    for key in (*keys(paper, "scripts/"), *keys(paper, "data/")):
+        assert f"s3://{paper.bucket}/{key}" in job
+    agent = [each for each in keys(paper, "agent/") if each in told]
+    assert len(agent) == 1
+
+
+def test_folders_go_along_as_archives_with_their_modes(paper: PaperAws, desk: Desk) -> None:
+    assert desk.bai("submit", "b.toml", "--job-id", "tar-1").returncode == 0
+
+    [scripts] = keys(paper, "scripts/")
+    with tarfile.open(fileobj=BytesIO(stored(paper, scripts))) as archive:
+        assert [(each.name, each.mode) for each in archive] == [("run.sh", 0o755)]
+    assert len(keys(paper, "data/")) == 2
+
+
+def test_the_same_id_twice_is_one_job_and_without_one_each_is_its_own(paper: PaperAws, desk: Desk) -> None:
+    first, second = (desk.bai("submit", "b.toml", "--job-id", "twice-1") for _ in range(2))
+
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert "exists already" in second.stderr
+    assert len(paper.instances()) == 1
+
+    others = {desk.bai("submit", "b.toml").stdout for _ in range(2)}
+
+    assert len(others) == 2
+    assert len(paper.instances()) == 3
+
+
+def test_the_same_id_for_something_else_is_refused(paper: PaperAws, desk: Desk) -> None:
+    assert desk.bai("submit", "b.toml", "--job-id", "other-1").returncode == 0
+
+    again = desk.bai("submit", "b.toml", "--job-id", "other-1", "--", "--more")
+
+    assert again.returncode == 2
+    assert "runs something else" in again.stderr
+    assert len(paper.instances()) == 1
+
+
+def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, desk: Desk) -> None:
+    """Each round kills the submitter when AWS has carried out its next call, before it hears of that."""
+    (desk.folder / "b.toml").write_text(_SMALL)
+    assert desk.bai("submit", "b.toml", "--job-id", "warm-up").returncode == 0
+    killed_at: list[str] = []
+    while True:
+        job_id = f"killed-{len(killed_at)}"
+        count = 0
+        running: list[subprocess.Popen[str]] = []
+
+        def kill(call: Call, running: list[subprocess.Popen[str]] = running) -> None:
+            nonlocal count
+            if count == len(killed_at):
+                killed_at.append(call.action)
+                running[0].send_signal(signal.SIGKILL)
+                count = -1
+            elif count >= 0:
+                count += 1
+
+        paper.answered = kill
+        running.append(desk.start("submit", "b.toml", "--job-id", job_id))
+        running[0].communicate(timeout=120)
+        paper.answered = lambda call: None
+        if running[0].returncode == 0:
+            break
+        assert running[0].returncode == -signal.SIGKILL
+
+        repeated = desk.bai("submit", "b.toml", "--job-id", job_id)
+
+        assert repeated.returncode == 0, repeated.stderr
+        mine = [each for each in paper.instances() if {"Key": "bai:job-id", "Value": job_id} in each["Tags"]]
+        assert len(mine) == 1, killed_at
+        decided = json.loads(stored(paper, f"jobs/{job_id}/attempts/0/launched.json"))
+        assert decided["instances"] == [mine[0]["InstanceId"]]
+    assert {"DescribeImages", "PutObject", "RunInstances"} <= set(killed_at)
+
+
+def test_the_plan_is_what_is_sent(paper: PaperAws, desk: Desk) -> None:
+    planned = json.loads(desk.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
+    calls = len(paper.calls("RunInstances"))
+    assert desk.bai("submit", "b.toml", "--job-id", "plan-1").returncode == 0
+
+    launch = json.loads(stored(paper, "jobs/plan-1/attempts/0/launch.json"))
+    assert planned["request"]["UserData"] == launch["request"]["UserData"]
+    assert _without_times(planned["request"]) == _without_times(launch["request"])
+    assert planned["candidates"] == launch["candidates"]
+    assert len(paper.calls("RunInstances")) == calls + 1
+    [instance] = paper.instances()
+    assert user_data(paper, instance["InstanceId"]) == planned["user_data"]
+
+
+def _without_times(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without the tag that holds when it was made."""
+    tags = [
+        {**each, "Tags": [tag for tag in each["Tags"] if tag["Key"] != "bai:expires"]}
+        for each in request["TagSpecifications"]
+    ]
+    return {**request, "TagSpecifications": tags}
+
+
+def test_a_plan_without_credentials_says_what_is_left_open(paper: PaperAws, desk: Desk) -> None:
+    before = len(paper.control_plane.calls)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"):
+        desk.environment.pop(name)
+
+    done = desk.bai("plan", "b.toml")
+
+    assert done.returncode == 0, done.stderr
+    assert "<resolved at submission: the AMI that ssm:/aws/service/debian" in done.stdout
+    assert "<resolved at submission: the bucket>" in done.stdout
+    assert "at most 25.3 instance hours; the price is unknown" in done.stdout
+    assert len(paper.control_plane.calls) == before
+
+
+def test_a_price_of_the_configuration_bounds_the_cost(paper: PaperAws, desk: Desk) -> None:
+    config = desk.folder / "config.toml"
+    config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')
+    desk.environment["BAI_CONFIG"] = str(config)
+
+    cost = json.loads(desk.bai("plan", "b.toml", "--json").stdout)["cost"]
+
+    assert cost["instance_hours"] == pytest.approx(1.775)
+    assert cost["usd"] == pytest.approx(0.1775)
+
+
+def test_the_user_data_alone_is_base64_for_the_console(paper: PaperAws, desk: Desk) -> None:
+    done = desk.bai("plan", "b.toml", "--user-data")
+
+    content = base64.b64decode(done.stdout.strip(), validate=True)
+    assert len(content) <= 16_384
+    assert gzip.decompress(content).startswith(b"Content-Type: multipart/mixed")
+    assert paper.instances() == []
+
+
+def test_no_secret_is_in_user_data_or_tags_or_the_store(paper: PaperAws, desk: Desk) -> None:
+    desk.environment["HF_TOKEN"] = "planted-secret"
+    planted = [
+        "planted-secret",
+        paper.identities.of("user").secret_key,
+        paper.identities.of("user").access_key,
+    ]
+
+    done = desk.bai("submit", "b.toml", "--job-id", "secret-1")
+
+    [instance] = paper.instances()
+    told = [done.stdout, done.stderr, user_data(paper, instance["InstanceId"]), json.dumps(instance["Tags"])]
+    told += [stored(paper, key).decode() for key in keys(paper, "jobs/secret-1/")]
+    assert len(told) >= 7
+    for text in told:
+        assert not [each for each in planted if each in text]
+
+
+@pytest.mark.parametrize(
+    ("line", "replacement", "said"),
+    [
+        ('HF_TOKEN = "ssm:/team/token"', 'HF_TOKEN = "env:HF_TOKEN"', "is read on this machine"),
+        (
+            "https://example.com/x.npz",
+            "https://example.com/x.npz?X-Amz-Signature=abc",
+            "a password or a signature",
+        ),
+        (
+            "ssm:/aws/service/debian/release/12/latest/amd64",
+            "ami-0123456789abcdef0",
+            "does not exist in eu-central-1",
+        ),
+        ("ssm:/aws/service/debian/release/12/latest/amd64", "ssm:/aws/service/none", "there is no parameter"),
+        (
+            "ssm:/aws/service/debian/release/12/latest/amd64",
+            "ami-0d1a0000000000003",
+            "is for arm64, and t3.small",
+        ),
+        ('instance_type = "t3.small"', 'instance_type = "t3.smal"', 'no instance type "t3.smal"'),
+        (
+            'instance_type = "t3.small"',
+            'instance_type = "t3.small"\navailability_zone = "eu-central-1z"',
+            'no subnet is in "eu-central-1z"',
+        ),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_written(
+    paper: PaperAws, desk: Desk, line: str, replacement: str, said: str
+) -> None:
+    (desk.folder / "b.toml").write_text(_DESCRIPTOR.replace(line, replacement))
+    jobs = keys(paper, "jobs/")
+
+    done = desk.bai("submit", "b.toml")
+
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert paper.instances() == []
+    assert keys(paper, "jobs/") == jobs
+
+
+def test_a_zone_is_honoured_by_name_and_by_id(paper: PaperAws, desk: Desk) -> None:
+    zones = paper.client("ec2", "setup").describe_availability_zones()["AvailabilityZones"]
+    by_name = {each["ZoneName"]: each["ZoneId"] for each in zones}
+    wanted = f"{REGION}b"
+    for number, line in enumerate((f'availability_zone = "{wanted}"', f'aws_zone_id = "{by_name[wanted]}"')):
+        file = desk.folder / f"zone-{number}.toml"
+        file.write_text(_DESCRIPTOR.replace('"t3.small"', f'"t3.small"\n{line}'))
+        assert desk.bai("submit", file.name).returncode == 0
+
+    assert [each["Placement"]["AvailabilityZone"] for each in paper.instances()] == [wanted, wanted]
+
+
+def test_a_large_descriptor_is_read_from_the_store(paper: PaperAws, desk: Desk) -> None:
+    noise = base64.b64encode(os.urandom(30_000)).decode()
+    text = _DESCRIPTOR.replace('"$(BAI_SCRIPTS_PATH)/run.sh"', f"'''\necho {noise}\necho 2\n'''")
+    (desk.folder / "b.toml").write_text(text)
+
+    done = desk.bai("submit", "b.toml", "--job-id", "large-1")
+
+    assert done.returncode == 0, done.stderr
+    [instance] = paper.instances()
+    told = user_data(paper, instance["InstanceId"])
+    assert f"s3://{paper.bucket}/jobs/large-1/job.toml" in told
+    assert noise not in told
+
+
+def test_no_room_anywhere_ends_a_run_with_its_sentence(paper: PaperAws, desk: Desk) -> None:
+    for zone in paper.subnets:
+        paper.no_capacity(zone)
+
+    done = desk.bai("run", "b.toml", "--job-id", "full-1")
+
+    assert done.returncode == 5
+    assert "launching 1 × t3.small in eu-central-1: at most 25.3 instance hours" in done.stderr
+    assert "No zone had room for t3.small" in done.stderr
+    assert json.loads(stored(paper, "jobs/full-1/result.json"))["outcome"] == "capacity"
