@@ -1,0 +1,153 @@
+"""Which permissions an API call needs: https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sandbox.world.calls import Call
+from sandbox.world.policy import Permission
+
+_S3 = {
+    "HeadBucket": "ListBucket",
+    "ListObjects": "ListBucket",
+    "ListObjectsV2": "ListBucket",
+    "HeadObject": "GetObject",
+    "CreateMultipartUpload": "PutObject",
+    "UploadPart": "PutObject",
+    "CompleteMultipartUpload": "PutObject",
+    "GetObject": "GetObject",
+    "PutObject": "PutObject",
+    "AbortMultipartUpload": "AbortMultipartUpload",
+}
+"""https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html"""
+_ONE_INSTANCE = ("GetConsoleOutput", "TerminateInstances")
+_TAG = re.compile(r"TagSpecification\.(\d+)\.(?:ResourceType|Tag\.(\d+)\.(Key|Value))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What IAM knows beside the call."""
+
+    account: str
+    region: str
+    roles: Mapping[str, str]
+    """Instance profile → its role."""
+    tags: Mapping[str, Mapping[str, str]]
+    """Instance → its tags."""
+
+
+def needed(call: Call, around: Surroundings) -> list[Permission]:
+    """Return all permissions that `call` needs. Raises ValueError for a call that is not known here."""
+    kind = (call.service, call.action)
+    if call.service == "s3":
+        return [_s3(call)]
+    if kind == ("sts", "GetCallerIdentity"):
+        return []  # https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html
+    if kind == ("ec2", "RunInstances"):
+        return list(_launch(call, around))
+    if call.service == "ec2" and call.action in _ONE_INSTANCE:
+        return [_on_instance(call.action, each, around) for each in call.resource.split(",")]
+    if call.service == "ec2" and call.action.startswith("Describe"):
+        return [Permission(action=f"ec2:{call.action}")]
+    if kind == ("ssm", "GetParameter"):
+        # A public parameter belongs to no account.
+        account = "" if call.resource.startswith("/aws/service/") else around.account
+        name = call.resource.removeprefix("/")
+        return [
+            Permission(
+                action="ssm:GetParameter", resource=f"arn:aws:ssm:{around.region}:{account}:parameter/{name}"
+            )
+        ]
+    if kind == ("secretsmanager", "GetSecretValue"):
+        # The service puts six characters of its own behind the name.
+        arn = f"arn:aws:secretsmanager:{around.region}:{around.account}:secret:{call.resource}-a1B2c3"
+        return [Permission(action="secretsmanager:GetSecretValue", resource=arn)]
+    if kind == ("iam", "GetInstanceProfile"):
+        name = call.parameters["InstanceProfileName"]
+        arn = f"arn:aws:iam::{around.account}:instance-profile/{name}"
+        return [Permission(action="iam:GetInstanceProfile", resource=arn)]
+    if kind == ("pricing", "GetProducts"):
+        return [Permission(action="pricing:GetProducts")]
+    raise ValueError(f"what {call.service} {call.action} needs is not known here")
+
+
+def _s3(call: Call) -> Permission:
+    if call.action not in _S3:
+        raise ValueError(f"what s3 {call.action} needs is not known here")
+    context = {"s3:prefix": call.parameters["prefix"]} if "prefix" in call.parameters else {}
+    return Permission(
+        action=f"s3:{_S3[call.action]}", resource=f"arn:aws:s3:::{call.resource}", context=context
+    )
+
+
+def _on_instance(action: str, instance_id: str, around: Surroundings) -> Permission:
+    tags = around.tags.get(instance_id, {})
+    return Permission(
+        action=f"ec2:{action}",
+        resource=_arn(around, "instance", instance_id),
+        context={f"aws:ResourceTag/{key}": value for key, value in tags.items()},
+    )
+
+
+def _launch(call: Call, around: Surroundings) -> Iterator[Permission]:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ExamplePolicies_EC2.html#iam-example-runinstances"""
+    sent = call.parameters
+    tags = _tags(sent)
+    for kind in ("instance", "volume"):
+        asked = {f"aws:RequestTag/{key}": value for key, value in tags.get(kind, {}).items()}
+        everything = _arn(around, kind, "*")
+        yield Permission(action="ec2:RunInstances", resource=everything, context=asked)
+    for kind, given in tags.items():
+        asked = {f"aws:RequestTag/{key}": value for key, value in given.items()}
+        context = {"ec2:CreateAction": "RunInstances", **asked}
+        yield Permission(action="ec2:CreateTags", resource=_arn(around, kind, "*"), context=context)
+    for resource in _used(sent, around):
+        yield Permission(action="ec2:RunInstances", resource=resource)
+    profile = sent.get("IamInstanceProfile.Name") or sent.get("IamInstanceProfile.Arn", "").rpartition("/")[2]
+    if profile:
+        yield Permission(
+            action="iam:PassRole",
+            resource=f"arn:aws:iam::{around.account}:role/{around.roles[profile]}",
+            context={"iam:PassedToService": "ec2.amazonaws.com"},
+        )
+
+
+def _used(sent: Mapping[str, str], around: Surroundings) -> Iterator[str]:
+    yield f"arn:aws:ec2:{around.region}::image/{sent['ImageId']}"
+    yield _arn(around, "network-interface", "*")
+    # The VPC's default group where none is named.
+    yield _arn(around, "security-group", "*")
+    for name, value in sent.items():
+        kind = {
+            "SubnetId": "subnet",
+            "KeyName": "key-pair",
+            "Placement.GroupName": "placement-group",
+            "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId": "capacity-reservation",
+        }.get(re.sub(r"^NetworkInterface\.\d+\.", "", name))
+        if kind:
+            yield _arn(around, kind, value)
+    if sent.get("InstanceMarketOptions.MarketType") == "spot":
+        yield _arn(around, "spot-instances-request", "*")
+
+
+def _tags(sent: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return kind of resource → its tags."""
+    kinds: dict[str, str] = {}
+    pairs: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for name, value in sent.items():
+        found = _TAG.fullmatch(name)
+        if found and found[2]:
+            pairs[found[1], found[2]][found[3]] = value
+        elif found:
+            kinds[found[1]] = value
+    tags: dict[str, dict[str, str]] = {kind: {} for kind in kinds.values()}
+    for (specification, _), pair in pairs.items():
+        tags[kinds[specification]][pair["Key"]] = pair.get("Value", "")
+    return tags
+
+
+def _arn(around: Surroundings, kind: str, name: str) -> str:
+    return f"arn:aws:ec2:{around.region}:{around.account}:{kind}/{name}"
