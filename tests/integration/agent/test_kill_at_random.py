@@ -210,7 +210,7 @@ def extracted_again(rundir: Path, other: Path) -> list[dict[str, object]]:
     other.mkdir()
     for name in ("job.toml", "output.log", "emit.log", "exit.json"):
         shutil.copyfile(rundir / name, other / name)
-    command = [sys.executable, "-m", "bai_agent.metrics", other]
+    command = [sys.executable, "-m", "bai_agent.metrics", str(other)]
     subprocess.run(command, check=True, timeout=300, env=environment())
     return records_of(other)
 
