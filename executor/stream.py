@@ -10,6 +10,7 @@ from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.follow import PIECE, result_of
 from executor.jobs import DIED, UsageError, standing
+from executor.program import program
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
@@ -43,7 +44,7 @@ def pieces(
             if standing(record).status == DIED:
                 raise DeadAgentError(
                     f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
-                    f"bai resume {record.job_id}"
+                    f"{program()} resume {record.job_id}"
                 )
 
 

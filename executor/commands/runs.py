@@ -141,6 +141,7 @@ def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings |
     """
     from executor.follow import tail_position
     from executor.local import local_agent
+    from executor.program import program
     from executor.view.picture import Picture
     from executor.watch import LeftError, exit_code_of, watch
 
@@ -150,7 +151,8 @@ def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings |
     picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts)
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
-    again = f"the job goes on: bai status {record.job_id}, bai logs -f {record.job_id}, bai cancel {record.job_id}"
+    commands = (f"{program()} {command} {record.job_id}" for command in ("status", "logs -f", "cancel"))
+    again = f"the job goes on: {', '.join(commands)}"
     try:
         if agent is not None:
             result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)

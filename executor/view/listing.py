@@ -14,6 +14,7 @@ from rich.text import Text
 from bai_agent.job import Job
 from bai_agent.rundir import now_ms
 from executor.jobs import DIED, Standing, is_over
+from executor.program import program
 from executor.view.text import clock, quantity, safe_line, seconds
 
 _COLOURS = {
@@ -67,7 +68,7 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
     if standing.status == DIED:
         since = f"; its last sign was {_ago(standing.since)}" if standing.since else ""
         lines.append(("agent", f"gone, without a result{since}"))
-        lines.append(("to do", f"bai resume {standing.job_id}"))
+        lines.append(("to do", f"{program()} resume {standing.job_id}"))
     elif not is_over(standing):
         phase = standing.phase or "starting"
         lines.append(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from executor.follow import News
+from executor.program import program
 from executor.state import PHASES, Pulling
 from executor.view.host import host_line
 from executor.view.metrics import metric_table
 from executor.view.picture import Picture
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
-from executor.view.text import safe_line, seconds, size, speaks_unicode
+from executor.view.text import place, safe_line, seconds, size, speaks_unicode
 
 _REFRESH = 0.2
 """Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""
@@ -60,13 +63,12 @@ class LiveView:
             self._flush()
             self._say_skipped(f"{size(news.skipped)} of output")
         self._scroll.feed(news.log)
-        for event in (*news.before, *news.after):
-            if event.get("type") == "warning":
-                self._flush()
-                self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style="yellow"))
-            elif event.get("type") == "stop":
-                self._flush()
-                self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style="bold yellow"))
+        for event in news.before:
+            self._tell(event)
+        for event in news.after:
+            # Warnings after the benchmark's end stand in the summary that comes next.
+            if event.get("type") != "warning":
+                self._tell(event)
 
     def refresh(self, picture: Picture) -> None:
         if time.monotonic() < self._next:
@@ -90,6 +92,12 @@ class LiveView:
             live, self._live = self._live, None
             live.stop()
 
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        style = {"warning": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
+        if style is not None:
+            self._flush()
+            self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style=style))
+
     def _flush(self) -> None:
         """Print the lines that have come."""
         passed, lines = self._scroll.take()
@@ -106,7 +114,7 @@ class LiveView:
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
         job = self._picture.job_id if self._picture is not None else "JOB"
-        self._print(Text(f"{dots} {what} not shown; bai logs {job}", style="dim"))
+        self._print(Text(f"{dots} {what} not shown; {program()} logs {job}", style="dim"))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -132,7 +140,7 @@ class LiveView:
             parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
-                more = f"{dots} {len(seen) - room:,} more; bai metrics {picture.job_id}"
+                more = f"{dots} {len(seen) - room:,} more; {program()} metrics {picture.job_id}"
                 parts.append(_cropped(Text(more, style="dim"), width))
         return Group(*parts)
 
@@ -162,11 +170,13 @@ class LiveView:
     def _pulls(self, picture: Picture) -> list[RenderableType]:
         if picture.state.phase != "pull":
             return []
-        under_way = [pull for pull in picture.state.pulls.values() if not pull.done]
+        under_way = [
+            pull for pull in picture.state.pulls.values() if not pull.done and not picture.own_copy(pull.src)
+        ]
         return [self._pull(pull) for pull in under_way[:_PULLS]]
 
     def _pull(self, pull: Pulling) -> RenderableType:
-        name = pull.src.rstrip("/").rpartition("/")[2] or pull.src
+        name = place(pull.src).rstrip("/").rpartition("/")[2] or pull.src
         of = f" of {size(pull.total_bytes)}" if pull.total_bytes else ""
         objects = f" · {pull.objects:,} of {pull.total_objects:,}" if (pull.total_objects or 0) > 1 else ""
         grid = Table.grid(padding=(0, 1))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bai_agent.job import Job
+from bai_agent.job import Job, SourceKind
 from bai_agent.rundir import now_ms
 from executor.follow import News
 from executor.state import RunState
@@ -38,6 +38,13 @@ class Picture:
             self.state.apply(event)
         if news.records and not self.partial:
             self.measurements.add_lines(news.records)
+
+    def own_copy(self, src: str) -> bool:
+        """Return whether `src` is our own copy of the job's scripts: that it is taken from there tells nobody anything."""
+        return src.startswith("file:///") and any(
+            source.src == src and source.kind is SourceKind.SCRIPTS and source.directory
+            for source in self.job.sources
+        )
 
     @property
     def phase_seconds(self) -> float:

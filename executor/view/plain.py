@@ -12,7 +12,7 @@ from rich.console import Console
 from executor.follow import News
 from executor.view.picture import Picture
 from executor.view.summary import print_summary
-from executor.view.text import seconds, size, speaks_unicode
+from executor.view.text import place, seconds, size, speaks_unicode
 
 _SUMMARY_WIDTH = 110
 
@@ -35,12 +35,14 @@ class PlainView:
 
     def show(self, picture: Picture, news: News) -> None:
         for event in news.before:
-            self._tell(event)
+            self._tell(picture, event)
         if news.log:
             self._write(news.log)
             self._stream.flush()
         for event in news.after:
-            self._tell(event)
+            # Warnings after the benchmark's end stand in the summary that comes next.
+            if event.get("type") != "warning":
+                self._tell(picture, event)
 
     def refresh(self, picture: Picture) -> None:
         return
@@ -62,12 +64,12 @@ class PlainView:
     def close(self) -> None:
         return
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
+    def _tell(self, picture: Picture, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "phase" and event.get("state") == "finished":
             self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds', 0)))}")
-        elif kind == "pull" and event.get("done"):
-            self.notice(f"pulled {event.get('src')}: {size(event.get('bytes') or 0)}")
+        elif kind == "pull" and event.get("done") and not picture.own_copy(str(event.get("src"))):
+            self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
         elif kind in ("warning", "stop"):
             self.notice(str(event.get("message")))
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.outcome import ExitCode
+from executor.program import program
 from executor.state import PHASES
 from executor.view.metrics import metric_table
 from executor.view.picture import Picture
@@ -68,7 +69,8 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         line(
             "artifacts", f"{files}, kept in {picture.artifacts}" if picture.artifacts else files, copied=True
         )
-    line("more", f"bai logs {picture.job_id}{dot}bai metrics {picture.job_id}")
+    more = (f"{program()} {command} {picture.job_id}" for command in ("logs", "metrics"))
+    line("more", dot.join(more), copied=True)
 
 
 def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> None:
@@ -93,7 +95,9 @@ def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None
         table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
         console.print(Padding(table, (0, 0, 0, 2)))
     if len(seen) > _ROWS:
-        console.print(Text(f"  and {len(seen) - _ROWS:,} more: bai metrics {picture.job_id}", style="dim"))
+        console.print(
+            Text(f"  and {len(seen) - _ROWS:,} more: {program()} metrics {picture.job_id}", style="dim")
+        )
     if unseen:
         names = ", ".join(unseen[:10]) + (f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else "")
         console.print(Text(f"  never seen: {names}", style="yellow"), soft_wrap=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import IO
+from urllib.parse import unquote
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
@@ -63,6 +64,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+def place(url: str) -> str:
+    """Return a source's address as a person would write it: a file of this machine by its path."""
+    return unquote(url[len("file://") :]) if url.startswith("file:///") else url
 
 
 def clock(milliseconds: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bai_agent.job import Better
+from bai_agent.job import Better, Source, SourceKind
 from executor.statistics import Series
 from executor.view.json_lines import JsonView
 from executor.view.live import LiveView
@@ -81,6 +82,30 @@ def test_a_pipe_gets_the_benchmarks_bytes_and_plain_lines(
     assert "The benchmark finished successfully." in summary
     assert "/somewhere/digits-1" in summary
     assert not any(line.endswith(" ") for line in summary.splitlines())
+
+
+def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    # Given a job with scripts, data, and a warning after its benchmark's end
+    job = HandmadeJob(tmp_path)
+    data, scripts = "file:///my%20data/train.npz", "file:///the%20store/digits-1/scripts/"
+    own = Source(src=scripts, path=".", kind=SourceKind.SCRIPTS, directory=True)
+    picture = Picture(job_id="digits-1", job=replace(job.job, sources=(own,)), place="")
+    for src in (scripts, data):
+        job.event("pull", src=src, path="", bytes=2048, total_bytes=2048, done=True)
+    job.event("benchmark_exited", code=1)
+    job.event("warning", message="No file matched.")
+    job.ends("failed", 1, warnings=["No file matched."])
+
+    # When it is shown
+    watch(job.record, picture, PlainView(), agent=None)
+
+    # Then the data are named as a person would, and the warning stands in the summary only
+    told = capfdbinary.readouterr().out.decode()
+    assert "[bai] pulled /my data/train.npz: 2.0 KiB\n" in told
+    assert "scripts" not in told
+    assert told.count("No file matched.") == 1
 
 
 def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:

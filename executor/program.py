@@ -1,0 +1,32 @@
+"""How a person calls this program: what a hint tells to type must run what is running."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+
+_NAME = "bai"
+
+
+@cache
+def program() -> str:
+    """Return "bai" where a shell finds this very program under that name, else the path by which it was started."""
+    return called(sys.argv[0], path=os.environ.get("PATH"), folder=Path.cwd())
+
+
+def called(started: str, *, path: str | None, folder: Path) -> str:
+    """Return how to call the program that was `started` so by somebody in `folder` whose PATH is `path`."""
+    here = Path(os.path.abspath(folder / started))  # noqa: PTH100 - resolve() would follow links
+    if here.name != _NAME or not here.exists():
+        # Run as a module, or by a test: there is no path that would run it again.
+        return _NAME
+    found = shutil.which(_NAME, path=path)
+    if found is not None and here.samefile(folder / found):
+        return _NAME
+    relative = os.path.relpath(here, folder)
+    relative = relative if os.sep in relative else f".{os.sep}{relative}"
+    return shlex.quote(min(str(here), relative, key=len))
