@@ -39,7 +39,7 @@ rm -rf var/lib/bai var/log/bai-guardian.log usr/bin/systemctl usr/bin/snap usr/l
 mkdir -p over/sys/kernel
 : >over/sysrq-trigger
 : >over/sys/kernel/sysrq
-: >calls
+: >dev/calls
 mv usr/bin/sleep usr/bin/sleep.real
 ip link set lo up
 ip address add 169.254.169.254/32 dev lo
@@ -70,10 +70,10 @@ class Chamber:
         self._holder = Holder(_DISK, str(self._disk))
         self.root = self._holder.path(self._disk / "root")
         for name in ENDERS:
-            self.program(f"usr/sbin/{name}", f'#!/bin/dash\necho "{name} $*" >>/calls\n')
+            self.program(f"usr/sbin/{name}", f'#!/bin/dash\necho "{name} $*" >>/dev/calls\n')
         # No test waits for real: what a script sleeps is written down, and short.
         self.program(
-            "usr/bin/sleep", '#!/bin/dash\necho "sleep $1" >>/calls\nexec /usr/bin/sleep.real 0.02\n'
+            "usr/bin/sleep", '#!/bin/dash\necho "sleep $1" >>/dev/calls\nexec /usr/bin/sleep.real 0.02\n'
         )
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
         (self.root / "usr/bin/sh").unlink()
@@ -179,7 +179,7 @@ class Chamber:
 
     def calls(self, program: str) -> list[str]:
         """Return the arguments of each call of a recorder: shutdown, poweroff, halt, reboot, sleep."""
-        lines = [line.partition(" ") for line in (self.root / "calls").read_text().splitlines()]
+        lines = [line.partition(" ") for line in (self.root / "dev/calls").read_text().splitlines()]
         return [arguments for name, _, arguments in lines if name == program]
 
     def wait(self, condition: Callable[[], object], *, seconds: float = 30) -> None:

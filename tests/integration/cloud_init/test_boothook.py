@@ -179,7 +179,7 @@ def test_a_guardian_that_never_comes_ends_the_machine(machine: Chamber) -> None:
 
 
 def test_what_would_upgrade_under_a_benchmark_is_masked(machine: Chamber) -> None:
-    machine.program("usr/bin/systemctl", '#!/bin/dash\necho "systemctl $*" >>/calls\n')
+    machine.program("usr/bin/systemctl", '#!/bin/dash\necho "systemctl $*" >>/dev/calls\n')
     machine.cloud_init(boot(machine.services), writes=False)
     mask, stop = machine.calls("systemctl")
     assert mask.startswith("--runtime --quiet mask apt-daily.timer ")
