@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.desk import Desk
 from sandbox.world import World, open_world
 
 
@@ -18,3 +19,13 @@ def world(tmp_path: Path) -> Iterator[World]:
         pytest.skip("needs root: machines are made of namespaces and mounts")
     with open_world(tmp_path / "world") as world:
         yield world
+
+
+@pytest.fixture
+def desk(world: World, tmp_path: Path) -> Desk:
+    """Somebody who runs benchmarks in this world."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    desk = Desk(world, folder)
+    desk.configure()
+    return desk

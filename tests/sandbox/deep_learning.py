@@ -1,0 +1,46 @@
+"""What a deep learning AMI brings along: a Python of its own at /opt/pytorch, with numpy in it."""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from executor.ec2.bundle import cache_folder
+
+PLACE = "/opt/pytorch"
+_PACKAGES = ("numpy==2.3.5", "pip==25.3")
+_PYTHON = "3.11"
+"""Bookworm's, which runs it."""
+_TIMEOUT = 300.0
+
+
+def pytorch() -> Path:
+    """Return a folder to be seen at /opt/pytorch by machines of Debian 12; made once on this host, with pip."""
+    name = "-".join((*_PACKAGES, platform.machine())).replace("==", "-")
+    folder = cache_folder({}) / "opt-pytorch" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _make(folder)
+    return folder
+
+
+def _make(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as temporary:
+        made = Path(temporary) / "made"
+        packages = made / "lib" / f"python{_PYTHON}" / "site-packages"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", f"--target={packages}"]
+        command += [f"--python-version={_PYTHON}", "--only-binary=:all:", "--implementation=cp"]
+        command += [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in (17, 28)]
+        subprocess.run([*command, *_PACKAGES], check=True, timeout=_TIMEOUT)
+        # As on the real ones, it is a virtual environment.
+        (made / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        (made / "bin").mkdir()
+        for name in ("python", "python3"):
+            (made / "bin" / name).symlink_to("/usr/bin/python3")
+        made.rename(folder)

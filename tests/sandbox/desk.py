@@ -1,0 +1,136 @@
+"""Somebody who runs benchmarks on EC2: `bai` as a process, with this user's credentials and configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from executor.ec2.bundle import cache_folder
+from sandbox.world import Machine, World
+from sandbox.world.images import DEBIAN, Image
+from sandbox.world.world import PROFILE
+
+BAI = (sys.executable, "-c", "from executor.cli import main; main()")
+PATIENCE = 120.0
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "Ends in one way or another"
+execution_engine = "aws.ec2"
+labels = {{ task_name = "ending" }}
+[hardware]
+instance_type = "t3.small"
+strategy = "single_node"
+[aws.ec2]
+image = "{image}"
+{ec2}
+[limits]
+{limits}
+[host_metrics]
+enabled = false
+[ml]
+benchmark_code = '''
+{code}
+'''
+{more}
+"""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder with descriptors, in front of a world."""
+
+    world: World
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            # Wheels are fetched, and the bundle is made, once for all tests.
+            "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
+            **self.world.environment("user"),
+            "BAI_CONFIG": str(self.folder / "config.toml"),
+        }
+
+    def configure(self) -> None:
+        """Write the configuration file."""
+        (self.folder / "config.toml").write_text(
+            f"""\
+bucket = "{self.world.bucket}"
+instance_profile = "{PROFILE}"
+s3_endpoint = "{self.world.endpoint}"
+client_id = "tester"
+prices = {{ "c7i.large" = 0.1, "t3.small" = 0.02 }}
+"""
+        )
+
+    def bai(
+        self, *arguments: str | Path, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `bai` to its end."""
+        return subprocess.run(
+            (*BAI, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=self.folder,
+            env={**self.environment, **environment},
+        )
+
+    def descriptor(
+        self,
+        code: str,
+        *,
+        ec2: str = "",
+        limits: str = 'max_runtime = "10m"',
+        more: str = "",
+        image: Image = DEBIAN,
+    ) -> Path:
+        """Write a benchmark descriptor; `code`: a script for sh."""
+        path = self.folder / "benchmark.toml"
+        path.write_text(
+            _DESCRIPTOR.format(
+                image=image.image_id, code=f"#!/bin/sh\n{code}", ec2=ec2, limits=limits, more=more
+            )
+        )
+        return path
+
+    def submit(
+        self, file: Path, *, job_id: str = "job", environment: Mapping[str, str] = MappingProxyType({})
+    ) -> Machine:
+        """Submit a job and return its machine."""
+        before = len(self.world.machines)
+        done = self.bai("submit", file, "--job-id", job_id, environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert job_id in done.stdout
+        [machine] = self.world.machines[before:]
+        return machine
+
+    def status(self, job_id: str = "job") -> dict[str, Any]:
+        """Return what `bai status` says."""
+        done = self.bai("status", job_id, "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Return what is in the bucket, by the rest of its key behind `prefix`; no call of anybody's."""
+        s3 = self.world.client("s3", "setup")
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.world.bucket, Prefix=prefix)
+        keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
+        return {
+            key.removeprefix(prefix): s3.get_object(Bucket=self.world.bucket, Key=key)["Body"].read()
+            for key in keys
+        }
