@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.outcome import Status
 from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore
@@ -23,7 +24,7 @@ from executor.local import created, local_agent
 from executor.state import RunState
 
 _AT_ONCE = 16
-"""Jobs in a bucket that are read side by side."""
+"""Jobs that are read side by side; in a bucket each takes several requests."""
 LAST = "last"
 """The name of the job that was started last."""
 
@@ -71,12 +72,17 @@ DIED = "DIED"
 """The agent of a job on this machine is gone, and there is no result."""
 SILENT = "SILENT"
 """The machine of a job on EC2 runs, and its agent gives no sign of life."""
+UNREADABLE = "UNREADABLE"
+"""The job's descriptor is broken, or of another version."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 
 
 def store_at(folder: str | Path | None) -> DirectoryStore:
-    """Return the store of this machine's jobs: `folder`, else what BAI_STORE names, else ~/.bai/jobs. Raises UsageError."""
+    """Return the store of this machine's jobs: `folder`, else what BAI_STORE names, else ~/.bai/jobs.
+
+    Raises UsageError, StoreError.
+    """
     named = str(folder) if folder is not None else os.environ.get("BAI_STORE") or ""
     if named.startswith("s3://"):
         raise UsageError(
@@ -86,14 +92,25 @@ def store_at(folder: str | Path | None) -> DirectoryStore:
         named = unquote(urlsplit(named).path)
     chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
     path = Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - resolve() would follow links
-    if path.exists() and not path.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        is_folder = True  # it is made with its first job
+    except OSError as error:
+        raise StoreError(
+            f"the job store {path} cannot be read: {error.strerror}; name another with --store or BAI_STORE"
+        ) from error
+    if not is_folder:
         raise UsageError(f"the job store {path} is no folder; name one with --store or BAI_STORE")
     return DirectoryStore(path)
 
 
 def job_ids(store: JobStore) -> list[str]:
     """Return the ids of all jobs in `store`."""
-    return [name for name in store.folders("") if JobRecord(store, name).exists()]
+    names = store.folders("")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        exist = pool.map(lambda name: JobRecord(store, name).exists(), names)
+        return [name for name, exists in zip(names, exist, strict=True) if exists]
 
 
 def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
@@ -125,7 +142,7 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
         return meant[0]
     if failed is not None:
         raise failed
-    where = " and ".join(each.url for each in opened)
+    where = " and ".join(map(_place, opened))
     if not every:
         raise UsageError(f"there are no jobs in {where}; another place is named with --store or BAI_STORE")
     if meant:
@@ -153,7 +170,7 @@ def listed(stores: Iterable[JobStore], count: int | None) -> Listing:
     found, places, troubles = [], [], []
     try:
         for store in stores:
-            places.append(store.url if not isinstance(store, DirectoryStore) else str(store.folder))
+            places.append(_place(store))
             found += _listed(store, count)
     except BaiError as error:
         troubles.append(str(error))
@@ -161,19 +178,31 @@ def listed(stores: Iterable[JobStore], count: int | None) -> Listing:
     return Listing(found if count is None else found[-count:], places, troubles)
 
 
+def _place(store: JobStore) -> str:
+    return str(store.folder) if isinstance(store, DirectoryStore) else store.url
+
+
 def _listed(store: JobStore, count: int | None) -> list[tuple[Standing, str]]:
-    with ThreadPoolExecutor(1 if isinstance(store, DirectoryStore) else _AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = [JobRecord(store, each) for each in job_ids(store)]
         if count is not None and len(records) > count:
             started = list(pool.map(started_of, records))
             order = sorted(range(len(records)), key=lambda i: started[i])
             records = [records[i] for i in order[-count:]]
-        names = list(pool.map(lambda each: each.job().job.name, records))
+        names = list(pool.map(_name, records))
     if isinstance(store, DirectoryStore):
         return list(zip((standing(each) for each in records), names, strict=True))
     from executor.ec2.standing import standings_on_ec2
 
     return list(zip(standings_on_ec2(records), names, strict=True))
+
+
+def _name(record: JobRecord) -> str:
+    try:
+        return record.job().job.name
+    except DescriptorError:
+        # Another version's, or broken: no reason to hide the other jobs.
+        return ""
 
 
 def standing(record: JobRecord) -> Standing:

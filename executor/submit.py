@@ -134,9 +134,9 @@ def submit(
     job = planned(wish, descriptor, job_id=drawn, store=store, scripts=copy)
     told(drawn, findings)
     if not record.exists():
+        _make_folder(store.folder / drawn)
         # The copy comes first: with its descriptor the job is complete, and an agent may start.
         if original is not None and copy is not None:
-            _make_folder(copy.parent)
             copy_scripts(original, copy, leave_out=[store.folder])
         if store.put(record.key("job.toml"), job_toml(job).encode(), if_absent=True):
             return Submitted(record, job, new=True)

@@ -66,7 +66,7 @@ class DirectoryStore:
                     file.seek(start)
                     return file.read(-1 if limit is None else limit)
             except (FileNotFoundError, IsADirectoryError):
-                raise MissingObjectError(f"{self.url}: there is no {key}") from None
+                raise MissingObjectError(f"{self.folder}: there is no {key}") from None
 
     def find(self, prefix: str) -> list[StoredObject]:
         parent, _, start = prefix.rpartition("/")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from handmade_job import START, HandmadeJob
 
+from bai_agent.errors import StoreError
 from executor.jobs import UsageError, find_job, last_values, standing, store_at
 from executor.local import local_agent
 from executor.prune import prune_jobs
@@ -142,3 +143,22 @@ def test_no_agent_can_start_in_a_job_that_is_being_deleted(tmp_path: Path) -> No
         assert agent.alive()
         with agent.kept_away() as again:
             assert not again
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A folder that this process may not look into, even where it is root's."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(before)
+
+
+def test_a_store_that_may_not_be_read_is_a_sentence(closed: Path) -> None:
+    with pytest.raises(
+        StoreError, match=f"the job store {closed}/store cannot be read: Permission denied; .*--store"
+    ):
+        store_at(closed / "store")
