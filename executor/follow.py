@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord, Stream
 
 PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
+
+TRUNCATED = "the benchmark truncated its output; from its start again"
+"""What is said where that was seen."""
 
 _BEHIND = 8 * PIECE
 _KEPT = PIECE // 4
@@ -28,6 +32,8 @@ class News:
     """Whole lines of `metrics.jsonl`."""
     after: tuple[Mapping[str, Any], ...]
     """Events that came after the benchmark's last line; held back until `log` has reached it."""
+    truncated: bool
+    """The benchmark truncated its output: `log` is from its start again."""
     skipped: int
     """Bytes of output before `log` that were passed over, because too much had come."""
     more: bool
@@ -80,6 +86,10 @@ class Follower:
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
         content = self._record.read("log", self._log_position, limit=PIECE)
+        truncated = not content and was_truncated(self._record, self._log_position)
+        if truncated:
+            self._log_position = 0
+            content = self._record.read("log", 0, limit=PIECE)
         self._log_position += len(content)
         records, more_records = self._metrics.read()
         more = more_events or more_records or len(content) == PIECE
@@ -91,6 +101,7 @@ class Follower:
             log=content,
             records=records,
             after=tuple(after),
+            truncated=truncated,
             skipped=skipped,
             more=more,
             result=result,
@@ -109,6 +120,12 @@ class Follower:
 def result_of(record: JobRecord) -> dict[str, Any] | None:
     """Return how the job ended; also where only its node could write that down."""
     return record.result() or record.node_object("result.json")
+
+
+def was_truncated(record: JobRecord, position: int) -> bool:
+    """Return whether the log has become shorter than `position`, to which it was read before."""
+    # In a bucket it never does: what comes after a truncation is put behind what came before.
+    return isinstance(record.store, DirectoryStore) and record.size("log") < position
 
 
 def tail_position(record: JobRecord, stream: Stream, size: int) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
-from executor.follow import PIECE, result_of
+from executor.follow import PIECE, result_of, was_truncated
 from executor.jobs import DIED, UsageError, standing
 from executor.program import program
 
@@ -23,9 +23,17 @@ class DeadAgentError(UsageError):
 
 
 def pieces(
-    record: JobRecord, stream: Literal["log", "metrics"], *, position: int = 0, follow: bool = False
+    record: JobRecord,
+    stream: Literal["log", "metrics"],
+    *,
+    position: int = 0,
+    follow: bool = False,
+    on_truncated: Callable[[], None] = lambda: None,
 ) -> Iterator[bytes]:
-    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError."""
+    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError.
+
+    A log that is truncated meanwhile is read from its start again, after `on_truncated`.
+    """
     near = isinstance(record.store, DirectoryStore)
     pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
     next_look = time.monotonic() + look
@@ -35,6 +43,10 @@ def pieces(
         while piece := record.read(stream, position, limit=PIECE):
             position += len(piece)
             yield piece
+        if stream == "log" and was_truncated(record, position):
+            on_truncated()
+            position = 0
+            continue
         if over:
             return
         time.sleep(pause)

@@ -100,6 +100,7 @@ def logs(
     json_: JsonOption = False,
 ) -> None:
     """Print what the benchmark printed."""
+    from executor.follow import TRUNCATED
     from executor.jobs import find_job
     from executor.stores import stores
     from executor.stream import pieces, position_of_last_lines
@@ -112,7 +113,13 @@ def logs(
     position = position_of_last_lines(record, lines) if lines is not None else 0
     on_screen = sys.stdout.isatty()
     scroll = Scroll(keep=2**20)
-    for piece in pieces(record, "log", position=position, follow=follow):
+
+    def on_truncated() -> None:
+        _print_lines(scroll.take_rest(), json_=json_)
+        sys.stdout.flush()
+        say(TRUNCATED)
+
+    for piece in pieces(record, "log", position=position, follow=follow, on_truncated=on_truncated):
         if not json_ and not on_screen:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from executor.follow import News
+from executor.follow import TRUNCATED, News
 from executor.view.picture import Picture
 
 
@@ -31,6 +31,9 @@ class JsonView:
     def show(self, picture: Picture, news: News) -> None:
         for event in news.before:
             self._write(event)
+        if news.truncated:
+            self._end_line()
+            self.notice(TRUNCATED)
         *lines, self._rest = (self._rest + news.log).split(b"\n")
         for line in lines:
             self._line(line)
@@ -45,13 +48,18 @@ class JsonView:
         return
 
     def end(self, picture: Picture) -> None:
-        if self._rest:
-            self._line(self._rest)
+        self._end_line()
         self._write({"type": "result", **(picture.result or {})})
         self._stream.flush()
 
     def close(self) -> None:
         return
+
+    def _end_line(self) -> None:
+        """Write the last line where it has no newline and will not get one."""
+        if self._rest:
+            self._line(self._rest)
+            self._rest = b""
 
     def _line(self, line: bytes) -> None:
         self._write({"type": "log", "line": line.decode(errors="replace").removesuffix("\r")})

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from executor.follow import News
+from executor.follow import TRUNCATED, News
 from executor.program import program
 from executor.state import PHASES, Pulling
 from executor.view.host import host_line
@@ -62,6 +62,11 @@ class LiveView:
         if news.skipped:
             self._flush()
             self._say_skipped(f"{size(news.skipped)} of output")
+        if news.truncated:
+            self._flush()
+            for line in self._scroll.take_rest():
+                self._print(_foreign(line))
+            self.notice(TRUNCATED)
         self._scroll.feed(news.log)
         for event in news.before:
             self._tell(event)

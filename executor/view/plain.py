@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 
-from executor.follow import News
+from executor.follow import TRUNCATED, News
 from executor.view.picture import Picture
 from executor.view.summary import print_summary
 from executor.view.text import place, seconds, size, speaks_unicode
@@ -36,6 +36,8 @@ class PlainView:
     def show(self, picture: Picture, news: News) -> None:
         for event in news.before:
             self._tell(picture, event)
+        if news.truncated:
+            self.notice(TRUNCATED)
         if news.log:
             self._write(news.log)
             self._stream.flush()

@@ -43,6 +43,37 @@ def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
     assert (third.before, third.log, third.records, third.result) == ((), b"", b"", None)
 
 
+def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) -> None:
+    # Given a follower that has read all of the output
+    job = HandmadeJob(tmp_path)
+    job.prints("a first line\nand more")
+    follower = Follower(job.record)
+    follower.look()
+
+    # When the benchmark truncates it
+    (job.node / "output.log").write_bytes(b"")
+    nothing = follower.look()
+    job.prints("again\n")
+
+    # Then that is told once, and what comes is read
+    assert (nothing.truncated, nothing.log) == (True, b"")
+    again = follower.look()
+    assert (again.truncated, again.log) == (False, b"again\n")
+    assert follower.look().log == b""
+
+
+def test_a_stream_of_a_log_starts_again_where_that_was_truncated(tmp_path: Path) -> None:
+    job, told = HandmadeJob(tmp_path), []
+    job.prints("a first line\n")
+    stream = pieces(job.record, "log", follow=True, on_truncated=lambda: told.append("truncated"))
+    first = next(stream)
+
+    (job.node / "output.log").write_bytes(b"again\n")
+    job.ends()
+
+    assert (first, list(stream), told) == (b"a first line\n", [b"again\n"], ["truncated"])
+
+
 def test_half_a_record_waits_for_its_other_half(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,50 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
     assert "[bai] pulled /my data/train.npz: 2.0 KiB\n" in told
     assert "scripts" not in told
     assert told.count("No file matched.") == 1
+
+
+@dataclass
+class Truncates:
+    """An agent that lives: the benchmark truncates its output at the first look at it, and ends at the second."""
+
+    job: HandmadeJob
+    looks: int = 0
+
+    def alive(self) -> bool:
+        self.looks += 1
+        if self.looks == 1:
+            (self.job.node / "output.log").write_bytes(b"anew\n")
+        else:
+            self.job.ends()
+        return True
+
+    def start(self) -> None:
+        raise AssertionError("it lives")
+
+
+def test_every_view_says_that_the_output_was_truncated(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    console, raw = terminal()
+    stream = io.StringIO()
+    views: list[View] = [PlainView(), LiveView(console), JsonView(stream)]
+    for number, view in enumerate(views):
+        job = HandmadeJob(tmp_path, f"job-{number}")
+        job.prints("a first line\nand half a line")
+        watch(job.record, picture_of(job), view, agent=Truncates(job), agent_look=0)
+
+    plain = capfdbinary.readouterr().out.decode()
+    live = without_control(raw.getvalue().decode())
+    said = "[bai] the benchmark truncated its output; from its start again\n"
+    assert f"a first line\nand half a line\n{said}anew\n" in plain
+    assert live.index("and half a line") < live.index(said.strip()) < live.index("anew")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each.get("line") or each["message"] for each in told if each["type"] in ("log", "notice")] == [
+        "a first line",
+        "and half a line",
+        "the benchmark truncated its output; from its start again",
+        "anew",
+    ]
 
 
 def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:
