@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job import Power
 from bai_agent.outcome import Status
 from bai_agent.store.record import JobRecord
@@ -17,7 +17,7 @@ from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
 from executor.follow import events_of, result_of
-from executor.jobs import ENDING, SILENT, Standing, ended_standing
+from executor.jobs import ENDING, SILENT, UNREADABLE, Standing, ended_standing
 from executor.local import created
 from executor.state import RunState
 
@@ -55,7 +55,7 @@ def standings_on_ec2(records: Sequence[JobRecord]) -> list[Standing]:
         results = list(pool.map(result_of, records))
         open_ = [record for record, result in zip(records, results, strict=True) if result is None]
         lookouts = [lookout_of(record) for record in open_]
-        regions = list(pool.map(lambda each: each.region, lookouts))
+        regions = list(pool.map(_region, lookouts))
         known: dict[str, list[Instance] | None] = {}
         for region in dict.fromkeys(regions):
             ids = [
@@ -93,7 +93,18 @@ def _asked(
 
 
 def _looked(lookout: Lookout, known: list[Instance] | None) -> Standing:
-    return _standing(lookout.record, lookout.look(known=known, ask=False))
+    try:
+        return _standing(lookout.record, lookout.look(known=known, ask=False))
+    except DescriptorError as error:
+        unread = Situation(stage=Stage.UNLAUNCHED, sentence=str(error))
+        return replace(_standing(lookout.record, unread), status=UNREADABLE)
+
+
+def _region(lookout: Lookout) -> str | None:
+    try:
+        return lookout.region
+    except DescriptorError:
+        return None
 
 
 def _standing(record: JobRecord, found: Situation) -> Standing:

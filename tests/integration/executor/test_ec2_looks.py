@@ -169,6 +169,20 @@ def test_jobs_of_this_machine_and_of_the_bucket_are_listed_together(desk: Ec2Des
     assert "where" in desk.bai("list").out.splitlines()[0]
 
 
+def test_a_descriptor_that_cannot_be_read_hides_no_other_job(desk: Ec2Desk) -> None:
+    running(desk, "good-1")
+    desk.store.put("newer-1/job.toml", b"version = 99\n")
+    desk.store.put(".doctor/probe.json", b"{}")
+
+    listed = desk.bai("list", "--json")
+
+    assert {each["job_id"]: each["status"] for each in listed.objects} == {
+        "good-1": "RUNNING",
+        "newer-1": "UNREADABLE",
+    }
+    assert "version 99" in next(each["machine"] for each in listed.objects if each["job_id"] == "newer-1")
+
+
 def test_a_bucket_that_cannot_be_reached_does_not_hide_what_is_here(desk: Ec2Desk) -> None:
     HandmadeJob(Path(desk.folder / "home" / ".bai" / "jobs"), "near-1").ends()
     nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
