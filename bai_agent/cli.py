@@ -19,6 +19,7 @@ from bai_agent.events import EventLog
 from bai_agent.job import Job, read_job
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
+from bai_agent.parts import missing_parts
 from bai_agent.rundir import RunDir, boot_id, locked, read_json, write_atomic
 from bai_agent.secrets import Redactor
 from bai_agent.store import open_store
@@ -131,6 +132,8 @@ def _run(
         return Outcome(result["outcome"])
     events = EventLog(rundir.events, redact=redactor.redact)
     events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
+    for sentence in missing_parts():
+        events.add("warning", message=sentence)
     watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
     extractor = Extractor(rundir)

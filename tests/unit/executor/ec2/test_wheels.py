@@ -1,0 +1,28 @@
+"""The bundle's packages are those that the agent asks for."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+from executor.ec2.wheels import PURE, PYTHONS, native
+
+SETUP = Path(__file__).parents[4] / "setup.cfg"
+
+
+def test_every_package_of_the_agent_is_in_the_bundle_at_a_version_that_it_takes() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(SETUP)
+    for python in PYTHONS:
+        pinned = {each.partition("==")[0]: each.partition("==")[2] for each in (*native(python), *PURE)}
+        for line in setup["options"]["install_requires"].split("\n"):
+            found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:; .*)?", line.strip())
+            if found is None or (found[1] == "zstandard" and python == "314"):
+                assert found is not None or not line.strip() or line.startswith("#")
+                continue
+            assert _number(pinned[found[1]]) >= _number(found[2])
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", version))
