@@ -30,7 +30,9 @@ REASONS = (
 )
 
 
-def machine(state: str = "running", *, index: int = 0, code: str = "", ended: datetime | None = None) -> Instance:
+def machine(
+    state: str = "running", *, index: int = 0, code: str = "", ended: datetime | None = None
+) -> Instance:
     return Instance(
         id=f"i-{index}",
         state=state,
@@ -45,7 +47,12 @@ def machine(state: str = "running", *, index: int = 0, code: str = "", ended: da
 
 def judged(*machines: Instance, console: Console | None = None, **facts: object) -> Situation:
     consoles = {each.id: console for each in machines} if console is not None else {}
-    defaults = {"now": NOW, "launch_age": timedelta(minutes=1), "accepted": True, "expires": NOW + timedelta(hours=1)}
+    defaults = {
+        "now": NOW,
+        "launch_age": timedelta(minutes=1),
+        "accepted": True,
+        "expires": NOW + timedelta(hours=1),
+    }
     return situation(Facts(**{**defaults, "instances": machines, "consoles": consoles, **facts}))  # type: ignore[arg-type]
 
 
@@ -172,7 +179,11 @@ def test_a_gang_that_loses_one_before_all_have_reported_is_ended_with_the_reason
 
 def test_a_node_that_has_ended_while_the_first_one_works_is_told_and_no_end() -> None:
     found = judged(
-        machine(index=0), machine("terminated", index=1), nodes=2, signs={0: FRESH, 1: OLD}, done=frozenset({1})
+        machine(index=0),
+        machine("terminated", index=1),
+        nodes=2,
+        signs={0: FRESH, 1: OLD},
+        done=frozenset({1}),
     )
 
     assert (found.stage, found.terminate) == (Stage.RUNNING, ())
@@ -189,7 +200,9 @@ ages = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3))
 consoles = st.builds(
     Console,
     steps=st.lists(st.builds(Step, st.floats(0, 1e6), st.text(max_size=5)), max_size=2).map(tuple),
-    end=st.none() | st.sampled_from(["done", "terminated", "no-python", "deadline", "boot-hung"]) | st.text(max_size=5),
+    end=st.none()
+    | st.sampled_from(["done", "terminated", "no-python", "deadline", "boot-hung"])
+    | st.text(max_size=5),
     detail=st.text(max_size=5),
 )
 
