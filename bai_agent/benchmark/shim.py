@@ -43,6 +43,8 @@ _SETTLE = 0.5
 _LEFT_BEHIND_GRACE = 5.0
 _SHUTDOWN_GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL where we are told to end ourselves: the machine is going down."""
+_TOGETHER = 0.5
+"""Seconds within which a SIGTERM to us and one to the benchmark count as one and the same."""
 _KILL_LIMIT = 10.0
 """Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
 _STACKS_LIMIT = 5.0
@@ -92,6 +94,7 @@ class Shim:
             asked = self._asked_to_stop()
             if asked is not None and self._loop.status is None:
                 self._end(asked)
+        self._heed_shutdown()
         self._end_what_is_left()
         self._finish_copying()
         self._write_exit(wall=self._loop.ended - started)
@@ -162,6 +165,17 @@ class Shim:
             # A set-user-id program: SIGKILL will not reach it either.
             self._say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
         self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK)
+
+    def _heed_shutdown(self) -> None:
+        """A machine that goes down sends SIGTERM to all at once: whoever is hit first, it was no failure of the benchmark."""
+        if self._stop is not None or not self._loop.status:
+            return
+        if os.WIFSIGNALED(self._loop.status) and os.WTERMSIG(self._loop.status) == signal.SIGTERM:
+            limit = time.monotonic() + _TOGETHER
+            self._loop.pump_until(lambda: self._loop.signal is not None, lambda: limit, tick=0.05)
+        if self._loop.signal is not None:
+            self._stop = Stop(reason=None, grace=min(self._grace, _SHUTDOWN_GRACE), stacks=False)
+            self._deadline = time.monotonic() + self._stop.grace
 
     def _limit(self) -> float:
         """When the grace is over: sooner where we are told meanwhile to end ourselves."""

@@ -183,6 +183,19 @@ def test_a_signal_to_the_shim_ends_the_benchmark(bench: Bench, number: signal.Si
     assert "bye" in bench.output
 
 
+def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure_of_it(bench: Bench) -> None:
+    bench.launch("sh", "-c", "echo ready; exec sleep 600")
+    bench.wait_for_output("ready")
+
+    os.kill(bench.started["pid"], signal.SIGTERM)
+    time.sleep(0.1)
+    os.kill(bench.started["shim_pid"], signal.SIGTERM)
+
+    ended = bench.ended()
+    assert (ended["signal"], ended["stop_signal"]) == (signal.SIGTERM, signal.SIGTERM)
+    assert process.classify(ended)[0] is Outcome.INTERRUPTED
+
+
 def test_a_shutdown_shortens_a_long_grace(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 600; sleep 600")
     bench.wait_for_output("ready")
