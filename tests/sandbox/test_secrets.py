@@ -1,0 +1,82 @@
+"""No secret gets anywhere but into the benchmark's environment: all places where one could be are searched for planted ones."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import secrets
+
+from kafka_brokers import PASSWORD, USER, Broker
+
+from sandbox.desk import Desk
+from sandbox.world import World
+
+TABLES = """
+[[output.metrics]]
+name = "loss"
+units = "nats"
+pattern = 'loss=(\\S+)'
+[env.secrets]
+TOKEN = "ssm:/team/token"
+[kafka]
+brokers = ["{broker}"]
+security_protocol = "SASL_PLAINTEXT"
+sasl_mechanism = "SCRAM-SHA-256"
+sasl_username = "{user}"
+sasl_password = "ssm:/team/kafka"
+"""
+
+
+def test_planted_secrets_are_found_nowhere(world: World, desk: Desk, kafka: Broker) -> None:
+    broker = kafka.listeners["SASL_PLAINTEXT"]
+    world.expose(int(broker.rpartition(":")[2]))
+    token = f"planted-{secrets.token_hex(16)}"
+    for name, value in (("/team/token", token), ("/team/kafka", PASSWORD)):
+        world.client("ssm", "setup").put_parameter(Name=name, Value=value, Type="SecureString")
+    code = 'echo loss=0.5\nprintf %s "$TOKEN" | sha256sum\nenv | grep -v ^TOKEN=\nexit 1'
+    more = TABLES.format(broker=broker, user=USER)
+    machine = desk.submit(desk.descriptor(code, ec2='keep_on_failure = "5m"', more=more))
+    machine.wait_for("keeping this machine for 300 s")
+
+    mine = world.identities.of("user")
+    role = machine.credentials
+    planted = {
+        "the benchmark's secret": token,
+        "the broker's password": PASSWORD,
+        "the user's key": mine.secret_key,
+        "the user's key id": mine.access_key,
+        "the role's key": role.secret_key,
+        "the role's key id": role.access_key,
+        "the role's token": str(role.token),
+    }
+
+    # They were used: the benchmark had its secret, the broker was given its password.
+    stored = desk.objects("jobs/job/")
+    log = stored[f"attempts/0/nodes/0/log/{0:020}"].decode()
+    assert hashlib.sha256(token.encode()).hexdigest() in log
+    kafka_result = json.loads(stored["result.json"])["kafka"]
+    assert kafka_result["delivered"] > 0
+    assert kafka_result["undelivered"] == 0
+
+    request = json.loads(stored["attempts/0/launch.json"])["request"]
+    instance = world.instance(machine.instance_id)
+    places = {
+        "user data": gzip.decompress(base64.b64decode(request["UserData"])).decode(),
+        "the request": json.dumps(request),
+        "tags": json.dumps(instance["Tags"]),
+        "the console": machine.console(),
+        "what calls say": repr([call for call in world.calls if call.identity == "user"]),
+        **{f"s3: {key}": content.decode(errors="replace") for key, content in desk.objects().items()},
+        **{f"at the desk: {path}": path.read_text() for path in desk.folder.rglob("*") if path.is_file()},
+        "bai status": desk.bai("status", "job").stdout,
+        "bai logs --boot": desk.bai("logs", "job", "--boot").stdout,
+    }
+    found = [
+        (what, where) for where, text in places.items() for what, secret in planted.items() if secret in text
+    ]
+    for what, secret in planted.items():
+        files = machine.run(["grep", "-rlaF", "--", secret, "/etc", "/root", "/tmp", "/var"], seconds=60)
+        found += [(what, path) for path in files.stdout.splitlines()]
+    assert found == []
