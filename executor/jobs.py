@@ -50,6 +50,10 @@ class Standing:
     sentence: str | None
     agent_alive: bool | None
     """None where that cannot be seen from here."""
+    last_words: str | None = None
+    """How the log of a dead agent ends."""
+    benchmark_alive: bool | None = None
+    """Whether the benchmark of a dead agent still runs."""
     cancelling: bool = False
     where: str = "local"
     """"local": on this machine; "ec2"."""
@@ -231,6 +235,8 @@ def standing(record: JobRecord) -> Standing:
         exit_code=None,
         sentence=None,
         agent_alive=alive,
+        last_words=None if alive else agent.last_words() or None,
+        benchmark_alive=None if alive else agent.benchmark_alive(),
         cancelling=record.cancelled(),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +16,17 @@ from bai_agent.outcome import ExitCode
 from bai_agent.rundir import RunDir, is_locked, locked
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.view.text import safe_line
 
 _START = 60.0
 """Seconds in which an agent must have said that it runs."""
+
+
+_LAST_BYTES = 65536
+_LAST_WORDS = 300
+"""Characters."""
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \S+ ")
+"""What stands before each message of an agent's log: time, level, who says it."""
 
 
 class AgentError(BaiError):
@@ -37,6 +47,19 @@ class LocalAgent:
     def benchmark_alive(self) -> bool:
         """Return whether the benchmark, or what ends it, still runs; it may without an agent."""
         return is_locked(self.rundir.shim_lock)
+
+    def last_words(self) -> str:
+        """Return the last line of the agent's log that says something, without its time; "" where there is none."""
+        try:
+            with self.rundir.agent_log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _LAST_BYTES))
+                content = file.read()
+        except OSError:
+            return ""
+        lines = (safe_line(line).strip() for line in reversed(content.decode(errors="replace").splitlines()))
+        last = next((line for line in lines if line), "")
+        return _LOGGED.sub("", last)[:_LAST_WORDS]
 
     def start(self) -> None:
         """Start the agent in a session of its own and return when it runs. Raises AgentError.

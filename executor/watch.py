@@ -13,6 +13,7 @@ from bai_agent.outcome import ExitCode
 from bai_agent.store import StoreRefusedError
 from bai_agent.store.record import JobRecord
 from executor.follow import Follower, result_of
+from executor.revival import Agent, Revival
 from executor.view.picture import Picture, View
 
 _PAUSE = 0.1
@@ -23,23 +24,12 @@ _SHARE = 4
 """A burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
 _AGENT_LOOK = 1.0
 """Seconds between two looks whether a local agent lives."""
-_RESTARTS = 3
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY = 600.0
 """Seconds in which a store that cannot be reached is asked again."""
 _AWAY_PAUSES = 3
 """How much longer the pauses are meanwhile."""
-
-
-class Agent(Protocol):
-    """What can be done about the agent of a job on this machine."""
-
-    def alive(self) -> bool: ...
-
-    def start(self) -> None:
-        """Start it, or start it again. Raises BaiError."""
-        ...
 
 
 class Watcher(Protocol):
@@ -133,7 +123,7 @@ def _watch(
     agent_look: float,
     pause: float,
 ) -> Mapping[str, Any] | None:
-    restarts = 0
+    revival = Revival(agent, record.job_id) if agent is not None else None
     next_agent_look = time.monotonic() + agent_look
     ended: float | None = None
     burst = time.monotonic()
@@ -163,17 +153,11 @@ def _watch(
             picture.cancelling = True
             record.cancel(by="bai run")
             view.notice("cancelling; press Ctrl-C again to leave it to itself")
-        if agent is not None and time.monotonic() >= next_agent_look:
+        if revival is not None and time.monotonic() >= next_agent_look:
             next_agent_look = time.monotonic() + agent_look
-            if not agent.alive() and result_of(record) is None:
-                if restarts == _RESTARTS:
-                    view.notice(
-                        f"the agent died {_RESTARTS + 1} times; start it again with: bai resume {record.job_id}"
-                    )
-                    return None
-                restarts += 1
-                view.notice(f"the agent died; starting it again ({restarts} of {_RESTARTS})")
-                agent.start()
+            dead = not revival.alive() and result_of(record) is None
+            if dead and not revival.after_death(view.notice):
+                return None
         if watcher is not None:
             heard = bool(news.before or news.log or news.records or news.after)
             if said := watcher.look(news=heard, cancelling=picture.cancelling):

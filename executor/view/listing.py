@@ -68,6 +68,10 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
     if standing.status == DIED:
         since = f"; its last sign was {_ago(standing.since)}" if standing.since else ""
         lines.append(("agent", f"gone, without a result{since}"))
+        if standing.last_words:
+            lines.append(("", f'its log ends with "{standing.last_words}"'))
+        if standing.benchmark_alive is not None:
+            lines.append(("benchmark", "still runs" if standing.benchmark_alive else "does not run"))
         lines.append(("to do", f"{program()} resume {standing.job_id}"))
     elif not is_over(standing):
         phase = standing.phase or "starting"

@@ -197,6 +197,7 @@ def test_an_agent_that_died_unseen_is_resumed(desk: Desk) -> None:
     waited = desk.bai("status", "one", "--wait")
     assert waited.returncode == 5
     assert "bai resume one" in waited.stdout
+    assert "benchmark still runs" in waited.stdout
     # Its benchmark lives, so it is not deleted
     assert desk.bai("prune", "--older-than", "1ms").stdout == ""
 

@@ -185,14 +185,27 @@ def test_the_status_of_a_dead_agent_says_what_to_do(bai: Bai) -> None:
     made.event("agent_started", pid=1)
     made.phases("prepare", until="run")
     made.measures("loss", 0.5, 0.25, units="nats")
+    (made.node / "agent.log").write_text(
+        "2026-11-20T21:31:50.123Z INFO bai_agent.run it begins\n"
+        "2026-11-20T21:31:51.123Z ERROR bai_agent.cli the agent met an error of its own\n"
+        "Traceback (most recent call last):\nOSError: \x1b[2Jno room\n\n"
+    )
 
     answer = bai("status", "digits-1", "--wait")
 
     assert answer.code == 5
+    assert 'its log ends with "OSError: no room"' in answer.out
+    assert "benchmark does not run" in answer.out
     assert "DIED" in answer.out
     assert "bai resume digits-1" in answer.out
     assert "0.2500" in answer.out
     assert "RUNNING" not in answer.out
+
+    # And where its log ends with a message, that is told without its time
+    with (made.node / "agent.log").open("a") as log:
+        log.write("2026-11-20T21:31:52.123Z WARNING bai_agent.metrics.host no GPU\n")
+    (told,) = bai("status", "digits-1", "--json").objects
+    assert (told["last_words"], told["benchmark_alive"]) == ("no GPU", False)
 
 
 def test_waiting_for_a_job_gives_its_exit_code(bai: Bai) -> None:

@@ -28,6 +28,8 @@ class MortalAgent:
     job: HandmadeJob
     ends_at: int | None = None
     starts: int = 0
+    says: str = "start {}"
+    """How its log ends, with the number of its starts in it."""
     at_look: list[int] = field(default_factory=list)
     """Signals that this process gets at the first looks."""
 
@@ -35,6 +37,9 @@ class MortalAgent:
         if self.at_look:
             os.kill(os.getpid(), self.at_look.pop(0))
         return False
+
+    def last_words(self) -> str:
+        return self.says.format(self.starts)
 
     def start(self) -> None:
         self.starts += 1
@@ -55,7 +60,27 @@ def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> No
     assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
 
     assert agent.starts == 3
-    assert notices(stream)[-1].endswith("bai resume digits-1")
+    assert notices(stream) == [
+        *(
+            f"the agent died; starting it again ({i + 1} of 3). Its log ends with: start {i}"
+            for i in range(3)
+        ),
+        "the agent died 4 times; start it again with: bai resume digits-1. Its log ends with: start 3",
+    ]
+
+
+def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_again(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, says="OSError: no room")
+    picture = Picture(job_id="digits-1", job=job.job, place="")
+
+    assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
+
+    assert agent.starts == 1
+    assert notices(stream)[-1] == (
+        "the agent died again as soon as it was started; mend the cause, then start it again with: "
+        "bai resume digits-1. Its log ends with: OSError: no room"
+    )
 
 
 def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
