@@ -9,13 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bai_agent.errors import StoreError
+from bai_agent.run_state import Run
 from bai_agent.rundir import now_ms, write_all, write_json
-
-if TYPE_CHECKING:
-    from bai_agent.run import Run
 
 log = logging.getLogger(__name__)
 

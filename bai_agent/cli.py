@@ -121,7 +121,8 @@ def _run(
     from bai_agent.alongside import beating, shown
     from bai_agent.metrics.supervise import Extractor
     from bai_agent.push.place import Place
-    from bai_agent.run import Run, finish_publishing, run
+    from bai_agent.run import finish_publishing, run
+    from bai_agent.run_state import Run
 
     place = None
     if record is not None and not isinstance(record.store, DirectoryStore):

@@ -6,24 +6,22 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bai_agent import __version__
 from bai_agent.aside import aside
+from bai_agent.ballast import keep_room
 from bai_agent.benchmark import process
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.machine import NotReadyError, wait_for_disks, wait_for_gpus
 from bai_agent.outcome import Outcome
 from bai_agent.push.place import ClaimedError
 from bai_agent.push.store import StoreUploader
+from bai_agent.run_state import Run
 from bai_agent.rundir import boot_id, now_ms, write_json
 from bai_agent.secrets import SecretError, resolve
 from bai_agent.strategy import strategy_of
-from bai_agent.watch import LOW_DISK_BYTES, EndedError, Reason
-
-if TYPE_CHECKING:
-    from bai_agent.run import Run
+from bai_agent.watch import EndedError, Reason
 
 _CLAIM_SECONDS = 120.0
 """How long a store that is away is asked for our place in it before anything is run."""
@@ -43,7 +41,7 @@ def prepare(this: Run) -> None:
         if not link.exists():
             file.touch()
             os.link(file, link)
-    _keep_room(this)
+    keep_room(rundir)
     identity = {
         "host": platform.node(),
         "instance_id": this.node.instance_id,
@@ -118,26 +116,3 @@ def secrets_of(this: Run) -> dict[str, str]:
     found = {name: resolve(reference) for name, reference in this.job.benchmark.secrets.items()}
     this.redactor.know(found.values())
     return found
-
-
-def _ballasts(this: Run) -> tuple[Path, Path]:
-    """Return what is set aside for the last records and events, and what for the result alone."""
-    return this.rundir.path / "ballast", this.rundir.path / "ballast.result"
-
-
-def _keep_room(this: Run) -> None:
-    """Set a little space aside, so that a run that fills the disk can still say so."""
-    for path, size in zip(_ballasts(this), (LOW_DISK_BYTES // 4, LOW_DISK_BYTES // 16), strict=True):
-        with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-
-
-def make_room(this: Run) -> None:
-    """Give back what was set aside for the last records and events."""
-    _ballasts(this)[0].unlink(missing_ok=True)
-
-
-def make_room_for_result(this: Run) -> None:
-    """Give back all that was set aside."""
-    for path in _ballasts(this):
-        path.unlink(missing_ok=True)

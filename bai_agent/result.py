@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.artifacts import Kept, keep_artifacts
 from bai_agent.aside import aside
+from bai_agent.ballast import make_room_for_result
 from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
 from bai_agent.job import Buffering
 from bai_agent.outcome import Outcome
-from bai_agent.prepare import make_room_for_result
+from bai_agent.run_state import Run
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
@@ -23,7 +24,6 @@ from bai_agent.tables import write_table
 
 if TYPE_CHECKING:
     from bai_agent.push.store import StoreUploader
-    from bai_agent.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def write_result(this: Run) -> Outcome:
     this.events.add(
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
     )
-    make_room_for_result(this)
+    make_room_for_result(this.rundir)
     write_json(this.rundir.result, result)
     return outcome
 

@@ -10,32 +10,28 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bai_agent.ballast import make_room
 from bai_agent.benchmark import process
 from bai_agent.benchmark.python_env import install_requirements
 from bai_agent.errors import PullError
-from bai_agent.events import EventLog
-from bai_agent.job import Job, Power, SourceKind
-from bai_agent.machine import Node
-from bai_agent.metrics.supervise import Extractor
+from bai_agent.job import Job, SourceKind
 from bai_agent.outcome import Outcome
-from bai_agent.prepare import make_room, prepare, secrets_of, start_uploader
+from bai_agent.prepare import prepare, secrets_of, start_uploader
 from bai_agent.pull import NoSpaceError, Progress, PullStopped, pull
 from bai_agent.push.place import Place
 from bai_agent.push.store import Left, StoreUploader
 from bai_agent.result import publish_result, write_result
+from bai_agent.run_state import POWER_OFF_GRACE, Run
 from bai_agent.rundir import RunDir, now_ms
-from bai_agent.secrets import Redactor, SecretError
+from bai_agent.secrets import SecretError
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
-from bai_agent.watch import EndedError, Reason, Watch
+from bai_agent.watch import EndedError, Reason
 
 if TYPE_CHECKING:
-    from bai_agent.push.kafka import KafkaPusher
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -44,57 +40,6 @@ _TICK = 0.05
 
 _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
-
-_HURRY = 5.0
-"""Seconds for draining when the agent is told to stop."""
-
-_POWER_OFF_GRACE = timedelta(seconds=1)
-_POWER_OFF_HURRY = 0.9
-"""The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
-
-
-@dataclass
-class Run:
-    """What the phases share."""
-
-    job: Job
-    rundir: RunDir
-    events: EventLog
-    watch: Watch
-    redactor: Redactor
-    record: JobRecord | None
-    extractor: Extractor
-    node: Node = field(default_factory=Node)
-    place: Place | None = None
-    """This node's place in the job store, where that is not the run directory itself."""
-    uploader: StoreUploader | None = None
-    """Runs as soon as that place is ours."""
-    kafka: KafkaPusher | None = None
-    phase: str = "prepare"
-    reason: Reason | None = None
-    """Why the run ended before its benchmark did."""
-    outcome: Outcome = Outcome.AGENT_ERROR
-
-    @property
-    def scripts(self) -> Path | None:
-        """The scripts' folder, where the job has scripts."""
-        has_scripts = any(source.kind is SourceKind.SCRIPTS for source in self.job.sources)
-        return self.rundir.scripts if has_scripts else None
-
-    def warn(self, message: str) -> None:
-        self.events.add("warning", message=message)
-
-    @property
-    def goes_down(self) -> bool:
-        """Whether the end of this process is wanted because the machine's is."""
-        return self.watch.hurried and self.job.end.power is Power.OFF
-
-    def drain_deadline(self) -> float:
-        """Return until when (`time.monotonic()`) something may still be sent, from now on."""
-        seconds = self.job.limits.drain.total_seconds()
-        if self.watch.hurried:
-            seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
-        return time.monotonic() + seconds
 
 
 def run(this: Run) -> Outcome:
@@ -111,7 +56,7 @@ def run(this: Run) -> Outcome:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        make_room(this)
+        make_room(this.rundir)
         this.reason = Reason(Outcome.DISK_FULL, f"No space is left for the run directory {this.rundir.path}.")
     if this.rundir.started.exists():
         _do(this, "drain", _drain)
@@ -196,7 +141,7 @@ def _run_benchmark(this: Run) -> None:
         process.end_lost(this.rundir)
         this.events.add("stop", reason=Outcome.LOST.value, message=Outcome.LOST.sentence)
     left = process.read_exit(this.rundir)
-    make_room(this)
+    make_room(this.rundir)
     if left["stop"] is None and left["code"] != 0 and (full := this.watch.disk_full()):
         # It met the full disk before we looked at it: what we set aside is all that is left.
         this.events.add("stop", reason=full.outcome.value, message=full.message)
@@ -236,11 +181,11 @@ def _follow_benchmark(this: Run) -> None:
             asked_at = time.monotonic()
             this.reason = reason
             if reason.outcome is Outcome.DISK_FULL:
-                make_room(this)
+                make_room(this.rundir)
             process.request_stop(
                 this.rundir,
                 reason=reason.outcome,
-                grace=min(this.job.limits.grace, _POWER_OFF_GRACE)
+                grace=min(this.job.limits.grace, POWER_OFF_GRACE)
                 if this.goes_down
                 else this.job.limits.grace,
                 stacks=reason.outcome is Outcome.NO_OUTPUT,

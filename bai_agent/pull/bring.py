@@ -13,9 +13,10 @@ from bai_agent.pull.http import HttpOrigin
 from bai_agent.pull.journal import PREFIX, Journal, file_journal, folder_journal, open_journal, read_record
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.local import LocalOrigin
-from bai_agent.pull.origin import Listing, Origin, Remote, Sums
+from bai_agent.pull.origin import Origin
 from bai_agent.pull.problems import disk_problem, shown
 from bai_agent.pull.progress import Watch
+from bai_agent.pull.remote import Listing, Remote, Sums
 from bai_agent.pull.s3 import S3Origin
 from bai_agent.pull.task import Pulled, Task
 from bai_agent.pull.unpack import unpack

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.pull.journal import Begun, Journal
-from bai_agent.pull.origin import Sums
 from bai_agent.pull.progress import Watch
+from bai_agent.pull.remote import Sums
 from bai_agent.rundir import write_all
 
 CHUNK = 1 << 20

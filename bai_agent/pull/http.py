@@ -19,9 +19,9 @@ from bai_agent.errors import PullError
 from bai_agent.job import Source
 from bai_agent.pull.draft import CHUNK, Draft
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.origin import Listing, Remote
 from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import Watch
+from bai_agent.pull.remote import Listing, Remote
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 30.0

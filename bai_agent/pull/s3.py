@@ -11,9 +11,9 @@ from bai_agent.errors import PullError
 from bai_agent.job import Source
 from bai_agent.pull.draft import Draft
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.origin import Listing, Remote
 from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import EndedError, Watch
+from bai_agent.pull.remote import Listing, Remote
 from bai_agent.s3.client import Patience, connect
 from bai_agent.s3.meaning import DENIED_OR_MISSING, S3Error, meaning
 

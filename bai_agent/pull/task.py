@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.job import Source, Unpack
-from bai_agent.pull.origin import Sums
 from bai_agent.pull.progress import Tally
+from bai_agent.pull.remote import Sums
 
 
 @dataclass(frozen=True)

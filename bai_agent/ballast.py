@@ -1,0 +1,34 @@
+"""Space that is set aside, so that a run which fills the disk can still say so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bai_agent.rundir import RunDir
+
+_RECORDS_BYTES = 2**20
+_RESULT_BYTES = 2**18
+
+
+def keep_room(rundir: RunDir) -> None:
+    """Set space aside. Raises OSError where there is none."""
+    for path, size in zip(_ballasts(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+
+def make_room(rundir: RunDir) -> None:
+    """Give back what was set aside for the last records and events."""
+    _ballasts(rundir)[0].unlink(missing_ok=True)
+
+
+def make_room_for_result(rundir: RunDir) -> None:
+    """Give back all that was set aside."""
+    for path in _ballasts(rundir):
+        path.unlink(missing_ok=True)
+
+
+def _ballasts(rundir: RunDir) -> tuple[Path, Path]:
+    """Return what is set aside for the last records and events, and what for the result alone."""
+    return rundir.path / "ballast", rundir.path / "ballast.result"

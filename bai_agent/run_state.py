@@ -1,0 +1,75 @@
+"""What the phases of a run share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.events import EventLog
+from bai_agent.job import Job, Power, SourceKind
+from bai_agent.machine import Node
+from bai_agent.metrics.supervise import Extractor
+from bai_agent.outcome import Outcome
+from bai_agent.push.place import Place
+from bai_agent.push.store import StoreUploader
+from bai_agent.rundir import RunDir
+from bai_agent.secrets import Redactor
+from bai_agent.store.record import JobRecord
+from bai_agent.watch import Reason, Watch
+
+if TYPE_CHECKING:
+    from bai_agent.push.kafka import KafkaPusher
+
+_HURRY = 5.0
+"""Seconds for draining when the agent is told to stop."""
+
+POWER_OFF_GRACE = timedelta(seconds=1)
+_POWER_OFF_HURRY = 0.9
+"""The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
+
+
+@dataclass
+class Run:
+    """One run of this agent."""
+
+    job: Job
+    rundir: RunDir
+    events: EventLog
+    watch: Watch
+    redactor: Redactor
+    record: JobRecord | None
+    extractor: Extractor
+    node: Node = field(default_factory=Node)
+    place: Place | None = None
+    """This node's place in the job store, where that is not the run directory itself."""
+    uploader: StoreUploader | None = None
+    """Runs as soon as that place is ours."""
+    kafka: KafkaPusher | None = None
+    phase: str = "prepare"
+    reason: Reason | None = None
+    """Why the run ended before its benchmark did."""
+    outcome: Outcome = Outcome.AGENT_ERROR
+
+    @property
+    def scripts(self) -> Path | None:
+        """The scripts' folder, where the job has scripts."""
+        has_scripts = any(source.kind is SourceKind.SCRIPTS for source in self.job.sources)
+        return self.rundir.scripts if has_scripts else None
+
+    def warn(self, message: str) -> None:
+        self.events.add("warning", message=message)
+
+    @property
+    def goes_down(self) -> bool:
+        """Whether the end of this process is wanted because the machine's is."""
+        return self.watch.hurried and self.job.end.power is Power.OFF
+
+    def drain_deadline(self) -> float:
+        """Return until when (`time.monotonic()`) something may still be sent, from now on."""
+        seconds = self.job.limits.drain.total_seconds()
+        if self.watch.hurried:
+            seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
+        return time.monotonic() + seconds
