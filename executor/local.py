@@ -59,7 +59,7 @@ class LocalAgent:
             return ""
         lines = (safe_line(line).strip() for line in reversed(content.decode(errors="replace").splitlines()))
         last = next((line for line in lines if line), "")
-        return _LOGGED.sub("", last)[:_LAST_WORDS]
+        return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 
     def start(self) -> None:
         """Start the agent in a session of its own and return when it runs. Raises AgentError.

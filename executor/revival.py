@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
 from executor.program import program
 
 _RESTARTS = 3
+_NUMBERS = re.compile(r"\d+")
+"""Process ids and times: the same reason has others each time."""
 
 
 class Agent(Protocol):
@@ -34,6 +37,7 @@ class Revival:
         self._lived = True
         """It was seen alive since its last start."""
         self._reason = ""
+        """Of its last death."""
 
     def alive(self) -> bool:
         alive = self._agent.alive()
@@ -45,7 +49,8 @@ class Revival:
         reason = self._agent.last_words()
         told = f". Its log ends with: {reason}" if reason else ""
         again = f"start it again with: {program()} resume {self._job_id}"
-        if not self._lived and reason and reason == self._reason:
+        before, self._reason = self._reason, _NUMBERS.sub("", reason)
+        if not self._lived and self._reason and self._reason == before:
             # What it met at its start it would meet again.
             say(f"the agent died again as soon as it was started; mend the cause, then {again}{told}")
             return False
@@ -53,7 +58,7 @@ class Revival:
             say(f"the agent died {_RESTARTS + 1} times; {again}{told}")
             return False
         self._restarts += 1
-        self._lived, self._reason = False, reason
+        self._lived = False
         say(f"the agent died; starting it again ({self._restarts} of {_RESTARTS}){told}")
         self._agent.start()
         return True

@@ -28,8 +28,8 @@ class MortalAgent:
     job: HandmadeJob
     ends_at: int | None = None
     starts: int = 0
-    says: str = "start {}"
-    """How its log ends, with the number of its starts in it."""
+    says: str = "{letter} is wrong"
+    """How its log ends; with another letter, or number, after each start."""
     at_look: list[int] = field(default_factory=list)
     """Signals that this process gets at the first looks."""
 
@@ -39,7 +39,7 @@ class MortalAgent:
         return False
 
     def last_words(self) -> str:
-        return self.says.format(self.starts)
+        return self.says.format(letter="abcd"[self.starts], number=self.starts)
 
     def start(self) -> None:
         self.starts += 1
