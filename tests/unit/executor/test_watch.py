@@ -61,17 +61,16 @@ def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> No
 
     assert agent.starts == 3
     assert notices(stream) == [
-        *(
-            f"the agent died; starting it again ({i + 1} of 3). Its log ends with: start {i}"
-            for i in range(3)
-        ),
-        "the agent died 4 times; start it again with: bai resume digits-1. Its log ends with: start 3",
+        "the agent died; starting it again (1 of 3). Its log ends with: a is wrong",
+        "the agent died; starting it again (2 of 3). Its log ends with: b is wrong",
+        "the agent died; starting it again (3 of 3). Its log ends with: c is wrong",
+        "the agent died 4 times; start it again with: bai resume digits-1. Its log ends with: d is wrong",
     ]
 
 
 def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_again(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
-    agent = MortalAgent(job, says="OSError: no room")
+    agent = MortalAgent(job, says="OSError: no room for .ready.{number}.tmp")
     picture = Picture(job_id="digits-1", job=job.job, place="")
 
     assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
@@ -79,7 +78,7 @@ def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_ag
     assert agent.starts == 1
     assert notices(stream)[-1] == (
         "the agent died again as soon as it was started; mend the cause, then start it again with: "
-        "bai resume digits-1. Its log ends with: OSError: no room"
+        "bai resume digits-1. Its log ends with: OSError: no room for .ready.1.tmp"
     )
 
 
