@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    from executor.jobs import UsageError
+    from executor.errors import UsageError
     from executor.submit import FindingsError
 
     if isinstance(error, FindingsError):

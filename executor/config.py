@@ -20,7 +20,7 @@ from typing import Any
 from bai_agent.errors import DescriptorError
 from bai_agent.job import Kafka
 from bai_agent.tables import read_table
-from executor.jobs import UsageError
+from executor.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

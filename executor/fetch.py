@@ -17,7 +17,7 @@ from pathlib import Path
 from bai_agent.errors import BaiError
 from bai_agent.store import StoredObject, check_key
 from bai_agent.store.record import JobRecord, Stream
-from executor.jobs import UsageError
+from executor.errors import UsageError
 
 _PIECE = 8 << 20
 _COMPARED = 65536

@@ -19,6 +19,7 @@ from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.errors import UsageError
 from executor.follow import events_of, result_of, tail_position
 from executor.local import created, local_agent
 from executor.state import RunState
@@ -27,10 +28,6 @@ _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""
 LAST = "last"
 """The name of the job that was started last."""
-
-
-class UsageError(BaiError):
-    """What was asked for makes no sense as it was asked; the message says what would."""
 
 
 @dataclass(frozen=True, kw_only=True)

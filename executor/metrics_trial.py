@@ -20,7 +20,7 @@ from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.literal import read_shape
 from bai_agent.metrics.patterns import compile_patterns, prefilter_available
-from executor.jobs import UsageError
+from executor.errors import UsageError
 from executor.statistics import Series
 
 STDIN = Path("-")

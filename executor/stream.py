@@ -8,8 +8,9 @@ from typing import Literal
 
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.errors import UsageError
 from executor.follow import PIECE, result_of, was_truncated
-from executor.jobs import DIED, UsageError, standing
+from executor.jobs import DIED, standing
 from executor.program import program
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0

@@ -16,8 +16,9 @@ from bai_agent.errors import BaiError, StoreError
 from bai_agent.job import Identity, Job, Store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.errors import UsageError
 from executor.git import git_state
-from executor.jobs import LAST, UsageError
+from executor.jobs import LAST
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding

@@ -98,8 +98,9 @@ def plan(
     Touches nothing.
     """
     from bai_agent.job import job_table
+    from executor.errors import UsageError
     from executor.job_file import job_toml
-    from executor.jobs import UsageError, store_at
+    from executor.jobs import store_at
     from executor.submit import UNDRAWN_ID, Wish, place_of, planned, read_wish
 
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)

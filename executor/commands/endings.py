@@ -29,8 +29,9 @@ def cancel(
 
     Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
     """
+    from executor.errors import UsageError
     from executor.follow import result_of
-    from executor.jobs import UsageError, find_job
+    from executor.jobs import find_job
     from executor.local import local_agent
     from executor.stores import stores
 
@@ -57,7 +58,8 @@ def release(job: JobArgument, store: StoreOption = None, json_: JsonOption = Fal
 
     Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
     """
-    from executor.jobs import UsageError, find_job
+    from executor.errors import UsageError
+    from executor.jobs import find_job
     from executor.local import local_agent
     from executor.stores import stores
 

@@ -140,7 +140,8 @@ def metrics(
     json_: JsonOption = False,
 ) -> None:
     """Print a job's metrics: statistics, or records."""
-    from executor.jobs import UsageError, find_job
+    from executor.errors import UsageError
+    from executor.jobs import find_job
     from executor.stores import stores
     from executor.stream import pieces, whole_lines
     from executor.view.records import print_csv, print_jsonl, print_statistics
@@ -164,7 +165,8 @@ def prune(
     """Delete old jobs, never one that runs."""
     from bai_agent.durations import parse_duration
     from bai_agent.rundir import now_ms
-    from executor.jobs import UsageError, store_at
+    from executor.errors import UsageError
+    from executor.jobs import store_at
     from executor.prune import prune_jobs
     from executor.view.text import size
 
@@ -214,7 +216,7 @@ def fetch(
 
 def _print_consoles(record: JobRecord, *, json_: bool) -> None:
     from executor.ec2.standing import lookout_of
-    from executor.jobs import UsageError
+    from executor.errors import UsageError
     from executor.local import local_agent
     from executor.view.text import safe_line
 

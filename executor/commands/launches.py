@@ -82,7 +82,7 @@ def bundle(
     from executor.ec2.exchange import exchange
     from executor.ec2.exchange import upload as bring
     from executor.ec2.wheels import ARCHITECTURES
-    from executor.jobs import UsageError
+    from executor.errors import UsageError
     from executor.view.text import size
 
     names = [each.strip() for each in arch.split(",") if each.strip()]
@@ -220,7 +220,7 @@ def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:
 
 
 def _print_user_data(made: Draft, uploads: Sequence[Upload]) -> None:
-    from executor.jobs import UsageError
+    from executor.errors import UsageError
 
     if made.bundle is None:
         raise UsageError(

@@ -199,7 +199,7 @@ def _watch_from_afar(
 
 
 def _agent(record: JobRecord) -> LocalAgent:
-    from executor.jobs import UsageError
+    from executor.errors import UsageError
     from executor.local import local_agent
 
     agent = local_agent(record)

@@ -25,8 +25,8 @@ from executor.ec2.resolve import Resolved, ec2_table, region_of, resolve, unreso
 from executor.ec2.session import Aws
 from executor.ec2.tags import tag_time
 from executor.ec2.wheels import ARCHITECTURES, WheelError
+from executor.errors import UsageError
 from executor.git import git_state
-from executor.jobs import UsageError
 from executor.plan import plan
 from executor.submit import Wish
 

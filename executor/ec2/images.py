@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from executor.descriptor import Descriptor
 from executor.ec2.session import Aws, code_of, said
-from executor.jobs import UsageError
+from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef

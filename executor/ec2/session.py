@@ -23,7 +23,7 @@ from botocore.exceptions import (
 
 from bai_agent.errors import BaiError
 from executor.config import Settings
-from executor.jobs import UsageError
+from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

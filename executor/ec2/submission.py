@@ -16,8 +16,8 @@ from executor.ec2.exchange import Upload, exchange, upload
 from executor.ec2.launch import LaunchFile, launch, read_launch, write_launch
 from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
+from executor.errors import UsageError
 from executor.job_file import job_toml
-from executor.jobs import UsageError
 from executor.plan import task_name
 from executor.stores import bucket_store
 from executor.submit import Submitted, Wish, check_id, draw_job_id, read_wish, same_job

@@ -12,7 +12,7 @@ import pytest
 from bai_agent.errors import DescriptorError
 from bai_agent.job import Kafka
 from executor.config import VARIABLES, Limits, Table, config_file, read_settings
-from executor.jobs import UsageError
+from executor.errors import UsageError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "ec2.md"
 

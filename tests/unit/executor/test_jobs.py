@@ -12,7 +12,8 @@ import pytest
 from handmade_job import START, HandmadeJob
 
 from bai_agent.errors import StoreError
-from executor.jobs import UsageError, find_job, last_values, standing, store_at
+from executor.errors import UsageError
+from executor.jobs import find_job, last_values, standing, store_at
 from executor.local import local_agent
 from executor.prune import prune_jobs
 
