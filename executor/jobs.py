@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,68 +15,19 @@ from urllib.parse import unquote, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.outcome import Status
-from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
 from executor.follow import events_of, result_of, tail_position
 from executor.local import created, local_agent
+from executor.standing import DIED, Standing, ended_standing
 from executor.state import RunState
 
 _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""
 LAST = "last"
 """The name of the job that was started last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How a job stands. Times are ms UTC."""
-
-    job_id: str
-    status: str
-    """A `Status`, or one of the words below."""
-    phase: str | None
-    since: int | None
-    """When the phase, or what came after the last one, began."""
-    started: int | None
-    ended: int | None
-    outcome: str | None
-    exit_code: int | None
-    sentence: str | None
-    agent_alive: bool | None
-    """None where that cannot be seen from here."""
-    last_words: str | None = None
-    """How the log of a dead agent ends."""
-    benchmark_alive: bool | None = None
-    """Whether the benchmark of a dead agent still runs."""
-    cancelling: bool = False
-    where: str = "local"
-    """"local": on this machine; "ec2"."""
-    machine: str | None = None
-    """What there is to say about its machines, in a sentence."""
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took, or has taken so far."""
-        if self.started is None:
-            return None
-        return max(0, (self.ended or now_ms()) - self.started) / 1000
-
-    def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        return {**self.__dict__, "seconds": self.seconds}
-
-
-DIED = "DIED"
-"""The agent of a job on this machine is gone, and there is no result."""
-SILENT = "SILENT"
-"""The machine of a job on EC2 runs, and its agent gives no sign of life."""
-UNREADABLE = "UNREADABLE"
-"""The job's descriptor is broken, or of another version."""
-ENDING = "ENDING"
-"""The machines of a job on EC2 shut down, and there is no result yet."""
 
 
 def store_at(folder: str | Path | None) -> DirectoryStore:
@@ -235,22 +186,6 @@ def standing(record: JobRecord) -> Standing:
         last_words=None if alive else agent.last_words() or None,
         benchmark_alive=None if alive else agent.benchmark_alive(),
         cancelling=record.cancelled(),
-    )
-
-
-def ended_standing(record: JobRecord, result: Mapping[str, Any]) -> Standing:
-    """Return how a job stands that ended with `result`."""
-    return Standing(
-        job_id=record.job_id,
-        status=str(result.get("status")),
-        phase=None,
-        since=result.get("ended"),
-        started=result.get("started"),
-        ended=result.get("ended"),
-        outcome=result.get("outcome"),
-        exit_code=result.get("exit_code"),
-        sentence=result.get("sentence"),
-        agent_alive=None,
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from bai_agent.store import JobStore
 from bai_agent.store.record import JobRecord
-from executor.jobs import DIED, is_over, job_ids, standing
+from executor.jobs import is_over, job_ids, standing
 from executor.local import local_agent
+from executor.standing import DIED
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
 from executor.follow import PIECE, result_of, was_truncated
-from executor.jobs import DIED, standing
+from executor.jobs import standing
 from executor.program import program
+from executor.standing import DIED
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""

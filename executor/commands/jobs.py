@@ -59,7 +59,8 @@ def status(
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
     from executor.follow import result_of
-    from executor.jobs import DIED, find_job, is_over, last_values, standing
+    from executor.jobs import find_job, is_over, last_values, standing
+    from executor.standing import DIED
     from executor.stores import stores
     from executor.watch import exit_code_of
 

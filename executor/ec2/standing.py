@@ -17,8 +17,8 @@ from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
 from executor.follow import events_of, result_of
-from executor.jobs import ENDING, SILENT, UNREADABLE, Standing, ended_standing
 from executor.local import created
+from executor.standing import ENDING, SILENT, UNREADABLE, Standing, ended_standing
 from executor.state import RunState
 
 _AT_ONCE = 16

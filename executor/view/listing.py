@@ -13,8 +13,9 @@ from rich.text import Text
 
 from bai_agent.job import Job
 from bai_agent.rundir import now_ms
-from executor.jobs import DIED, Standing, is_over
+from executor.jobs import is_over
 from executor.program import program
+from executor.standing import DIED, Standing
 from executor.view.text import clock, quantity, safe_line, seconds
 
 _COLOURS = {

@@ -14,7 +14,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
 """Units that are shown as sizes, and what follows those."""
-_LARGEST_SIZE = 1e15
+_LARGEST_SIZE = 99.9 * 2**40
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _CONTROL = re.compile(

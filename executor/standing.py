@@ -1,0 +1,75 @@
+"""How a job stands, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bai_agent.rundir import now_ms
+from bai_agent.store.record import JobRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a job stands. Times are ms UTC."""
+
+    job_id: str
+    status: str
+    """A `Status`, or one of the words below."""
+    phase: str | None
+    since: int | None
+    """When the phase, or what came after the last one, began."""
+    started: int | None
+    ended: int | None
+    outcome: str | None
+    exit_code: int | None
+    sentence: str | None
+    agent_alive: bool | None
+    """None where that cannot be seen from here."""
+    last_words: str | None = None
+    """How the log of a dead agent ends."""
+    benchmark_alive: bool | None = None
+    """Whether the benchmark of a dead agent still runs."""
+    cancelling: bool = False
+    where: str = "local"
+    """"local": on this machine; "ec2"."""
+    machine: str | None = None
+    """What there is to say about its machines, in a sentence."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or has taken so far."""
+        if self.started is None:
+            return None
+        return max(0, (self.ended or now_ms()) - self.started) / 1000
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {**self.__dict__, "seconds": self.seconds}
+
+
+DIED = "DIED"
+"""The agent of a job on this machine is gone, and there is no result."""
+SILENT = "SILENT"
+"""The machine of a job on EC2 runs, and its agent gives no sign of life."""
+UNREADABLE = "UNREADABLE"
+"""The job's descriptor is broken, or of another version."""
+ENDING = "ENDING"
+"""The machines of a job on EC2 shut down, and there is no result yet."""
+
+
+def ended_standing(record: JobRecord, result: Mapping[str, Any]) -> Standing:
+    """Return how a job stands that ended with `result`."""
+    return Standing(
+        job_id=record.job_id,
+        status=str(result.get("status")),
+        phase=None,
+        since=result.get("ended"),
+        started=result.get("started"),
+        ended=result.get("ended"),
+        outcome=result.get("outcome"),
+        exit_code=result.get("exit_code"),
+        sentence=result.get("sentence"),
+        agent_alive=None,
+    )
