@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from gzip import decompress as gunzip
@@ -22,6 +21,7 @@ from sandbox.world.calls import Call
 from bai_agent.job import Benchmark, End, Identity, Job, Metric, Output, Power, Store, job_table
 from cloud_init.user_data import Boot, Bundle, Pointer, user_data
 from executor.ec2.bundle import build, cache_folder
+from executor.ec2.console import read_console
 
 TRAINING = """\
 #!/bin/sh
@@ -63,8 +63,9 @@ def boot(account: Account, bundle: Bundle, job_id: str, **given: Any) -> Boot:
 
 
 def steps(instance: Instance) -> list[str]:
-    """Return what the console tells of the boot, without the times."""
-    return re.findall(r"^BAI(?: \d+\.\d+|-END) (.*?)\r?$", instance.console, flags=re.MULTILINE)
+    """Return what the console tells of the boot, and its last word."""
+    said = read_console(instance.console)
+    return [each.text for each in said.steps] + [f"{said.end} {said.detail}".strip()] * (said.end is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
