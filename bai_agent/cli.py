@@ -129,8 +129,9 @@ def _run(
         place = Place(record=record, rank=node.rank, attempt=job.job.attempt)
     if (result := read_json(rundir.result)) is not None:
         log.info("this run has ended before: %s", result["sentence"])
-        finish_publishing(job, rundir, record, place)
-        return Outcome(result["outcome"])
+        outcome = Outcome(result["outcome"])
+        finish_publishing(job, rundir, record, place, outcome=outcome)
+        return outcome
     events = EventLog(rundir.events, redact=redactor.redact)
     events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
     for sentence in missing_parts():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bai_agent.ballast import make_room
 from bai_agent.benchmark import process
-from bai_agent.benchmark.python_env import install_requirements
+from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.errors import PullError
 from bai_agent.job import Job, SourceKind
 from bai_agent.outcome import Outcome
@@ -62,10 +62,14 @@ def run(this: Run) -> Outcome:
         _do(this, "drain", _drain)
     _do(this, "end", _end)
     publish_result(this.rundir, this.record, this.uploader, deadline=this.drain_deadline())
+    if this.place is None:
+        _tidy(this.rundir, this.outcome)
     return this.outcome
 
 
-def finish_publishing(job: Job, rundir: RunDir, record: JobRecord | None, place: Place | None) -> None:
+def finish_publishing(
+    job: Job, rundir: RunDir, record: JobRecord | None, place: Place | None, *, outcome: Outcome
+) -> None:
     """Bring what a run that has ended left into the store: it may have been killed before it had done that."""
     uploader = None
     if place is not None:
@@ -75,6 +79,18 @@ def finish_publishing(job: Job, rundir: RunDir, record: JobRecord | None, place:
         uploader.start()
     deadline = time.monotonic() + job.limits.drain.total_seconds()
     publish_result(rundir, record, uploader, deadline=deadline)
+    if place is None:
+        _tidy(rundir, outcome)
+
+
+def _tidy(rundir: RunDir, outcome: Outcome) -> None:
+    """Delete what a run on this machine that went well has no use for any more; of another one, it may tell why.
+
+    Only once the result is written: a run that is killed before that may still need it, one killed here is tidied by
+    whoever starts it again.
+    """
+    if outcome is Outcome.SUCCEEDED:
+        discard_requirements(rundir)
 
 
 def _do(this: Run, phase: str, work: Callable[[Run], None]) -> None:

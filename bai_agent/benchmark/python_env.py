@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from bai_agent.benchmark.remains import kill_marked
 from bai_agent.errors import PullError
 from bai_agent.job import Job
 from bai_agent.rundir import RunDir, read_json, write_json
+
+log = logging.getLogger(__name__)
 
 _TICK = 0.05
 _GRACE = 5.0
@@ -75,6 +78,19 @@ def install_requirements(
     with suppress(Stopped):
         _build(python, requirements, rundir=rundir, run=_Runner(rundir, env, deadline, stopping))
         write_json(done, whole)
+
+
+def discard_requirements(rundir: RunDir) -> None:
+    """Delete what `install_requirements` made, once nothing of the run needs it: it may be hundreds of MB.
+
+    requirements.log says what it was. What cannot be deleted stays, with a line in the log.
+    """
+    try:
+        shutil.rmtree(rundir.venv)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("%s could not be deleted: %s", rundir.venv, error)
 
 
 def _build(python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> None:
