@@ -11,6 +11,8 @@ import pytest
 from sandbox.desk import Desk
 from sandbox.world import World, open_world
 
+pytest.register_assert_rewrite("sandbox.ends")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

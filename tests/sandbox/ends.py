@@ -1,0 +1,47 @@
+"""How jobs end on machines: what tests of endings wait for and look at."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sandbox.desk import Desk
+from sandbox.world import Machine
+
+WAITS = """\
+echo begun
+until [ -e /var/go ]; do sleep 0.1; done
+echo over
+"""
+"""A benchmark that waits for a file."""
+RUN = "/var/lib/bai/jobs/job"
+
+
+def ended(desk: Desk, machine: Machine, *last_words: str) -> dict[str, Any]:
+    """Wait for the machine's own end, and return what `bai status` says after it."""
+    machine.wait_off()
+    instance = desk.world.instance(machine.instance_id)
+    assert instance["State"]["Name"] == "terminated"
+    assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert machine.exit_codes[-1] == 0
+    assert re.findall(r"BAI-END ([^\r\n]*)", machine.console()) == [*last_words]
+    status = desk.status()
+    print(status["sentence"])
+    assert not [call for call in desk.world.calls if call.action == "TerminateInstances"]
+    return status
+
+
+def outcome(status: dict[str, Any]) -> tuple[str, str, int]:
+    return status["status"], status["outcome"], status["exit_code"]
+
+
+def agent(machine: Machine) -> int:
+    """Return the agent's process."""
+    return int(machine.read("/var/lib/bai/boot/agent.pid"))
+
+
+def wait_inside(machine: Machine, condition: str) -> None:
+    """Wait until a condition, in the shell's words, holds in the machine."""
+    machine.wait_for("agent start 1")
+    done = machine.run(["sh", "-c", f"until {condition}; do sleep 0.1; done 2>/dev/null"])
+    assert done.returncode == 0, done.stderr

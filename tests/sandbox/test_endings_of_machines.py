@@ -1,0 +1,108 @@
+"""However a machine goes, it ends, and `bai status` says how it was. As in test_endings, each test names who ends it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+from sandbox.desk import Desk
+from sandbox.ends import RUN, WAITS, ended, outcome, wait_inside
+from sandbox.world import Shape, hide_python
+
+
+def test_an_image_without_python(desk: Desk) -> None:
+    """Guardian: powers off where no Python is found, and none can be installed within 300 s."""
+    desk.world.shape = hide_python(Shape())
+    machine = desk.submit(desk.descriptor(WAITS))
+
+    status = ended(desk, machine, "no-python")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert "no Python 3.10 or newer" in status["sentence"]
+
+
+def test_a_reboot_loop(desk: Desk) -> None:
+    """Boothook: powers off at the fourth boot."""
+    machine = desk.submit(desk.descriptor(WAITS, ec2='init_commands = ["reboot -ff; sleep 60"]'))
+
+    status = ended(desk, machine, "too-many-boots")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert "rebooted too often" in status["sentence"]
+    assert machine.exit_codes == [133, 133, 133, 0]
+
+
+def test_a_boot_that_hangs_before_runcmd(desk: Desk) -> None:
+    """Deadman: powers off at its deadline, which is five seconds after the boot here; there is no guardian to do it."""
+    hang = "[Service]\nExecStartPre=/bin/sleep infinity\n"
+    desk.world.shape = Shape(files={"/etc/systemd/system/cloud-final.service.d/hang.conf": hang})
+    machine = desk.submit(desk.descriptor(WAITS))
+    machine.wait_for("boot 1 of at most 3")
+    machine.write("/var/lib/bai/boot/limit", "5\n")
+
+    status = ended(desk, machine, "deadline")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert " guardian\n" not in machine.console()
+
+
+def test_a_shutdown_that_does_nothing_the_first_three_times(desk: Desk) -> None:
+    """Guardian: asks again, after 5, 10, 20 seconds and so on, until the machine is off."""
+    deaf = '#!/bin/sh\necho asked >>/var/asked\n[ "$(wc -l </var/asked)" -lt 4 ] || exec systemctl poweroff\n'
+    desk.world.shape = Shape(files={"/usr/sbin/shutdown": deaf})
+    machine = desk.submit(desk.descriptor("echo begun"))
+
+    assert outcome(ended(desk, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
+    assert machine.read("/var/asked") == b"asked\n" * 4
+
+
+def test_a_machine_that_somebody_terminates(desk: Desk) -> None:
+    """EC2; guardian and agent do not hold that up, and nobody takes the job for a running one afterwards."""
+    world = desk.world
+    machine = desk.submit(desk.descriptor(WAITS))
+    wait_inside(machine, f"grep -q begun {RUN}/output.log")
+
+    world.client("ec2", "somebody").terminate_instances(InstanceIds=[machine.instance_id])
+    machine.wait_off()
+
+    assert machine.exit_codes == [0]
+    assert outcome(desk.status()) == ("ERROR", "interrupted", 5)
+
+
+def test_a_machine_that_hangs_whole(desk: Desk) -> None:
+    """`bai reap`: terminates it when its time was up fifteen minutes ago; the machine itself does nothing any more."""
+    world = desk.world
+    world.fleet.power_off_grace = 1.0
+    machine = desk.submit(desk.descriptor(WAITS))
+    machine.wait_for("agent start 1")
+    machine.hang()
+    assert "there is nothing to reap" in desk.bai("reap").stderr
+    assert world.state(machine.instance_id) == "running"
+
+    _let_time_pass(desk, machine.instance_id)
+    assert desk.bai("reap", "--dry-run").returncode == 0
+    assert world.state(machine.instance_id) == "running"
+    assert f"{machine.instance_id}  t3.small  running  job" in desk.bai("reap").stdout
+    machine.wait_off()
+
+    assert machine.exit_codes[-1] != 0
+    assert world.state(machine.instance_id) == "terminated"
+    [ended] = [call for call in world.calls if call.action == "TerminateInstances"]
+    assert ended.identity == "user"
+    status = desk.status()
+    assert outcome(status) == ("ERROR", "lost", 5)
+    assert "hung" in status["sentence"]
+
+
+def _let_time_pass(desk: Desk, instance_id: str) -> None:
+    """Let the job's time have been up for long, as if it had been launched earlier."""
+    past = f"{datetime.now(timezone.utc) - timedelta(minutes=20):%Y-%m-%dT%H:%M:%SZ}"
+    desk.world.client("ec2", "setup").create_tags(
+        Resources=[instance_id], Tags=[{"Key": "bai:expires", "Value": past}]
+    )
+    launch = json.loads(desk.objects("jobs/job/attempts/0/")["launch.json"])
+    desk.world.client("s3", "setup").put_object(
+        Bucket=desk.world.bucket,
+        Key="jobs/job/attempts/0/launch.json",
+        Body=json.dumps({**launch, "expires": past}).encode(),
+    )
