@@ -219,7 +219,12 @@ run_agent() {
         code=$?
         agent=
         say "agent ended with $code"
-        [ "$code" -gt 6 ] || [ ! -e "$run/result.json" ] || end "done" "$code"
+        if [ "$code" -le 6 ] && [ -e "$run/result.json" ]; then
+            # The store may be what failed: then nobody reads it there.
+            said=$(sed -n 's/.*"sentence": "\([^"]*\)".*/\1/p' "$run/result.json" 2>/dev/null | head -n 1)
+            [ "$code" -ne 5 ] || [ -z "$said" ] || say "agent: $said"
+            end "done" "$code"
+        fi
         said=$(tail -n 1 "$said" 2>/dev/null)
         [ -z "$said" ] || say "agent: $said"
         [ "$code" -ne 2 ] || end bad-descriptor

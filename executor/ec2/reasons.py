@@ -138,7 +138,8 @@ def _by_last_word(culprit: Instance, console: Console, reported: bool) -> Verdic
     if end == "done":
         return Verdict(
             Outcome.STORE_FAILED,
-            f"The agent on {culprit.id} ended with exit code {console.detail or 'unknown'}, and its result never reached the store.",
+            f"The agent on {culprit.id} ended with exit code {console.detail or 'unknown'}, and its result never "
+            f"reached the store.{_last_step(console)}",
         )
     if end == "terminated":
         return Verdict(Outcome.INTERRUPTED, f"{culprit.id} was shut down from outside{detail}.")

@@ -168,5 +168,6 @@ def test_a_role_that_may_not_write(desk: Desk) -> None:
     status = ended(desk, machine, "done 5")
 
     assert outcome(status) == ("ERROR", "store_failed", 5)
+    assert "access denied; the credentials need s3:GetObject and s3:PutObject" in status["sentence"]
     with pytest.raises(FileNotFoundError):
         machine.read("/var/begun")
