@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -92,14 +93,20 @@ def _timings(machine: Machine, events: bytes) -> str:
         "guardian asks for power-off": "BAI-END done 0",
     }.items():
         steps[name] = machine.said_after(said) or float("nan")
-    story = [json.loads(line) for line in events.splitlines()]
-    for event in story:
+    # The agent's events have the clock's time, all else is counted from the launch.
+    launched = (
+        time.time()
+        - time.monotonic()
+        + (machine.terminal.time_of("agent start 1") or 0)
+        - steps["agent started"]
+    )
+    for event in map(json.loads, events.splitlines()):
         name = (
             f"agent: {event['phase']} {event['state']}"
             if event["type"] == "phase"
             else f"agent: {event['type']}"
         )
-        steps[name] = steps["agent started"] + (event["time"] - story[0]["time"]) / 1000
+        steps[name] = event["time"] / 1000 - launched
     steps["off"] = machine.timings["off"]
     ordered = sorted(steps.items(), key=lambda step: step[1])
     return "\n".join(f"{seconds:8.2f} s  {name}" for name, seconds in ordered)
