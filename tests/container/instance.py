@@ -38,7 +38,7 @@ class Instance:
         self._account = account
         self._console = b""
         self._listening = threading.Event()
-        self._listener = threading.Thread(target=self._listen, name="console")
+        self._listener = threading.Thread(target=self._listen, name="console", daemon=True)
 
     def boot(self, user_data: bytes) -> None:
         """Launch with `user_data`, and come up to the end of cloud-init's last stage."""

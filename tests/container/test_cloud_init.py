@@ -86,9 +86,11 @@ class Trained:
 def trained(account: Account, bundle: Bundle) -> Trained:
     instance = Instance(account)
     told = user_data(boot(account, bundle, "trains", job_toml=descriptor(account, "trains", TRAINING)))
-    instance.boot(told)
-    asked = instance.wait_off()
-    instance.take_power()
+    try:
+        instance.boot(told)
+        asked = instance.wait_off()
+    finally:
+        instance.take_power()
     places = [path for root in ("/var/lib/bai", "/var/log", "/tmp") for path in Path(root).rglob("*")]
     files = {path: path.read_bytes() for path in places if path.is_file()}
     return Trained(instance=instance, told=told, calls=account.calls, files=files, asked=asked)
