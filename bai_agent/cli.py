@@ -204,7 +204,9 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
-    handlers: list[logging.Handler] = [logging.FileHandler(rundir.agent_log)]
+    handlers: list[logging.Handler] = [
+        logging.FileHandler(rundir.agent_log, encoding="utf-8", errors="backslashreplace")
+    ]
     if not quiet:
         handlers.append(logging.StreamHandler(sys.stderr))
     logging.raiseExceptions = (

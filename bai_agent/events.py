@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bai_agent.rundir import now_ms, open_append, write_all
+from bai_agent.rundir import append_line, now_ms, open_append
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,9 @@ class EventLog:
     def add(self, kind: str, **details: Any) -> None:
         """Append one event: `{"time": ms UTC, "type": kind, …details}`."""
         line = self._redact(json.dumps({"time": self._clock(), "type": kind, **details}, ensure_ascii=False))
-        write_all(self._descriptor, f"{line}\n".encode())
-        self.seen.append(json.loads(line))
+        content = f"{line}\n".encode(errors="replace")
+        append_line(self._descriptor, content)
+        self.seen.append(json.loads(content))
         log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
 
     def finished_phases(self) -> dict[str, float]:

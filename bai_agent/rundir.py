@@ -195,8 +195,10 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace `path` by `value` as JSON, atomically."""
-    write_atomic(path, (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    """Replace `path` by `value` as JSON, atomically. Half characters (a file's name that is no UTF-8) become "?"."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
+    # What a benchmark emits, or names its files, must not end us.
+    write_atomic(path, text.encode(errors="replace"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -213,6 +215,20 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def append_line(descriptor: int, line: bytes) -> None:
+    """Append `line`, its newline included: whole, or not at all where the disk takes only a part of it. Raises OSError.
+
+    Nobody else may write to the file.
+    """
+    size = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, line)
+    except OSError:
+        # The next line would be glued to what is there, and both would be lost.
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def open_append(path: Path) -> int:

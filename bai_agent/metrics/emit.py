@@ -89,7 +89,10 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        # JSON may hold half a character, which nothing prints.
+        return value.encode(errors="replace").decode()
+    return json.dumps(value)
 
 
 def _is_text(name: str) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.metrics.disk import wait_for_room
-from bai_agent.rundir import open_append, write_all
+from bai_agent.rundir import append_line, open_append
 
 LIMIT_SECONDS = 1.0
 """CPU time of one pattern on one line."""
@@ -84,12 +84,7 @@ def blame(mark: Path, switched_off: Path) -> SwitchOff | None:
     line = json.dumps({"gen": gen, "off": off, "i": number - 1}).encode() + b"\n"
     descriptor = open_append(switched_off)
     try:
-        size = os.fstat(descriptor).st_size
-        wait_for_room(
-            lambda: write_all(descriptor, line),
-            undo=lambda: os.ftruncate(descriptor, size),
-            path=switched_off,
-        )
+        wait_for_room(lambda: append_line(descriptor, line), path=switched_off)
     finally:
         os.close(descriptor)
     return found

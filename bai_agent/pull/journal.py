@@ -21,7 +21,7 @@ from typing import Any
 
 from bai_agent.errors import PullError
 from bai_agent.pull.progress import Watch
-from bai_agent.rundir import open_append, write_all
+from bai_agent.rundir import append_line, open_append
 
 PREFIX = ".bai-pulled"
 _NAME_LIMIT = 255 - len(".part")
@@ -170,7 +170,7 @@ class Journal:
 
     def _add(self, line: dict[str, Any]) -> None:
         # Escaped to ASCII: a member's name may hold bytes that are no UTF-8, as lone surrogates.
-        write_all(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
+        append_line(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         self.record.apply(line)
 
 

@@ -65,6 +65,17 @@ def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) ->
     assert any('"nan"' in sentence for sentence in last["warnings"])
 
 
+def test_an_emitted_half_character_is_no_reason_not_to_finish(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [], output=b"", emitted=b'{"a": "\\ud800"}\n{"b": "\xff"}\n{"c": 1}\n')
+
+    extract(rundir)
+
+    last = extracted(rundir)
+    assert last["not_numbers"] == {"a": 1, "b": 1}
+    assert last["per_metric"] == {"c": 1}
+    assert sum('the first was "?"' in sentence for sentence in last["warnings"]) == 2
+
+
 def test_a_record_is_complete_and_says_when_it_was_read(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("näme", r"step (?P<step>\d+) (?P<value>\d+)")], output=b"step 3 7\n", units='"%"'
