@@ -36,7 +36,19 @@ def keep_artifacts(
     # Only here: most jobs keep nothing, and every start would pay for the import.
     from concurrent.futures import ThreadPoolExecutor
 
-    found = dict.fromkeys(path for pattern in globs for path in _matches(folder, pattern))
+    found: dict[Path, None] = {}
+    nothing: list[str] = []
+    for pattern in globs:
+        try:
+            matches = list(_matches(folder, pattern))
+        except OSError as error:
+            nothing.append(
+                f'output.artifacts "{pattern}" cannot be looked for in {folder}: {error.strerror}.'
+            )
+            continue
+        found.update(dict.fromkeys(matches))
+        if not matches:
+            nothing.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
 
     def keep(path: Path) -> int | str | None:
         """Return the bytes kept, or why it was not, or None where there was no time."""
@@ -57,10 +69,7 @@ def keep_artifacts(
     warnings = [each for path in found if isinstance(each := came_of[path], str)]
     if late := len(found) - len(kept) - len(warnings):
         warnings.append(f"{late} artifacts were not kept: there was no time left.")
-    for pattern in globs:
-        if next(_matches(folder, pattern), None) is None:
-            warnings.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
-    return Kept(len(kept), sum(kept), tuple(warnings))
+    return Kept(len(kept), sum(kept), (*warnings, *nothing))
 
 
 def _matches(folder: Path, pattern: str) -> Iterator[Path]:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bai_agent.errors import DescriptorError
@@ -227,6 +227,14 @@ class Output:
     artifacts: tuple[str, ...] = ()
     """Globs relative to the benchmark's working folder, kept in the store at the end."""
 
+    def __post_init__(self) -> None:
+        # Found out only at the end, it would cost a whole run its result.
+        for pattern in self.artifacts:
+            if not is_glob_below(pattern):
+                raise ValueError(
+                    f'artifacts "{pattern}" is no glob below the working folder; write for example "runs/**" or "*.csv"'
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
@@ -284,6 +292,12 @@ class Job:
                 raise ValueError(
                     f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {error}'
                 ) from error
+
+
+def is_glob_below(text: str) -> bool:
+    """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
+    parts = PurePosixPath(text).parts
+    return bool(parts) and parts[0] != "/" and not any("**" in part and part != "**" for part in parts)
 
 
 def read_job(path: Path) -> Job:

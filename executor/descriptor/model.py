@@ -16,6 +16,7 @@ from executor.descriptor.places import (
     AbsolutePath,
     Brokers,
     FolderPath,
+    RelativeGlob,
     RelativePath,
 )
 from executor.descriptor.service_tables import CustomParams, Metric, Server, Source
@@ -141,7 +142,7 @@ class Output(Table):
     """What is taken from what the benchmark prints and writes."""
 
     metrics: list[Metric] = Field(default_factory=list)
-    artifacts: list[RelativePath] = Field(default_factory=list, examples=[["runs/**"]])
+    artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder: these files are kept with the job at the end."""
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
     """How the benchmark's output is buffered: `line` shows every line at once; `timed` flushes every 100 ms, for benchmarks that

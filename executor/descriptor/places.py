@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
+from bai_agent.job import is_glob_below
 from executor.descriptor.values import no_nul, shown, wrong
 
 
@@ -74,6 +75,12 @@ def _relative_inside(text: str) -> str:
     return _inside(text)
 
 
+def _glob(text: str) -> str:
+    if not is_glob_below(text):
+        raise wrong(f"{shown(text)} is no glob", 'let ** stand alone between slashes, for example "runs/**"')
+    return text
+
+
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
         raise wrong(
@@ -84,6 +91,7 @@ def _absolute(text: str) -> str:
 
 TargetPath = Annotated[str, AfterValidator(no_nul), AfterValidator(_target)]
 RelativePath = Annotated[str, AfterValidator(no_nul), AfterValidator(_relative_inside)]
+RelativeGlob = Annotated[RelativePath, AfterValidator(_glob)]
 FolderPath = Annotated[str, AfterValidator(no_nul), AfterValidator(_no_tilde)]
 AbsolutePath = Annotated[str, AfterValidator(no_nul), AfterValidator(_absolute)]
 

@@ -65,3 +65,10 @@ def test_what_there_is_no_time_for_is_counted(work: Path) -> None:
 
     assert names == []
     assert kept.warnings[0].startswith("1 artifacts were not kept")
+
+
+def test_what_cannot_be_looked_for_is_a_warning(work: Path) -> None:
+    kept, names = keep(work, "x" * 300, "notes.txt")
+
+    assert names == ["notes.txt"]
+    assert "cannot be looked for" in kept.warnings[0]

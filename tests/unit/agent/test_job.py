@@ -64,6 +64,9 @@ required = true
         ),
         ("[[sources]]\nsrc = 'x'\npath = 'y'\nmd5 = 'abc'", r"md5 must be 32 hexadecimal digits"),
         ("[nowhere]\nx = 1", r'has no key "nowhere"'),
+        ("[output]\nartifacts = ['/tmp/*']", r'\[output\]: artifacts "/tmp/\*" is no glob'),
+        ("[output]\nartifacts = ['']", r'artifacts "" is no glob'),
+        ("[output]\nartifacts = ['runs**']", r'artifacts "runs\*\*" is no glob'),
     ],
 )
 def test_an_error_names_file_table_and_key(more: str, message: str) -> None:

@@ -230,6 +230,7 @@ MISTAKES = [
         "output.artifacts[0]",
         "relative to the folder",
     ),
+    ("two stars in a name", "[output]\nartifacts = ['runs**']", "output.artifacts[0]", "stand alone"),
     ("strategy needs a server", "[server]", "server.hardware", "instance_type"),
 ]
 
