@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +15,7 @@ from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.outcome import ExitCode
 from executor.commands import descriptors, endings, health, jobs, launches, runs
-from executor.commands.options import NOBODY_READS, nobody_reads, silence
+from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, write_error
 
 app = typer.Typer(
     name="bai",
@@ -99,6 +101,7 @@ def _bai(
 
 def main() -> None:
     """Run `bai`. Exit codes: see `bai_agent.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a benchmark prints may be anything; a terminal that cannot show it shows a question mark.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -106,6 +109,18 @@ def main() -> None:
         app()
     except BaiError as error:
         sys.exit(_refuse(error))
+    except OSError as error:
+        silence()
+        place = f"{error.filename}: " if error.filename is not None else ""
+        say(write_error(error) or f"{place}{error.strerror or error}")
+        sys.exit(ExitCode.OURS)
+
+
+def _open_closed_streams() -> None:
+    """Give a standard stream that the caller has closed (`>&-`) a place: what is written there was not wanted."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _refuse(error: BaiError) -> ExitCode:

@@ -88,13 +88,17 @@ def bundle(
     names = [each.strip() for each in arch.split(",") if each.strip()]
     if wrong := [each for each in names if each not in ARCHITECTURES]:
         raise UsageError(f'--arch: "{wrong[0]}" is not known; write {" or ".join(ARCHITECTURES)}')
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--output: {output} cannot be made: {error.strerror}") from error
     built = [build(each, cache=cache_folder(os.environ)) for each in names]
     if upload:
         settings = read_settings({"profile": profile, "region": region, "bucket": bucket})
         bring(exchange(settings), [bundle_upload(each) for each in built], told=_tell_upload)
     for each in built:
         if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each.path, output / f"{each.sha256}.tar.gz")
         if json_:
             print_json(

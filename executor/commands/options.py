@@ -101,6 +101,13 @@ def nobody_reads(error: OSError) -> bool:
     return error.errno in (errno.EPIPE, errno.EIO)
 
 
+def write_error(error: OSError) -> str | None:
+    """Return a sentence where `error` means that a file that our output goes to takes no more; else None."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the output cannot be written: {error.strerror}"
+    return None
+
+
 def silence() -> None:
     """Let what is still buffered for standard output go nowhere, so that Python's exit does not fail over it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -29,6 +29,7 @@ from executor.commands.options import (
     print_json,
     say,
     silence,
+    write_error,
 )
 
 if TYPE_CHECKING:
@@ -164,11 +165,12 @@ def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings |
         say(f"no longer following; {again}")
         return left.exit_code
     except OSError as error:
-        if not nobody_reads(error):
+        unwritten = write_error(error)
+        if unwritten is None and not nobody_reads(error):
             raise
         silence()
-        say(f"nobody reads the output any more; {again}")
-        return NOBODY_READS
+        say(f"{unwritten or 'nobody reads the output any more'}; {again}")
+        return NOBODY_READS if unwritten is None else ExitCode.OURS
     return ExitCode.OURS if result is None else exit_code_of(result)
 
 

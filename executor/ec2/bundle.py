@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 import bai_agent
-from executor.ec2.wheels import ARCHITECTURES, find_wheels
+from executor.ec2.wheels import ARCHITECTURES, WheelError, find_wheels
 
 _FORMAT = 1
 """Counted up when the same inputs give another archive."""
@@ -55,18 +55,13 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"there is no bundle for {architecture}")
-    wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
-    agent = agent_files()
-    path = cache / "bundles" / f"{_fingerprint(architecture, agent, wheels)}.tar.gz"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        partial.write_bytes(pack({**agent, **_wheel_files(wheels)}))
-        partial.replace(path)
-    content = path.read_bytes()
-    return BuiltBundle(
-        path=path, architecture=architecture, sha256=hashlib.sha256(content).hexdigest(), size=len(content)
-    )
+    try:
+        return _built(architecture, cache=cache, download=download)
+    except OSError as error:
+        raise WheelError(
+            f"the agent's bundle cannot be kept in {cache}: {error.strerror}; make room there, or name another place "
+            "with XDG_CACHE_HOME"
+        ) from error
 
 
 def linux_architecture(name: str) -> str:
@@ -105,6 +100,21 @@ def pack(files: Mapping[str, bytes]) -> bytes:
             member.mode = 0o755 if name.startswith("bin/") else 0o644
             archive.addfile(member, io.BytesIO(content))
     return packed.getvalue()
+
+
+def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
+    wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
+    agent = agent_files()
+    path = cache / "bundles" / f"{_fingerprint(architecture, agent, wheels)}.tar.gz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        partial.write_bytes(pack({**agent, **_wheel_files(wheels)}))
+        partial.replace(path)
+    content = path.read_bytes()
+    return BuiltBundle(
+        path=path, architecture=architecture, sha256=hashlib.sha256(content).hexdigest(), size=len(content)
+    )
 
 
 def _fingerprint(architecture: str, agent: Mapping[str, bytes], wheels: Sequence[Path]) -> str:

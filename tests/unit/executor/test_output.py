@@ -1,0 +1,76 @@
+"""What `bai` does where its own output cannot go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from bai_program import PROGRAM
+from handmade_job import HandmadeJob
+
+
+def through_a_shell(command: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "BAI_STORE": str(folder / "store")}
+    return subprocess.run(
+        ("sh", "-c", f'"$@" {command}', "sh", *PROGRAM),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_closed_stream_changes_nothing_but_what_is_seen(tmp_path: Path, closed: str) -> None:
+    HandmadeJob(tmp_path / "store").ends()
+
+    done = through_a_shell(f"list --json {closed}", folder=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("digits-1" in done.stdout) == ("1>&-" not in closed)
+
+
+@pytest.mark.parametrize("command", ["list", "logs digits-1", "schema"])
+def test_a_full_disk_under_its_output_is_one_sentence(tmp_path: Path, command: str) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    job.prints("hello\n")
+    job.ends()
+
+    done = through_a_shell(f"{command} > /dev/full", folder=tmp_path)
+
+    assert done.returncode == 5
+    assert done.stderr == "bai: the output cannot be written: No space left on device\n"
+
+
+def test_who_follows_onto_a_full_disk_hears_that_the_job_goes_on(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    job.ends()
+
+    done = through_a_shell("resume digits-1 --follow > /dev/full", folder=tmp_path)
+
+    assert done.returncode == 5
+    assert "cannot be written: No space left on device; the job goes on: bai status digits-1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("bundle --output file/folder", 2, "bai: --output: file/folder cannot be made: Not a directory\n"),
+        ("bundle", 5, "bai: the agent's bundle cannot be kept in file/bai: Not a directory; make room there"),
+    ],
+)
+def test_a_place_for_bundles_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int, told: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", "file")
+
+    done = through_a_shell(command, folder=tmp_path)
+
+    assert done.returncode == code
+    assert done.stderr.startswith(told)
