@@ -6,6 +6,7 @@ obstore (Rust) moves the bytes. Its own retries are the only ones: they cover re
 
 from __future__ import annotations
 
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from bai_agent.s3.credentials import credential_provider
 from bai_agent.s3.meaning import S3Error, meaning
@@ -49,7 +51,9 @@ def connect(
     credentials: Callable[[], S3Credential] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> S3Store:
-    """Return a client for `bucket`, or for what lies below `prefix` in it. Raises S3Error where there are no credentials.
+    """Return a client for `bucket`, or for what lies below `prefix` in it.
+
+    Raises S3Error where there are no credentials, or the endpoint is no address.
 
     `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, names another server than AWS's own; the
     bucket is then the path's first part.
@@ -58,6 +62,8 @@ def connect(
     from obstore.store import S3Store
 
     endpoint = _address(endpoint or "") or endpoint_of(environment)
+    if endpoint is not None and not _names_server(endpoint):
+        raise S3Error(f'the endpoint "{endpoint}" is no address; write for example "https://host:9000"')
     region = region or bucket_region(bucket, endpoint=endpoint, environment=environment)
     config: dict[str, Any] = {
         "region": region,
@@ -121,7 +127,8 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     except urllib.error.HTTPError as error:
         headers = error.headers
         error.close()
-    except OSError:
+    except (OSError, http.client.HTTPException, ValueError):
+        # No server, none that speaks HTTP, or a name that cannot be one: whoever uses the bucket then says so.
         return fallback
     return headers.get("x-amz-bucket-region") or fallback
 
@@ -129,6 +136,14 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
 def _address(text: str) -> str | None:
     value = text.strip().rstrip("/")
     return (value if "://" in value else f"https://{value}") if value else None
+
+
+def _names_server(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bai_agent.errors import StoreError
 from bai_agent.s3.client import Patience, connect
-from bai_agent.s3.meaning import S3Error, is_refusal, meaning
+from bai_agent.s3.meaning import S3Error, code_of, is_refusal, meaning
 from bai_agent.store import MissingObjectError, StoredObject, StoreRefusedError, check_key
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class S3Store:
                 )
                 return bytes(answer.bytes())
             except obstore.exceptions.BaseError as error:
-                # There is nothing there: "416 Range Not Satisfiable".
-                if "416" in str(error) or "InvalidRange" in str(error):
+                # The text names the key too, so a number alone says nothing.
+                if "status code: 416" in str(error) or code_of(error) == "InvalidRange":
                     return b""
                 raise
 

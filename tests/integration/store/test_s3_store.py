@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,3 +154,45 @@ def test_a_missing_object_is_missing_and_no_refusal(store: JobStore) -> None:
     with pytest.raises(MissingObjectError):
         store.get("job-1/a")
     assert store.find("job-1/a") == []
+
+
+@pytest.mark.parametrize(("code", "status"), [("InternalError", 500), ("AccessDenied", 403)])
+def test_an_error_is_no_empty_object_whatever_number_stands_in_the_key(
+    gate: Gate, code: str, status: int
+) -> None:
+    store = S3Store("bucket", "jobs", patience=replace(PATIENCE, retries=0))
+    gate.refuse = lambda _method, _path: denied(code, status)
+
+    with pytest.raises(StoreError, match=r"run-416/result\.json"):
+        store.get("run-416/result.json")
+
+
+@pytest.mark.parametrize("endpoint", ["http://localhost:port", "https://:9000"])
+def test_an_endpoint_that_is_no_address_is_named(gate: Gate, endpoint: str) -> None:
+    with pytest.raises(StoreError, match=f'the endpoint "{endpoint}" is no address'):
+        open_store("s3://bucket/jobs", endpoint=endpoint)
+
+
+def test_what_speaks_no_http_is_said_not_to_answer_as_it_should(gate: Gate) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        store = S3Store(
+            "bucket",
+            "jobs",
+            endpoint=f"http://127.0.0.1:{server.getsockname()[1]}",
+            patience=replace(PATIENCE, retries=0),
+        )
+        with pytest.raises(StoreError, match="did not answer as it should"):
+            store.find("job-1/")
+        server.shutdown(socket.SHUT_RDWR)
