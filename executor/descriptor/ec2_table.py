@@ -15,6 +15,14 @@ OWNED = frozenset(
 """Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own."""
 
 
+_LISTS = {
+    "BlockDeviceMappings": "DeviceName",
+    "NetworkInterfaces": None,
+    "TagSpecifications": "ResourceType",
+}
+"""Parameters that are merged item by item, and the key by which an item is known."""
+
+
 def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
     taken = sorted(OWNED & request.keys())
     if taken:
@@ -22,13 +30,42 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
             f"sets {', '.join(taken)}, which the launcher decides itself",
             "leave it out; image, subnets, hardware.instance_type and num_instances have keys of their own",
         )
-    for device in request.get("BlockDeviceMappings") or []:
-        if isinstance(device, dict) and (device.get("Ebs") or {}).get("DeleteOnTermination") is False:
+    for name, key in _LISTS.items():
+        items = request.get(name, [])
+        if not isinstance(items, list) or not all(_is_item(each, key) for each in items):
+            raise wrong(
+                f"{name} is no list of tables" + (f" that each have a {key}" if key else ""),
+                f"write [[aws.ec2.run_instances.{name}]]" + (f' and {key} = "…" below it' if key else ""),
+            )
+    for device in request.get("BlockDeviceMappings", []):
+        if _table(device, "Ebs").get("DeleteOnTermination") is False:
             raise wrong(
                 "keeps a volume that nobody would delete (DeleteOnTermination)",
                 "leave DeleteOnTermination out; [output] artifacts keeps files",
             )
+    if (
+        _table(_table(request, "InstanceMarketOptions"), "SpotOptions").get("SpotInstanceType")
+        == "persistent"
+    ):
+        raise wrong(
+            "asks for a persistent spot request, which starts another machine whenever one has ended",
+            'leave SpotInstanceType out, or write "one-time"',
+        )
+    if request.get("DisableApiTermination") is True:
+        raise wrong(
+            "forbids to terminate the machines (DisableApiTermination), so that `bai cancel --now` and `bai reap` could not",
+            "leave it out",
+        )
     return request
+
+
+def _is_item(item: Any, key: str | None) -> bool:
+    return isinstance(item, dict) and (key is None or isinstance(item.get(key), str))
+
+
+def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
+    value = table.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 class Volume(Table):

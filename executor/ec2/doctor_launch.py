@@ -1,4 +1,4 @@
-"""What `bai doctor` tries of a launch: the agent's bundle, and for a descriptor its image, its price, and the launch as a dry run."""
+"""What `bai doctor` tries of a launch: the agent's bundle; for a descriptor its image, its price, and a dry run of the launch."""
 
 from __future__ import annotations
 
@@ -84,16 +84,19 @@ def _price(settings: Settings, aws: Aws, resolved: Resolved) -> Finding:
 
 
 def _dry_run(descriptor: Descriptor, resolved: Resolved, aws: Aws) -> Finding:
-    """Ask EC2 whether these credentials may launch this. https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html"""
+    """Ask EC2 whether these credentials may launch this.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+    """
     job = Job(job=Identity(id="doctor", client_id="doctor"), benchmark=Benchmark(argv=("true",)))
-    request = launch_request(
-        job,
-        resolved,
-        ec2_table(descriptor),
-        user_data=b"#cloud-config\n",
-        expires=tag_time(datetime.now(timezone.utc) + timedelta(hours=1)),
-    )
     try:
+        request = launch_request(
+            job,
+            resolved,
+            ec2_table(descriptor),
+            user_data=b"#cloud-config\n",
+            expires=tag_time(datetime.now(timezone.utc) + timedelta(hours=1)),
+        )
         aws.launcher().run_instances(**for_candidate(request, resolved.candidates[0], "doctor"), DryRun=True)
     except ClientError as error:
         if code_of(error) == "DryRunOperation":
@@ -103,4 +106,6 @@ def _dry_run(descriptor: Descriptor, resolved: Resolved, aws: Aws) -> Finding:
         return Finding("launch", Health.FAILED, meaning(error).sentence)
     except BotoCoreError as error:
         return refused("launch", error)
+    except BaiError as error:
+        return Finding("launch", Health.FAILED, str(error))
     return Finding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")

@@ -100,13 +100,13 @@ def draft(
 
     Raises UsageError, AwsError, WheelError, TooLargeError.
     """
+    ec2 = ec2_table(descriptor)
     region = region_of(descriptor, settings)
     if aws is not None:
         resolved = resolve(descriptor, settings, aws)
     else:
         resolved = unresolved(descriptor, settings, region)
     bundle = _bundle(resolved, cache=cache, download=aws is not None)
-    ec2 = ec2_table(descriptor)
     told = instructions(
         job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region
     )

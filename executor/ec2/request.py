@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import copy
+import difflib
 import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+from botocore.session import get_session
+from botocore.validate import ParamValidator
 
 from bai_agent.job import Job
 from executor.descriptor.ec2_table import Ec2
@@ -14,6 +18,7 @@ from executor.ec2.placement import Candidate
 from executor.ec2.resolve import Resolved
 from executor.ec2.tags import OURS, job_tags, sanitised
 from executor.ec2.volume import data_size, mappings
+from executor.errors import UsageError
 
 TOKEN_LIMIT = 64
 """Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
@@ -25,7 +30,9 @@ def launch_request(
     """Return RunInstances' parameters but for subnet and token, as JSON values; UserData is base64.
 
     One call launches all nodes of the job, or none. expires: the time of the tag by which they are reaped.
+    Raises UsageError where the user's own parameters are none.
     """
+    _check_extra(ec2.run_instances)
     nodes = job.strategy.nodes
     request: dict[str, Any] = {
         "ImageId": resolved.image.id,
@@ -95,6 +102,22 @@ def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def _check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse what RunInstances does not take, as far as botocore knows it."""
+    if not extra:
+        return
+    shape = get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    if shape is None:
+        return
+    found = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **extra}, shape)
+    if not found.has_errors():
+        return
+    problem, _, known = found.generate_report().splitlines()[0].partition(", must be one of: ")
+    close = difflib.get_close_matches(problem.split('"')[-2], known.split(", "), n=1) if known else []
+    hint = f'did you mean "{close[0]}"?' if close else "it takes what boto3's run_instances takes"
+    raise UsageError(f"[aws.ec2.run_instances]: {problem}; {hint}")
+
+
 def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
     devices = {each["DeviceName"]: each for each in ours}
     for device in theirs:
@@ -109,7 +132,7 @@ def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[s
 def _merge_tags(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
     kinds = {each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in ours}
     for specification in theirs:
-        extra = {str(tag["Key"]): str(tag["Value"]) for tag in specification.get("Tags", [])}
+        extra = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in specification.get("Tags", [])}
         mine = kinds.setdefault(specification["ResourceType"], {})
         kept = {key: value for key, value in mine.items() if key.startswith(OURS)}
         kinds[specification["ResourceType"]] = sanitised({**mine, **extra, **kept})

@@ -225,6 +225,48 @@ MISTAKES = [
         "num_instances",
     ),
     (
+        "volumes that are no list",
+        "[aws.ec2.run_instances]\nBlockDeviceMappings = 3",
+        "aws.ec2.run_instances",
+        "[[aws.ec2.run_instances.BlockDeviceMappings]]",
+    ),
+    (
+        "a volume without its name",
+        "[aws.ec2.run_instances]\nBlockDeviceMappings = [{ Ebs = { VolumeSize = 9 } }]",
+        "aws.ec2.run_instances",
+        "DeviceName",
+    ),
+    (
+        "tags of nothing",
+        "[aws.ec2.run_instances]\nTagSpecifications = [{ Tags = [] }]",
+        "aws.ec2.run_instances",
+        "ResourceType",
+    ),
+    (
+        "interfaces that are texts",
+        "[aws.ec2.run_instances]\nNetworkInterfaces = ['eni-1']",
+        "aws.ec2.run_instances",
+        "[[aws.ec2.run_instances.NetworkInterfaces]]",
+    ),
+    (
+        "a volume that stays",
+        "[aws.ec2.run_instances]\nBlockDeviceMappings = [{ DeviceName = '/dev/sdf', Ebs = { DeleteOnTermination = false } }]",
+        "aws.ec2.run_instances",
+        "leave DeleteOnTermination out",
+    ),
+    (
+        "a request that starts machines again",
+        "[aws.ec2.run_instances]\nInstanceMarketOptions = { SpotOptions = { SpotInstanceType = 'persistent' } }",
+        "aws.ec2.run_instances",
+        "one-time",
+    ),
+    (
+        "machines that nobody may terminate",
+        "[aws.ec2.run_instances]\nDisableApiTermination = true",
+        "aws.ec2.run_instances",
+        "leave it out",
+    ),
+    (
         "absolute artifact",
         "[output]\nartifacts = ['/etc/*']",
         "output.artifacts[0]",

@@ -19,6 +19,7 @@ from executor.ec2.placement import Candidate
 from executor.ec2.request import candidate_token, for_candidate, launch_request, merge
 from executor.ec2.resolve import Resolved
 from executor.ec2.tags import job_tags
+from executor.errors import UsageError
 
 EXPIRES = "2026-11-21T22:15:00Z"
 HERE = Candidate(subnet="subnet-1", zone="us-east-1a")
@@ -190,6 +191,30 @@ def test_what_the_user_adds_is_merged_in_depth() -> None:
     instance = {tag["Key"]: tag["Value"] for tag in complete["TagSpecifications"][0]["Tags"]}
     assert instance["team"] == "x"
     assert instance["bai:expires"] == EXPIRES
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"KeyNam": "k"}, 'Unknown parameter in input: "KeyNam"; did you mean "KeyName"?'),
+        (
+            {"Placement": {"Tenanc": "host"}},
+            'Unknown parameter in Placement: "Tenanc"; did you mean "Tenancy"?',
+        ),
+        ({"EbsOptimized": "yes"}, "Invalid type for parameter EbsOptimized, value: yes"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": "x"}]}, "BlockDeviceMappings[0].Ebs"),
+        (
+            {"TagSpecifications": [{"ResourceType": "instance", "Tags": ["a"]}]},
+            "TagSpecifications[0].Tags[0]",
+        ),
+    ],
+)
+def test_what_ec2_would_not_take_is_said_before_anything_is_asked(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        request({"run_instances": extra})
+
+    assert str(raised.value).startswith("[aws.ec2.run_instances]: ")
+    assert said in str(raised.value)
 
 
 def test_tags_stand_on_instances_and_volumes() -> None:
