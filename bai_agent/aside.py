@@ -26,6 +26,7 @@ def aside(work: Callable[[], T], *, over: Callable[[], bool], name: str) -> T | 
         try:
             done.append(work())
         except BaseException as error:
+            # Not Exception: a panic of obstore's is none, and this thread's end shall not hide it.
             failed.append(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

@@ -74,8 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _refuse(error, ExitCode.USAGE, ready=options.ready_fd)
     except BaiError as error:
         code = _refuse(error, ExitCode.OURS, ready=options.ready_fd)
-    except Exception as error:
-        # A defect of ours, or a run directory that went away: never to be taken for the benchmark's failure (code 1).
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # A defect of ours, a panic of a library's, or a run directory that went away: never to be taken for the benchmark's
+        # failure (code 1).
         log.exception("the agent met an error of its own")
         kind = type(error).__name__
         code = _refuse(

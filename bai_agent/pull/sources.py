@@ -82,7 +82,7 @@ class _Run:
     def __init__(self, tasks: Sequence[Task], before: Mapping[str, object]) -> None:
         self.tasks = tasks
         self.news = threading.Event()
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.pulled: dict[str, Pulled] = {}
         self.saved = 0
         self._before = before
@@ -123,7 +123,9 @@ class _Run:
                     self.news.set()
         except EndedError:
             return
-        except Exception as error:  # whatever it is: raised again on the caller's thread
+        except BaseException as error:
+            # Raised again on the caller's thread, whatever it is: a panic of obstore's is no Exception, and unseen it would let
+            # the benchmark run without its data.
             self.failures.append(error)
         finally:
             self.news.set()

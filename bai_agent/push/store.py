@@ -68,6 +68,7 @@ class StoreUploader(threading.Thread):
         self._changed = threading.Condition()
         self._pause = _FIRST_PAUSE
         self._error: str | None = None
+        self._over = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
 
     def hurry(self) -> int:
@@ -82,7 +83,7 @@ class StoreUploader(threading.Thread):
         asked = self.hurry()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._answered >= asked, timeout=max(0.0, deadline - time.monotonic())
+                lambda: self._answered >= asked or self._over, timeout=max(0.0, deadline - time.monotonic())
             )
         sizes = {name: stream.pending() for name, stream in self._streams.items()}
         lost = sum(stream.reached.lost for stream in self._streams.values())
@@ -98,10 +99,14 @@ class StoreUploader(threading.Thread):
         try:
             while True:
                 self._serve()
-        except Exception:
-            # The thread's outermost frame: a defect must end in the result, not on a terminal that nobody sees.
+        except BaseException:
+            # The thread's outermost frame: a defect, or a panic of obstore's, which is no Exception, must end in the result,
+            # not on a terminal that nobody sees.
             log.exception("the job store: the uploader ended by a defect")
-            self._error = "the uploader ended by a defect; agent.log has the details"
+            with self._changed:
+                self._error = "the uploader ended by a defect; agent.log has the details"
+                self._over = True
+                self._changed.notify_all()
 
     def _serve(self) -> None:
         # Before the pass: what is asked for while it goes on is not in it.

@@ -16,7 +16,7 @@ import pytest
 
 from bai_agent.errors import PullError
 from bai_agent.job import Source, SourceKind, Unpack
-from bai_agent.pull import Progress, PullStopped, pull
+from bai_agent.pull import Progress, PullStopped, pull, sources
 
 Puller = Callable[..., list[Progress]]
 
@@ -370,3 +370,18 @@ def test_a_file_that_is_source_and_path_at_once_stays_the_users(tmp_path: Path, 
     path = original(tmp_path)
     bring(Source(src=url(path), path=str(path)))
     assert path.read_bytes() == b"content"
+
+
+def test_what_ends_a_thread_is_told_even_where_it_is_no_exception(
+    tmp_path: Path, bring: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        """As libraries written in Rust raise it."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise Panic
+
+    monkeypatch.setattr(sources, "bring", panic)
+
+    with pytest.raises(Panic):
+        bring(Source(src=url(original(tmp_path)), path="x"))

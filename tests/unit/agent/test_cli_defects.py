@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+FAILING = """
+import sys
+from bai_agent import cli
+
+class Panic(BaseException):
+    pass
+
+def run_job(*_, **__):
+    raise {error}("something broke")
+
+cli.run_job = run_job
+cli.main(["run", "job.toml"])
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError", "Panic"])
+def test_a_defect_is_never_taken_for_the_benchmarks_failure(error: str) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FAILING.format(error=error)], capture_output=True, text=True, timeout=60
+    )
+
+    assert child.returncode == 5
+    assert child.stderr.endswith(f"bai-agent: an error of its own: {error}: something broke\n")

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bai_agent.push.place import Place
+from bai_agent.push.store import StoreUploader
+from bai_agent.rundir import RunDir, write_json
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
+
+
+class Panic(BaseException):
+    """As libraries written in Rust raise it."""
+
+
+class PanickingStore(DirectoryStore):
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        raise Panic(key)
+
+
+def test_an_uploader_that_ended_by_a_defect_says_so_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "run")
+    rundir.path.mkdir()
+    rundir.events.write_text('{"type": "phase"}\n')
+    write_json(rundir.store_offset, {})
+    place = Place(record=JobRecord(PanickingStore(tmp_path / "store"), "job"), rank=0, attempt=0)
+    uploader = StoreUploader(place, rundir)
+
+    uploader.start()
+    left = uploader.flush(time.monotonic() + 20)
+
+    assert left.error == "the uploader ended by a defect; agent.log has the details"
+    uploader.join(timeout=20)
+    assert not uploader.is_alive()
+    assert not uploader.publish(time.monotonic() + 86_400)
