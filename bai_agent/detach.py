@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.errors import BaiError
@@ -30,7 +31,7 @@ def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
     reader, writer = os.pipe()
     try:
         with rundir.agent_log.open("ab") as output:
-            subprocess.Popen(
+            agent = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _PROGRAM, Path(__file__).parent.parent),
                     *("run", descriptor.absolute(), "--dir", rundir.path, "--quiet", f"--ready-fd={writer}"),
@@ -50,8 +51,10 @@ def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
         writer = -1
         answer = read_to_end(reader, seconds=_START)
     except TimeoutError:
+        # It has started nothing yet, and shall not do so when its user has been told that it does not run.
+        agent.kill()
         raise BaiError(
-            f"the agent did not say within {_START:g} s that it runs; see {rundir.agent_log}"
+            f"the agent did not say within {_START:g} s that it runs, and was ended; see {rundir.agent_log}"
         ) from None
     finally:
         os.close(reader)
@@ -67,11 +70,16 @@ def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
 
 
 def say_ready(descriptor: int) -> None:
-    """Tell whoever detached this agent that it runs."""
-    os.write(descriptor, _READY)
+    """Tell whoever detached this agent that it runs; where they have gone meanwhile, it runs all the same."""
+    _say(descriptor, _READY)
     os.close(descriptor)
 
 
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
     """Tell whoever detached this agent why it does not run."""
-    os.write(descriptor, f"{int(code)} {message}".encode())
+    _say(descriptor, f"{int(code)} {message}".encode(errors="replace"))
+
+
+def _say(descriptor: int, word: bytes) -> None:
+    with suppress(BrokenPipeError):
+        os.write(descriptor, word)

@@ -1,0 +1,51 @@
+"""An agent's first word may find nobody: whoever detached it was killed before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_runs import AGENT, RUN_SECONDS, environment, result_of, write_job
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """The end of a pipe that has no reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def run_agent(job: Path, rundir: Path, deaf: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*AGENT, job, "--dir", rundir, "--quiet", f"--ready-fd={deaf}"],
+        pass_fds=(deaf,),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        env=environment(),
+    )
+
+
+def test_the_job_runs_although_nobody_hears_that_it_does(tmp_path: Path, deaf: int) -> None:
+    job = write_job(tmp_path, ["true"])
+
+    child = run_agent(job, tmp_path / "run", deaf)
+
+    assert child.returncode == 0
+    assert result_of(tmp_path / "run")["outcome"] == "succeeded"
+
+
+def test_a_refusal_keeps_its_exit_code_and_its_sentence(tmp_path: Path, deaf: int) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text("version = 1\n")
+
+    child = run_agent(job, tmp_path / "run", deaf)
+
+    assert child.returncode == 2
+    assert child.stderr == f'bai-agent: {job}: lacks the key "job"\n'
