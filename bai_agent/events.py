@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,12 @@ class EventLog:
 
     def add(self, kind: str, **details: Any) -> None:
         """Append one event: `{"time": ms UTC, "type": kind, …details}`."""
-        line = self._redact(json.dumps({"time": self._clock(), "type": kind, **details}, ensure_ascii=False))
+        told = {key: self._redacted(value) for key, value in details.items()}
+        line = json.dumps({"time": self._clock(), "type": kind, **told}, ensure_ascii=False)
         content = f"{line}\n".encode(errors="replace")
         append_line(self._descriptor, content)
         self.seen.append(json.loads(content))
-        log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in details.items()))
+        log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in told.items()))
 
     def finished_phases(self) -> dict[str, float]:
         """Return the phases that have finished, with their seconds."""
@@ -46,6 +47,16 @@ class EventLog:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+    def _redacted(self, value: Any) -> Any:
+        """Return `value` without secrets. Before it is encoded: quotes and line ends of a secret look different afterwards."""
+        if isinstance(value, str):
+            return self._redact(value)
+        if isinstance(value, (list, tuple)):
+            return [self._redacted(each) for each in value]
+        if isinstance(value, Mapping):
+            return {key: self._redacted(each) for key, each in value.items()}
+        return value
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -74,6 +74,9 @@ def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str
 _NO_TEXT = '"{}" cannot be resolved: it holds no text; store the secret as a string'
 
 
+_AS_TEXT = logging.Formatter()
+
+
 class Redactor(logging.Filter):
     """Takes known secrets out of whatever is logged or written into an event."""
 
@@ -97,4 +100,7 @@ class Redactor(logging.Filter):
         if self._known:
             record.msg = self.redact(record.getMessage())
             record.args = ()
+            if record.exc_info:
+                # Where this is set, formatters take it instead of making it.
+                record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
         return True
