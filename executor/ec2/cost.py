@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from executor.ec2.session import Aws
+from executor.ec2.session import FAILURES, Aws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ def price(instance_type: str, prices: Mapping[str, float], aws: Aws | None) -> t
             MaxResults=10,
         )
         found = [_on_demand(json.loads(each)) for each in answer["PriceList"]]
-    except (ClientError, BotoCoreError, ValueError, KeyError) as error:
+    except (*FAILURES, ValueError, KeyError) as error:
         return None, f"the price list does not answer: {type(error).__name__}"
     known = [each for each in found if each]
     return (min(known), "AWS's price list, on demand") if known else (None, "not in AWS's price list")

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from executor.config import Settings, config_file
 from executor.ec2.doctor_launch import launch_findings
 from executor.ec2.findings import Finding, Health, refused
 from executor.ec2.routes import route_to_s3
-from executor.ec2.session import DENIED, Aws, aws_of, code_of
+from executor.ec2.session import DENIED, FAILURES, Aws, aws_of, code_of
 
 _PROBE = "jobs/.doctor/probe.json"
 """An object of a few bytes that stays: whoever asks again finds that a conditional put of it fails, as it must."""
@@ -49,7 +49,7 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
     """Return what `look` finds; a refusal of AWS's, and no answer, are findings too."""
     try:
         return look()
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         return refused(check, error)
     except BaiError as error:
         return Finding(check, Health.FAILED, str(error))
@@ -110,7 +110,7 @@ def _bucket(settings: Settings, aws: Aws) -> Iterator[Finding]:
         else:
             yield refused("bucket", error)
         return
-    except BotoCoreError as error:
+    except FAILURES as error:
         yield refused("bucket", error)
         return
     there = headers.get("x-amz-bucket-region") or aws.region
@@ -199,7 +199,7 @@ def _network(settings: Settings, aws: Aws) -> Iterator[Finding]:
         tables = ec2.describe_route_tables(Filters=in_them)["RouteTables"] if vpcs else []
         service = {"Name": "service-name", "Values": [f"com.amazonaws.{aws.region}.s3"]}
         endpoints = ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"] if vpcs else []
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         yield refused("subnets", error)
         return
     if not subnets:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from bai_agent.job import Benchmark, Identity, Job
@@ -20,7 +20,7 @@ from executor.ec2.exchange import Upload, exchange, missing
 from executor.ec2.findings import Finding, Health, refused
 from executor.ec2.request import for_candidate, launch_request
 from executor.ec2.resolve import Resolved, ec2_table, region_of, resolve
-from executor.ec2.session import Aws, aws_of, code_of
+from executor.ec2.session import FAILURES, Aws, aws_of, code_of
 from executor.ec2.tags import tag_time
 from executor.ec2.wheels import ARCHITECTURES, WheelError
 
@@ -104,7 +104,7 @@ def _dry_run(descriptor: Descriptor, resolved: Resolved, aws: Aws) -> Finding:
                 "launch", Health.OK, f"a dry run of it in {resolved.candidates[0].zone} was accepted"
             )
         return Finding("launch", Health.FAILED, meaning(error).sentence)
-    except BotoCoreError as error:
+    except FAILURES as error:
         return refused("launch", error)
     except BaiError as error:
         return Finding("launch", Health.FAILED, str(error))

@@ -18,6 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from bai_agent.outcome import Outcome
+from executor.ec2.session import Failure
 
 
 class Next(Enum):
@@ -43,10 +44,7 @@ class Meaning:
     """Said to a person where the launch ends with this error: what it was, and what to do."""
 
 
-NoAnswer = ClientError | BotoCoreError | ResponseParserError
-
-
-def meaning(error: NoAnswer) -> Meaning:
+def meaning(error: Failure) -> Meaning:
     """Return what `error`, an answer to RunInstances or none, means."""
     if not isinstance(error, ClientError):
         return _without_answer(error)

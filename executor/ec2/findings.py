@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from executor.ec2.session import said
+from executor.ec2.session import Failure, said
 
 
 class Health(str, Enum):
@@ -38,6 +36,6 @@ class Finding:
         }
 
 
-def refused(check: str, error: ClientError | BotoCoreError) -> Finding:
+def refused(check: str, error: Failure) -> Finding:
     """Return the finding that AWS refused, or did not answer."""
     return Finding(check, Health.FAILED, str(said(error, doing="looking at it")))

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from executor.descriptor import Descriptor
-from executor.ec2.session import Aws, code_of, said
+from executor.ec2.session import FAILURES, Aws, code_of, said
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def find_image(reference: str, aws: Aws) -> Image:
                 f"the image {image_id} does not exist in {aws.region}; {wrong_region}"
             ) from error
         raise said(error, doing=f"describing the image {image_id}", region=aws.region) from error
-    except BotoCoreError as error:
+    except FAILURES as error:
         raise said(error, doing=f"describing the image {image_id}", region=aws.region) from error
     if not found:
         raise UsageError(f"the image {image_id} does not exist in {aws.region}; {wrong_region}")
@@ -102,7 +102,7 @@ def find_type(name: str, aws: Aws) -> InstanceType:
         if code_of(error) in ("InvalidInstanceType", "InvalidParameterValue"):
             raise UsageError(wrong) from error
         raise said(error, doing=doing, region=aws.region) from error
-    except BotoCoreError as error:
+    except FAILURES as error:
         raise said(error, doing=doing, region=aws.region) from error
     if not found:
         raise UsageError(wrong)
@@ -129,7 +129,7 @@ def _parameter(name: str, aws: Aws) -> str:
                 "`aws ssm get-parameters-by-path --path /aws/service/deeplearning --recursive` lists those of AWS"
             ) from error
         raise said(error, doing=doing, region=aws.region) from error
-    except BotoCoreError as error:
+    except FAILURES as error:
         raise said(error, doing=doing, region=aws.region) from error
     if not _AMI.fullmatch(value):
         raise UsageError(f"the parameter {name} holds no AMI's id; name one that ends in image_id or ami-id")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from executor.ec2.console import Console, read_console
-from executor.ec2.session import code_of, said
+from executor.ec2.session import FAILURES, code_of, said
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -149,7 +149,7 @@ def plain_errors(doing: str) -> Iterator[None]:
     """Turn what botocore raises into a BaiError: "<doing> failed: …"."""
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except FAILURES as error:
         raise said(error, doing=doing) from error
 
 

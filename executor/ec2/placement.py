@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from executor.descriptor.model import Hardware
-from executor.ec2.session import Aws, said
+from executor.ec2.session import FAILURES, Aws, said
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def _named(subnets: Sequence[str], aws: Aws) -> list[SubnetTypeDef]:
     doing = f"describing the subnets {', '.join(subnets)}"
     try:
         answer = aws.ec2().describe_subnets(SubnetIds=list(subnets))["Subnets"]
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise said(error, doing=doing, region=aws.region) from error
     order = {subnet: place for place, subnet in enumerate(subnets)}
     return sorted(answer, key=lambda each: order.get(each.get("SubnetId", ""), len(order)))
@@ -67,7 +65,7 @@ def _default(aws: Aws) -> list[SubnetTypeDef]:
         answer = aws.ec2().describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
             "Subnets"
         ]
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise said(error, doing="describing the default subnets", region=aws.region) from error
     if not answer:
         raise UsageError(
@@ -102,6 +100,6 @@ def _zones_offering(instance_type: str, aws: Aws) -> set[str]:
         answer = aws.ec2().describe_instance_type_offerings(
             LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [instance_type]}]
         )
-    except (ClientError, BotoCoreError) as error:
+    except FAILURES as error:
         raise said(error, doing=doing, region=aws.region) from error
     return {each.get("Location", "") for each in answer["InstanceTypeOfferings"]}

@@ -20,6 +20,7 @@ from botocore.exceptions import (
     SSOError,
     UnauthorizedSSOTokenError,
 )
+from botocore.parsers import ResponseParserError
 
 from bai_agent.errors import BaiError
 from executor.config import Settings
@@ -42,6 +43,10 @@ _ONCE = Config(connect_timeout=_CONNECT, read_timeout=_READ, retries={"total_max
 _QUICK = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
 _PRICE_LIST_REGION = "us-east-1"
 """https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
+
+Failure = ClientError | BotoCoreError | ResponseParserError
+FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+"""All that a call of AWS's raises: a refusal, no answer, and what a proxy answers in AWS's place."""
 
 _NO_CREDENTIALS = (
     "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
@@ -134,7 +139,7 @@ def aws_of(settings: Settings, *, region: str | None = None) -> Aws:
     return Aws(region or settings.need_region(), settings.profile)
 
 
-def said(error: BotoCoreError | ClientError, *, doing: str, region: str = "") -> BaiError:
+def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
     """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
     where = f" in {region}" if region else ""
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
@@ -153,6 +158,10 @@ def said(error: BotoCoreError | ClientError, *, doing: str, region: str = "") ->
         return AwsError(f"{doing}{where} failed: {message} ({code})", code=code)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):
         return AwsError(f"{doing}{where} failed: AWS does not answer; check the network and the region")
+    if isinstance(error, ResponseParserError):
+        return AwsError(
+            f"{doing}{where} failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
+        )
     return AwsError(f"{doing}{where} failed: {error}")
 
 

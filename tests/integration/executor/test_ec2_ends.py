@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from ec2_desk import Ec2Desk, moment
@@ -114,6 +116,27 @@ def test_many_machines_come_in_pages(desk: Ec2Desk) -> None:
     reaped = reap(Aws("us-east-1").ec2(), now=datetime.now(timezone.utc), dry_run=True)
 
     assert len({each.instance.id for each in reaped}) == 1100
+
+
+def test_a_proxy_that_answers_in_awss_place_is_named(desk: Ec2Desk) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<p>Please log in")
+
+        def log_message(self, *args: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever).start()
+        answer = desk.bai("reap", env={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"})
+        server.shutdown()
+
+    assert answer.code == 5
+    assert answer.err == (
+        "bai: describing the instances failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL\n"
+    )
 
 
 def test_every_look_at_ec2_reaps_ones_own_in_passing(desk: Ec2Desk) -> None:
