@@ -16,17 +16,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.parsers import ResponseParserError
-
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from executor.ec2.errors import Meaning, Next, meaning
+from executor.ec2.instances import terminate_one
 from executor.ec2.placement import Candidate
 from executor.ec2.request import for_candidate
-from executor.ec2.session import Aws
+from executor.ec2.session import FAILURES, Aws
 from executor.ec2.tags import tag_time
 from executor.ec2.verdict import write_result
 
@@ -159,7 +157,7 @@ def _ask(
     while True:
         try:
             found = client.run_instances(**request)["Instances"]
-        except (ClientError, BotoCoreError, ResponseParserError) as error:
+        except FAILURES as error:
             answer = meaning(error)
         else:
             ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
@@ -227,8 +225,17 @@ def _decide(record: JobRecord, file: LaunchFile, aws: Aws, wanted: dict[str, Any
             log.warning(
                 "%s was launched by somebody else as well; ending %s", file.job_id, ", ".join(surplus)
             )
-            aws.ec2().terminate_instances(InstanceIds=surplus)
+            _end_surplus(aws, surplus)
     return _obey(record, file, decided)
+
+
+def _end_surplus(aws: Aws, surplus: Sequence[str]) -> None:
+    """Terminate instances that are nobody's; where that fails, whoever looks after the job next does it."""
+    for instance_id in surplus:
+        try:
+            terminate_one(aws.ec2(), instance_id)
+        except BaiError as error:
+            log.warning("%s; `bai status` tries it again", error)
 
 
 def _obey(record: JobRecord, file: LaunchFile, decided: Mapping[str, Any]) -> Launched:

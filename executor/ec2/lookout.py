@@ -156,14 +156,15 @@ class Lookout:
             cancelled=self._age(self.record.key("cancel.json"), now),
             patience=limits.grace + limits.drain + _MARGIN,
         )
-        if known is not None:
-            return replace(facts, instances=tuple(self._of_attempt(known))), ""
-        if not ask:
+        if known is None and not ask:
             return facts, ""
         try:
-            return replace(facts, instances=tuple(self.instances())), ""
+            found = self._of_attempt(known) if known is not None else self.instances()
         except BaiError as error:
             return facts, f"({error})"
+        ours = launched.get("instances")
+        mine = tuple(each for each in found if not ours or each.id in ours)
+        return replace(facts, instances=mine, surplus=tuple(each for each in found if each not in mine)), ""
 
     def _launch_age(self, now: int) -> timedelta | None:
         if self.launch is None:

@@ -16,7 +16,7 @@ The store is asked first: a job with a result has ended, and none of this is nee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -59,6 +59,8 @@ class Facts:
     expires: datetime | None = None
     instances: tuple[Instance, ...] | None = ()
     """None where EC2 could not be asked."""
+    surplus: tuple[Instance, ...] = ()
+    """Machines with the job's tags that are none of its launch: of two that launched it at once, the other's."""
     signs: Mapping[int, timedelta] = field(default_factory=dict)
     """Rank → age of its agent's last sign of life, by the store's clock."""
     done: frozenset[int] = frozenset()
@@ -88,6 +90,12 @@ class Situation:
 
 def situation(facts: Facts) -> Situation:
     """Return how the job stands. `running` only where a machine runs, as far as EC2 can be asked."""
+    found = _seen(facts)
+    useless = tuple(each for each in facts.surplus if each.living or each.state == "stopped")
+    return replace(found, terminate=(*found.terminate, *useless)) if useless else found
+
+
+def _seen(facts: Facts) -> Situation:
     if facts.instances is None:
         return _by_signs(facts, why="EC2 could not be asked")
     if not facts.instances:

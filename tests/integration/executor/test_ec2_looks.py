@@ -8,6 +8,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from ec2_desk import Ec2Desk
 from handmade_job import HandmadeJob
 
@@ -121,6 +122,25 @@ def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
     watched.end()
 
     assert desk.state(foreign) == "running"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_of_two_launches_of_a_job_only_the_one_written_down_counts(desk: Ec2Desk, ended: bool) -> None:
+    # Given a job that two launched at once, of whom one was too late, and ended its machine or died before
+    (too_late,) = desk.launch()
+    (ours,) = desk.launch()
+    job = desk.handmade()
+    job.phases("prepare", "pull", "join")
+    record = desk.bring(job, launched=[ours])
+    record.store.put(record.key("attempts/0/nodes/0/heartbeat.json"), b"{}")
+    if ended:
+        desk.ec2.terminate_instances(InstanceIds=[too_late])
+
+    answer = desk.bai("status", "digits-1", "--json")
+
+    assert answer.objects[0]["machine"] == f"{ours} (m1.small) is running."
+    assert record.result() is None
+    assert (desk.state(ours), desk.state(too_late)) == ("running", "terminated")
 
 
 def test_a_gang_that_lost_one_before_it_was_complete_is_ended(desk: Ec2Desk) -> None:
