@@ -115,4 +115,5 @@ def secrets_of(this: Run) -> dict[str, str]:
     """Return the benchmark's secrets, by their names in its environment. Raises SecretError."""
     found = {name: resolve(reference) for name, reference in this.job.benchmark.secrets.items()}
     this.redactor.know(found.values())
+    this.knows_secrets = True
     return found

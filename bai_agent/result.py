@@ -15,8 +15,10 @@ from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
 from bai_agent.job import Buffering
 from bai_agent.outcome import Outcome
+from bai_agent.prepare import secrets_of
 from bai_agent.run_state import Run
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
+from bai_agent.secrets import SecretError
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -41,6 +43,7 @@ _LAST_BYTES = 65536
 def write_result(this: Run) -> Outcome:
     """Keep the artifacts, write `result.json` here, and return the outcome."""
     artifacts = _keep_artifacts(this)
+    last_lines = _last_words(this)
     outcome, sentence = _judge(this)
     extracted = read_json(this.rundir.extracted)
     result: dict[str, Any] = {
@@ -54,7 +57,7 @@ def write_result(this: Run) -> Outcome:
         "phases": this.events.finished_phases(),
         "metrics": extracted,
         "kafka": _kafka(this),
-        "last_lines": [this.redactor.redact(line) for line in _last_lines(this.rundir.kept_output)],
+        "last_lines": last_lines,
         "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
         "started": this.events.seen[0]["time"],
         "ended": now_ms(),
@@ -99,6 +102,9 @@ def _judge(this: Run) -> tuple[Outcome, str]:
     told = [event for event in this.events.seen if event["type"] == "stop"]
     if left["stop"] is not None:
         return outcome, told[0]["message"] if told else sentence
+    if this.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED):
+        # We ended it, and not by way of an order to the shim.
+        return this.reason.outcome, this.reason.message
     if outcome is Outcome.FAILED and told and told[-1]["reason"] == Outcome.DISK_FULL:
         return Outcome.DISK_FULL, f"{told[-1]['message']} {sentence}"
     if outcome is not Outcome.SUCCEEDED:
@@ -161,6 +167,23 @@ def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
             '[output] buffering = "timed" avoids that.'
         )
     return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
+
+
+def _last_words(this: Run) -> list[str]:
+    """Return the output's last lines without secrets; none where those cannot be known."""
+    lines = _last_lines(this.rundir.kept_output)
+    if lines and this.job.benchmark.secrets and not this.knows_secrets:
+        # It was another agent that started the benchmark.
+        deadline = this.drain_deadline()
+        why = "there was no time left to look up the secrets that may stand in them"
+        try:
+            aside(lambda: secrets_of(this), over=lambda: time.monotonic() > deadline, name="secrets")
+        except SecretError as error:
+            why = str(error)
+        if not this.knows_secrets:
+            this.warn(f"The last lines of the output are not in the result: {why}.")
+            return []
+    return [this.redactor.redact(line) for line in lines]
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -10,7 +10,6 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bai_agent.ballast import make_room
 from bai_agent.benchmark import process
@@ -29,9 +28,6 @@ from bai_agent.secrets import SecretError
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
 from bai_agent.watch import EndedError, Reason
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +54,7 @@ def run(this: Run) -> Outcome:
             raise
         make_room(this.rundir)
         this.reason = Reason(Outcome.DISK_FULL, f"No space is left for the run directory {this.rundir.path}.")
+        process.end_without_order(this.rundir)
     if this.rundir.started.exists():
         _do(this, "drain", _drain)
     _do(this, "end", _end)

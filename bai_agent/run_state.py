@@ -52,6 +52,8 @@ class Run:
     reason: Reason | None = None
     """Why the run ended before its benchmark did."""
     outcome: Outcome = Outcome.AGENT_ERROR
+    knows_secrets: bool = False
+    """Whether the redactor has been told the benchmark's secrets."""
 
     @property
     def scripts(self) -> Path | None:

@@ -25,6 +25,7 @@ __all__ = [
     "State",
     "classify",
     "end_lost",
+    "end_without_order",
     "launch",
     "order",
     "read_exit",
@@ -38,6 +39,9 @@ __all__ = [
 
 _SHIM_DEATH_LIMIT = 10.0
 """Seconds for a killed shim to let go of its lock."""
+
+_SHIM_END_LIMIT = 30.0
+"""Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL to work, 5 for the FIFO, and a slow disk."""
 
 _UNKNOWN = (
     "code",
@@ -87,12 +91,27 @@ def end_lost(rundir: RunDir) -> None:
         write_json(rundir.exit, lost)
 
 
-def _kill_shim(rundir: RunDir) -> None:
+def end_without_order(rundir: RunDir) -> None:
+    """End a benchmark that runs where the disk has no room for a stop.json: the shim ends it on SIGTERM too.
+
+    Raises what `end_lost` raises, which is the last resort.
+    """
+    if state(rundir) is State.RUNNING:
+        _signal_shim(rundir, signal.SIGTERM)
+        if wait_exited(rundir, timeout=_SHIM_END_LIMIT) is State.RUNNING:
+            end_lost(rundir)
+
+
+def _signal_shim(rundir: RunDir, number: int) -> None:
     started = read_json(rundir.started)
     if started is not None and started["boot_id"] == boot_id():
         process = read_process(started["shim_pid"])
         if process is not None and process.start == started["shim_start"]:
-            send_signal(process, signal.SIGKILL)
+            send_signal(process, number)
+
+
+def _kill_shim(rundir: RunDir) -> None:
+    _signal_shim(rundir, signal.SIGKILL)
     deadline = time.monotonic() + _SHIM_DEATH_LIMIT
     while is_locked(rundir.shim_lock):
         if time.monotonic() >= deadline:

@@ -483,3 +483,63 @@ def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Pat
     assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
 
     assert any('buffering = "timed"' in warning for warning in result_of(rundir)["warnings"])
+
+
+NO_ROOM_FOR_AN_ORDER = """
+import errno
+from bai_agent import cli
+from bai_agent.benchmark import process
+
+def request_stop(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+process.request_stop = request_stop
+cli.main()
+"""
+
+
+def test_a_benchmark_is_ended_although_the_disk_has_no_room_for_the_order(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, FOREVER)
+    agent = subprocess.Popen(
+        [*(sys.executable, "-c", NO_ROOM_FOR_AN_ORDER, "run", job), "--dir", rundir, "--quiet"],
+        env=environment(),
+    )
+    with agent:
+        wait_until(begun(rundir))
+        (rundir / "cancel.json").write_text("{}")
+        code = agent.wait(timeout=60)
+
+    assert not is_alive(json.loads((rundir / "started.json").read_bytes())["pid"])
+    assert result_of(rundir)["outcome"] == "disk_full"
+    assert code == 5
+
+
+def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = f"import os\nprint(os.environ['HF_TOKEN'], flush=True)\n{FOREVER}"
+    job = python_job(tmp_path, program, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}})
+    env = environment(MY_TOKEN="pl4nted-s3cret")
+    with start_agent(job, rundir, env=env) as agent:
+        wait_until(begun(rundir))
+        agent.kill()
+    (rundir / "cancel.json").write_text("{}")
+
+    assert run_agent(job, rundir, env=env) == 4
+
+    assert result_of(rundir)["last_lines"] == ["***", "begun"]
+
+
+def test_last_lines_that_may_hold_a_secret_stay_out_of_the_result(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, FOREVER, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}})
+    with start_agent(job, rundir, env=environment(MY_TOKEN="pl4nted-s3cret")) as agent:
+        wait_until(begun(rundir))
+        agent.kill()
+    (rundir / "cancel.json").write_text("{}")
+
+    assert run_agent(job, rundir) == 4
+
+    result = result_of(rundir)
+    assert result["last_lines"] == []
+    assert any("MY_TOKEN" in sentence for sentence in result["warnings"])
