@@ -19,12 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bai_program import PROGRAM, run_bai
+
 from bai_agent.rundir import RunDir
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 
 PATIENCE = 60.0
-PROGRAM = (sys.executable, "-c", "from executor.cli import main; main()")
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
@@ -103,15 +104,7 @@ class Desk:
         return path
 
     def bai(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            (*PROGRAM, *arguments),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            env=self.environment,
-            cwd=self.folder,
-        )
+        return run_bai(*arguments, folder=self.folder, environment=self.environment)
 
     def record(self, job_id: str) -> JobRecord:
         return JobRecord(DirectoryStore(self.store), job_id)

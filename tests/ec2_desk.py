@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
+from bai_program import Answer, ask_bai
 from handmade_job import HandmadeJob
 from s3_gate import Gate
 
@@ -25,18 +24,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 REGION = "us-east-1"
-_PROGRAM = (sys.executable, "-c", "from executor.cli import main; main()")
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def objects(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -53,16 +40,7 @@ class Ec2Desk:
         return open_store("s3://bucket/jobs", region=REGION)
 
     def bai(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Answer:
-        done = subprocess.run(
-            (*_PROGRAM, *arguments),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=self.folder,
-            env={**os.environ, **(env or {})},
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return ask_bai(*arguments, folder=self.folder, environment={**os.environ, **(env or {})})
 
     def handmade(self, job_id: str = "digits-1", **options: Any) -> HandmadeJob:
         """Return a job that exists in a folder of this test; `bring` puts it into the bucket."""

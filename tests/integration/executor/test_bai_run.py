@@ -10,7 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from bai_desk import IGNORES_SIGTERM, PROGRAM, WAITS, Desk, Terminal
+from bai_desk import IGNORES_SIGTERM, WAITS, Desk, Terminal
+from bai_program import PROGRAM
 
 from bai_agent.rundir import is_locked
 

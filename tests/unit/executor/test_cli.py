@@ -6,28 +6,14 @@ import csv
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bai_program import PROGRAM, Answer, ask_bai
 from handmade_job import START, HandmadeJob
-
-_PROGRAM = "from executor.cli import main; main()"
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def objects(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -43,17 +29,8 @@ class Bai:
     def __call__(
         self, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> Answer:
-        done = subprocess.run(
-            (sys.executable, "-c", _PROGRAM, *arguments),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            cwd=self.folder,
-            env={**os.environ, "BAI_STORE": str(self.store), **(env or {})},
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        environment = {**os.environ, "BAI_STORE": str(self.store), **(env or {})}
+        return ask_bai(*arguments, folder=self.folder, environment=environment, stdin=stdin)
 
 
 @pytest.fixture
@@ -232,7 +209,7 @@ def test_a_reader_that_goes_away_is_no_error(bai: Bai) -> None:
     job.ends()
 
     with subprocess.Popen(
-        (sys.executable, "-c", _PROGRAM, "logs", "digits-1"),
+        (*PROGRAM, "logs", "digits-1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "BAI_STORE": str(bai.store)},
