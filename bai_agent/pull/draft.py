@@ -16,6 +16,9 @@ from bai_agent.rundir import write_all
 
 CHUNK = 1 << 20
 """Bytes that are read and written at a time."""
+WRITE = 64 << 10
+"""Bytes of one write into a file whose size is reserved. For a larger one the page cache takes larger folios, which cost
+twice the processor's time where their memory is not warm (Linux 6.18, ext4; `benchmarks/s3.py`)."""
 
 
 @dataclass
@@ -45,7 +48,7 @@ class Draft:
         """Write all of `content` at `offset`."""
         view = memoryview(content)
         while view:
-            written = os.pwrite(self.descriptor, view, offset)
+            written = os.pwrite(self.descriptor, view[:WRITE], offset)
             view, offset = view[written:], offset + written
 
     def part_arrived(self, number: int) -> None:

@@ -26,8 +26,8 @@ PART = 16 << 20
 """Objects above this size arrive in parts of it. A kill loses at most the parts under way."""
 RANGES = 16
 """Parts at a time."""
-PIECE = 256 << 10
-"""Each part is written in pieces of this size, as they come: larger ones took more memory and were no faster."""
+PIECE = 1 << 20
+"""Each part is taken from the network in pieces of this size: each crosses from obstore's threads to this one."""
 OBJECTS = 64
 """Small objects at a time."""
 PATIENCE = Patience(
