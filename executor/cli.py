@@ -130,7 +130,7 @@ def _refuse(error: BaiError) -> ExitCode:
     if isinstance(error, FindingsError):
         print(error, file=sys.stderr)
         return ExitCode.USAGE
-    print(f"bai: {error}", file=sys.stderr)
+    say(str(error))
     if isinstance(error, (UsageError, DescriptorError)):
         return ExitCode.USAGE
     # Only now, as these bring the whole descriptor with them.

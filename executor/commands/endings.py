@@ -12,6 +12,7 @@ from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
+from executor.view.text import plain_text
 
 
 def cancel(
@@ -49,7 +50,7 @@ def cancel(
                 f"its agent is gone; `bai resume {record.job_id}` brings it back, and it will cancel the job"
             )
     if now:
-        told = f"{told}; {_end_machines(record)}"
+        told = f"{told.rstrip('.')}; {_end_machines(record)}"
     _tell(record, told, json_=json_)
 
 
@@ -145,4 +146,4 @@ def _tell(record: JobRecord, told: str, *, json_: bool) -> None:
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
-        print(f"{record.job_id}: {told}")
+        print(plain_text(f"{record.job_id}: {told}"))

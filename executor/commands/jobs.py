@@ -202,7 +202,7 @@ def fetch(
     from executor.fetch import fetch_job
     from executor.jobs import find_job
     from executor.stores import stores
-    from executor.view.text import size
+    from executor.view.text import plain_text, size
 
     record = find_job(stores(store), job)
     files, total = 0, 0
@@ -211,7 +211,7 @@ def fetch(
         if json_:
             print_json({"path": str(each.path), "bytes": each.bytes})
         else:
-            print(f"{each.path}  {size(each.bytes)}")
+            print(f"{plain_text(str(each.path))}  {size(each.bytes)}")
     say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bai_agent.errors import BaiError
+from executor.view.text import plain_text
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding
@@ -77,7 +78,7 @@ BucketOption = Annotated[
 
 def say(sentence: str) -> None:
     """Tell the person something that is no result."""
-    print(f"bai: {sentence}", file=sys.stderr)
+    print(f"bai: {plain_text(sentence)}", file=sys.stderr)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -31,6 +31,7 @@ from executor.commands.options import (
     silence,
     write_error,
 )
+from executor.view.text import plain_text
 
 if TYPE_CHECKING:
     from executor.config import Settings
@@ -132,7 +133,7 @@ def resume(
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
-        print(f"{record.job_id}: {told}")
+        print(plain_text(f"{record.job_id}: {told}"))
 
 
 def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings | None = None) -> int:

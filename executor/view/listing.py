@@ -16,7 +16,7 @@ from bai_agent.rundir import now_ms
 from executor.jobs import is_over
 from executor.program import program
 from executor.standing import DIED, Standing
-from executor.view.text import clock, quantity, safe_line, seconds
+from executor.view.text import clock, plain_text, quantity, seconds
 
 _COLOURS = {
     "SUCCEEDED": "green",
@@ -47,11 +47,11 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     for standing, name in jobs:
         span = standing.seconds if standing.status != DIED else None
         table.add_row(
-            Text(standing.job_id, style="bold"),
-            *([Text(safe_line(name))] if with_names else []),
+            Text(plain_text(standing.job_id), style="bold"),
+            *([Text(plain_text(name))] if with_names else []),
             *([standing.where] if with_places else []),
-            Text(standing.status, style=_COLOURS.get(standing.status, "red")),
-            standing.outcome or standing.phase or "",
+            Text(plain_text(standing.status), style=_COLOURS.get(standing.status, "red")),
+            Text(plain_text(standing.outcome or standing.phase or "")),
             clock(standing.started)[:16] if standing.started else "",
             seconds(span) if span is not None else "",
         )
@@ -60,8 +60,8 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
 
 def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[str, Any]]) -> None:
     """Print how one job stands, with the last value of each metric, and what to do where its agent has died."""
-    heading = Text(standing.job_id, style="bold").append("  ")
-    heading.append(standing.status, style=_COLOURS.get(standing.status, "red"))
+    heading = Text(plain_text(standing.job_id), style="bold").append("  ")
+    heading.append(plain_text(standing.status), style=_COLOURS.get(standing.status, "red"))
     show(heading)
     lines: list[tuple[str, str]] = []
     if standing.sentence:
@@ -89,7 +89,7 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
         span = f", took {seconds(standing.seconds or 0)}" if is_over(standing) else ""
         lines.append(("started", clock(standing.started) + span))
     for label, value in lines:
-        show(Text(f"{label:<9} ", style="dim").append(value, style="default"))
+        show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
     _print_values(job, values)
 
 
@@ -123,9 +123,9 @@ def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
         value = values[name]
         shown_value, units = quantity(value["value"], str(value.get("units", "")))
         table.add_row(
-            Text(safe_line(name), style="bold"),
+            Text(plain_text(name), style="bold"),
             shown_value,
-            Text(safe_line(units), style="dim"),
+            Text(plain_text(units), style="dim"),
             Text(_ago(value["timestamp"]), style="dim"),
         )
     show(Text())

@@ -21,7 +21,7 @@ from executor.view.metrics import metric_table
 from executor.view.picture import Picture
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
-from executor.view.text import place, safe_line, seconds, size, speaks_unicode
+from executor.view.text import place, plain_text, seconds, size, speaks_unicode
 
 _REFRESH = 0.2
 """Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""
@@ -56,7 +56,7 @@ class LiveView:
 
     def notice(self, sentence: str) -> None:
         self._flush()
-        self._print(Text(f"[bai] {sentence}", style="cyan"))
+        self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
 
     def show(self, picture: Picture, news: News) -> None:
         if news.skipped:
@@ -101,7 +101,7 @@ class LiveView:
         style = {"warning": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
         if style is not None:
             self._flush()
-            self._print(Text(f"[bai] {safe_line(str(event.get('message')))}", style=style))
+            self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))
 
     def _flush(self) -> None:
         """Print the lines that have come."""
@@ -150,7 +150,7 @@ class LiveView:
         return Group(*parts)
 
     def _heading(self, picture: Picture) -> Rule:
-        phase = picture.state.phase or "starting"
+        phase = plain_text(picture.state.phase or "starting")
         title = Text.assemble((picture.job_id, "bold"), "  ")
         if picture.cancelling:
             title.append("cancelling ", style="bold yellow")
@@ -191,7 +191,7 @@ class LiveView:
         bar = ProgressBar(
             total=pull.total_bytes or None, completed=pull.bytes, width=24, pulse=not pull.total_bytes
         )
-        grid.add_row(Text(safe_line(name)), bar, Text(f"{size(pull.bytes)}{of}{objects}", style="dim"))
+        grid.add_row(Text(plain_text(name)), bar, Text(f"{size(pull.bytes)}{of}{objects}", style="dim"))
         return grid
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bai_agent.job import Better
 from executor.statistics import Series
-from executor.view.text import quantity, safe_line, sparkline
+from executor.view.text import plain_text, quantity, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""
@@ -79,12 +79,12 @@ def direction(series: Series, *, unicode: bool = True) -> str:
 
 def _cell(name: str, series: Series, name_width: int, *, unicode: bool) -> str:
     if name == "metric":
-        return _shortened(safe_line(series.name), name_width, unicode=unicode) + direction(
+        return _shortened(plain_text(series.name), name_width, unicode=unicode) + direction(
             series, unicode=unicode
         )
     if name == "units":
         # Where the values say it, the column need not.
-        return safe_line(quantity(series.last, series.units)[1])
+        return plain_text(quantity(series.last, series.units)[1])
     if name == "trend":
         return ""
     if name == "count":

@@ -12,7 +12,7 @@ from rich.console import Console
 from executor.follow import TRUNCATED, News
 from executor.view.picture import Picture
 from executor.view.summary import print_summary
-from executor.view.text import place, seconds, size, speaks_unicode
+from executor.view.text import place, plain_text, seconds, size, speaks_unicode
 
 _SUMMARY_WIDTH = 110
 
@@ -30,7 +30,7 @@ class PlainView:
     def notice(self, sentence: str) -> None:
         if self._within_line:
             self._write(b"\n")
-        self._write(f"[bai] {sentence}\n".encode())
+        self._write(f"[bai] {plain_text(sentence)}\n".encode())
         self._stream.flush()
 
     def show(self, picture: Picture, news: News) -> None:

@@ -16,7 +16,7 @@ from bai_agent.job import Job
 from executor.statistics import Measurements, Series, records_in
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import quantity, speaks_unicode
+from executor.view.text import plain_text, quantity, speaks_unicode
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
 _REFRESH = 0.3
@@ -42,11 +42,13 @@ def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> None:
 def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
     """Print one line of statistics for each metric; with `follow` on a terminal they move."""
     measurements = Measurements(job)
+    # Asked now: a live table puts something in the place of standard output that has no encoding.
+    unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
         for content in lines:
             measurements.add_lines(content)
         width = screen_width()
-        show(_tables(measurements, width=width, rows=sys.maxsize))
+        show(_tables(measurements, width=width, rows=sys.maxsize, unicode=unicode))
         return
     console = Console(highlight=False)
     shown = 0.0
@@ -56,12 +58,15 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
             if time.monotonic() - shown > _REFRESH:
                 shown = time.monotonic()
                 rows = max(1, min(_LIVE_ROWS, console.height - 4))
-                live.update(_tables(measurements, width=console.width, rows=rows), refresh=True)
-        live.update(_tables(measurements, width=console.width, rows=_LIVE_ROWS), refresh=True)
+                live.update(
+                    _tables(measurements, width=console.width, rows=rows, unicode=unicode), refresh=True
+                )
+        live.update(
+            _tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode), refresh=True
+        )
 
 
-def _tables(measurements: Measurements, *, width: int, rows: int) -> RenderableType:
-    unicode = speaks_unicode()
+def _tables(measurements: Measurements, *, width: int, rows: int, unicode: bool) -> RenderableType:
     parts: list[RenderableType] = []
     left = rows
     for group in (measurements.benchmark, measurements.host):
@@ -82,5 +87,7 @@ def _facts(every: list[Series]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     for series in every:
         value, units = quantity(series.last, series.units)
-        table.add_row(Text(series.name, style="bold"), value, Text(units, style="dim"))
+        table.add_row(
+            Text(plain_text(series.name), style="bold"), value, Text(plain_text(units), style="dim")
+        )
     return table

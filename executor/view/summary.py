@@ -17,7 +17,7 @@ from executor.program import program
 from executor.state import PHASES
 from executor.view.metrics import metric_table
 from executor.view.picture import Picture
-from executor.view.text import safe_line, seconds, size
+from executor.view.text import plain_text, safe_line, seconds, size
 
 _ROWS = 30
 _LAST_LINES = 10
@@ -31,7 +31,7 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
     benchmark: Mapping[str, Any] = result.get("benchmark") or {}
 
     def line(label: str, value: str, style: str = "default", *, copied: bool = False) -> None:
-        _print_line(console, label, Text(value, style=style), copied=copied)
+        _print_line(console, label, Text(plain_text(value), style=style), copied=copied)
 
     characters = "─" if unicode else "-"
     console.print(Rule(Text(picture.job_id, style="bold"), align="left", style="dim", characters=characters))
@@ -39,8 +39,8 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         _print_last_lines(console, result, unicode=unicode)
     style = "bold green" if code == ExitCode.SUCCEEDED else "bold red"
     console.print(
-        Text(f"{result.get('sentence', '')}", style=style).append(
-            f"  {result.get('outcome')}, exit code {code}" if code else "", style="dim"
+        Text(plain_text(str(result.get("sentence", ""))), style=style).append(
+            plain_text(f"  {result.get('outcome')}, exit code {code}") if code else "", style="dim"
         ),
         soft_wrap=True,
     )
@@ -60,7 +60,7 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
             "yellow" if lost else "default",
         )
     for warning in result.get("warnings") or ():
-        line("warning", safe_line(str(warning)), "yellow")
+        line("warning", str(warning), "yellow")
     _print_metrics(console, picture, unicode=unicode)
     line("files", picture.place, copied=True)
     if (artifacts := result.get("artifacts")) and artifacts.get("files"):
@@ -100,7 +100,7 @@ def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None
         )
     if unseen:
         names = ", ".join(unseen[:10]) + (f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else "")
-        console.print(Text(f"  never seen: {names}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"  never seen: {plain_text(names)}", style="yellow"), soft_wrap=True)
     if picture.partial:
         console.print(
             Text(f"  of the first {picture.measurements.records:,} records; bai metrics has all", style="dim")

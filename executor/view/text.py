@@ -107,6 +107,11 @@ def safe_line(line: str, *, limit: int = 4000) -> str:
     return f"{line} … ({cut:,} more characters)" if cut > 0 else line
 
 
+def plain_text(text: str) -> str:
+    """Return foreign words fit to stand in a sentence of ours: on one line, and nothing in them that a terminal obeys."""
+    return text if text.isprintable() else _CONTROL.sub("", " ".join(text.splitlines()))
+
+
 def _keep_colour(match: re.Match[str]) -> str:
     return match[0] if _COLOUR.fullmatch(match[0]) else ""
 

@@ -1,0 +1,77 @@
+"""A job's record comes from a bucket that others write to: nothing in it may steer the terminal of who looks at it."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from bai_program import ask_bai
+from handmade_job import HandmadeJob
+from rich.console import Console
+
+from executor.view.live import LiveView
+from executor.view.picture import Picture
+from executor.watch import watch
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mevil\x1b[31m"
+"""Sets the window's title, clears the screen, and leaves a colour switched on."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> HandmadeJob:
+    made = HandmadeJob(tmp_path / "store")
+    made.event("agent_started", pid=1)
+    made.event("phase", phase=EVIL, state="started")
+    made.event("phase", phase=EVIL, state="finished", seconds=1)
+    made.event("stop", message=f"stopped: {EVIL}")
+    made.event("warning", message=f"a warning: {EVIL}")
+    made.measures(f"loss {EVIL}", 0.5, src="emit", units=EVIL)
+    made.measures(f"bai_run_{EVIL}", 0.5, src="host", units=EVIL)
+    artifact = made.node.parents[3] / "artifacts" / f"{EVIL}.txt"
+    artifact.parent.mkdir()
+    artifact.write_text("x")
+    made.ends(
+        outcome=EVIL,
+        sentence=f"It ended: {EVIL}",
+        git={"commit": EVIL, "branch": EVIL, "dirty": False},
+        warnings=[f"a warning: {EVIL}"],
+        last_lines=["a line"],
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list",),
+        ("status", "digits-1"),
+        ("metrics", "digits-1"),
+        ("cancel", "digits-1"),
+        ("resume", "digits-1"),
+        ("resume", "digits-1", "--follow"),
+        ("fetch", "digits-1", "folder"),
+        ("status", EVIL),
+    ],
+)
+def test_what_a_command_prints_of_it_is_plain(tmp_path: Path, job: HandmadeJob, command: tuple[str]) -> None:
+    environment = {**os.environ, "BAI_STORE": str(tmp_path / "store")}
+
+    answer = ask_bai(*command, folder=tmp_path, environment=environment)
+
+    told = answer.out + answer.err
+    assert "digits-1" in told or "evil" in told
+    assert [each for each in ("\x1b", "\x07", "\x9b") if each in told] == []
+
+
+def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
+    console = Console(file=stream, force_terminal=True, width=100, height=40, color_system="standard")
+
+    watch(job.record, Picture(job_id="digits-1", job=job.job, place="/x"), LiveView(console), agent=None)
+
+    shown = raw.getvalue().decode()
+    assert "It ended: 31mevil" in shown
+    assert [each for each in ("\x1b]", "\x1b[2J", "\x07", "\x9b", "evil\x1b[31m") if each in shown] == []
