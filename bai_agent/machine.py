@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.children import kill
 from bai_agent.errors import BaiError
 
 log = logging.getLogger(__name__)
@@ -141,15 +142,26 @@ def _training(smi: Sequence[str]) -> list[str]:
 
 
 def _ask(smi: Sequence[str], field: str) -> list[str]:
-    done = subprocess.run(
+    # Not subprocess.run: after its timeout it waits without one, and where a driver hangs even SIGKILL does.
+    child = subprocess.Popen(
         [*smi, f"--query-gpu={field}", "--format=csv,noheader"],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_SMI_SECONDS,
-        check=True,
+        errors="replace",
     )
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    try:
+        said, complaint = child.communicate(timeout=_SMI_SECONDS)
+    except subprocess.TimeoutExpired:
+        kill(child)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        raise
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, child.args, said, complaint)
+    return [line.strip() for line in said.splitlines() if line.strip()]
 
 
 def _mounted(root: Path) -> set[str]:

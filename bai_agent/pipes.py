@@ -1,4 +1,4 @@
-"""Hearing what another process has to say, for a limited time."""
+"""Talking with another process through a pipe, for a limited time."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def read_to_end(descriptor: int, *, seconds: float) -> bytes:
         if not piece:
             return said
         said += piece
+
+
+def write_within(descriptor: int, content: bytes, *, seconds: float) -> None:
+    """Write all of `content` into a pipe. Raises TimeoutError where its reader has not made room for it in time."""
+    os.set_blocking(descriptor, False)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    deadline = time.monotonic() + seconds
+    left = memoryview(content)
+    while left:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError(f"not taken within {seconds:g} s")
+        left = left[os.write(descriptor, left[:_PIECE]) :]

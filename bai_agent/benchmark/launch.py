@@ -23,9 +23,10 @@ from bai_agent.benchmark.environment import (
     working_folder,
 )
 from bai_agent.benchmark.state import State, state
+from bai_agent.children import kill
 from bai_agent.errors import BaiError
 from bai_agent.job import Job
-from bai_agent.pipes import read_to_end
+from bai_agent.pipes import read_to_end, write_within
 from bai_agent.rundir import RunDir
 
 OOM_SCORE_ADJ = 500
@@ -107,9 +108,10 @@ def launch(order: Order, rundir: RunDir) -> State:
     try:
         said = _hand_over(child, _order_bytes(order, rundir))
     except TimeoutError:
-        child.kill()
-        child.wait()
-        said = f"it did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {rundir.path} hanging?"
+        said = f"its shim did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {rundir.path} hanging?"
+        if not kill(child):
+            # With SIGKILL before it, it does nothing more; but its lock would make it look alive.
+            raise LaunchError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
         raise LaunchError(
@@ -179,7 +181,7 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
     assert child.stderr is not None
     try:
         with child.stdin:
-            child.stdin.write(order)
+            write_within(child.stdin.fileno(), order, seconds=_LAUNCH_LIMIT)
     except BrokenPipeError:
         pass  # it died; its state says the rest
     with child.stderr:

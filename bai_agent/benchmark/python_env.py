@@ -17,6 +17,7 @@ from pathlib import Path
 from bai_agent.benchmark.environment import benchmark_python, prepare_environment
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.benchmark.remains import kill_marked
+from bai_agent.children import reap
 from bai_agent.errors import PullError
 from bai_agent.job import Job
 from bai_agent.rundir import RunDir, read_json, write_json
@@ -182,4 +183,4 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait(_GRACE)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    reap(child)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import bai_agent
+from bai_agent.children import kill
 from bai_agent.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -97,8 +98,7 @@ class Extractor:
         """End the process; what it has not extracted stays to be extracted."""
         self._wanted = False
         if self._child is not None:
-            self._child.kill()
-            self._child.wait(timeout=10)
+            kill(self._child)
             self._child = None
 
     def _spawn(self) -> None:

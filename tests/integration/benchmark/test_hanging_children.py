@@ -1,0 +1,100 @@
+"""Children that no signal ends, as where a disk or a driver hangs. Here SIGKILL is not sent, which comes to the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bai_agent import children, machine
+from bai_agent.benchmark import launch as launching
+from bai_agent.benchmark import python_env, shim
+from bai_agent.benchmark.launch import LaunchError, Order, launch
+from bai_agent.errors import PullError
+from bai_agent.job import Benchmark, Identity, Job
+from bai_agent.rundir import RunDir
+
+HANG = "#!/bin/sh\necho $$ >>{pids}\nexec sleep 45\n"
+SHIM = "import os, time\nopen({pids!r}, 'a').write(str(os.getpid()) + chr(10))\ntime.sleep(45)\n"
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[int]]]:
+    """Let no SIGKILL through; return what tells the pids of those that hang, which are ended at last."""
+    pids = tmp_path / "pids"
+    monkeypatch.setattr(children, "KILL_SECONDS", 0.1)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _self: None)
+
+    def alive() -> list[int]:
+        return [int(line) for line in pids.read_text().split() if Path(f"/proc/{line}/fd").exists()]
+
+    yield alive
+    for pid in alive():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_driver_that_hangs_is_said_to(
+    tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_SMI_SECONDS", 1.0)
+    gpu = tmp_path / "sys/bus/pci/devices/0000:00:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "vendor").write_text("0x10de\n")
+    (gpu / "class").write_text("0x030200\n")
+    smi = tmp_path / "smi"
+    smi.write_text(HANG.format(pids=tmp_path / "pids"))
+
+    with pytest.raises(machine.NotReadyError, match="did not answer"):
+        machine.wait_for_gpus(stopping=lambda: False, seconds=0, root=tmp_path, smi=("sh", str(smi)))
+
+    assert len(hanging()) == 1
+
+
+def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
+    tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "_LAUNCH_LIMIT", 1.0)
+    deaf = tmp_path / "shim.py"
+    deaf.write_text(SHIM.format(pids=str(tmp_path / "pids")))
+    monkeypatch.setattr(shim, "__file__", str(deaf))
+    rundir = RunDir(tmp_path / "run")
+    rundir.path.mkdir()
+    more_than_a_pipe_holds = {"TEXT": "x" * 2**20}
+
+    with pytest.raises(LaunchError, match=r"did not answer within 1 s; is the disk of .* hanging"):
+        launch(
+            Order(argv=("true",), env=more_than_a_pipe_holds, cwd=tmp_path, grace=timedelta(seconds=1)),
+            rundir,
+        )
+
+    assert len(hanging()) == 1
+
+
+def test_a_pip_that_does_not_end_is_left_behind(
+    tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_env, "_GRACE", 0.1)
+    monkeypatch.setattr(os, "killpg", lambda _group, _number: None)
+    rundir = RunDir(tmp_path / "run")
+    rundir.scripts.mkdir(parents=True)
+    (rundir.scripts / "requirements.txt").write_text("")
+    python = tmp_path / "python"
+    python.write_text(HANG.format(pids=tmp_path / "pids"))
+    python.chmod(0o755)
+    job = Job(
+        job=Identity(id="j"),
+        benchmark=Benchmark(argv=("true",), requirements="requirements.txt", python=str(python)),
+    )
+
+    with pytest.raises(PullError, match=r"within limits\.pull_timeout"):
+        python_env.install_requirements(
+            job, rundir, deadline=time.monotonic() + 1, stopping=lambda: False, base={}
+        )
+
+    assert len(hanging()) == 1
