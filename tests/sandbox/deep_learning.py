@@ -1,4 +1,4 @@
-"""What a deep learning AMI brings along: a Python of its own at /opt/pytorch, with numpy in it."""
+"""What a deep learning AMI brings along: a Python of its own at /opt/pytorch, with numpy in it where that matters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,34 @@ import platform
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from executor.ec2.bundle import cache_folder
+from sandbox.world import Shape
+from sandbox.world.roots import root
 
 PLACE = "/opt/pytorch"
 _PACKAGES = ("numpy==2.3.5", "pip==25.3")
 _PYTHON = "3.11"
 """Bookworm's, which runs it."""
 _TIMEOUT = 300.0
+_BOOKWORM = "/opt/bookworm"
+_BOOKWORMS_PYTHON = f"""\
+#!/bin/sh
+libraries={_BOOKWORM}/usr/lib/{platform.machine()}-linux-gnu
+exec "$libraries"/ld-linux-*.so.* --argv0 "$0" --library-path "$libraries" {_BOOKWORM}/usr/bin/python3 "$@"
+"""
+
+
+def with_newer_python(shape: Shape) -> Shape:
+    """The same, on an image whose distribution is older than Debian 12: with that one's Python at /opt/pytorch."""
+    files = {
+        f"{PLACE}/bin/python": _BOOKWORMS_PYTHON,
+        f"{PLACE}/pyvenv.cfg": f"home = {_BOOKWORM}/usr/bin\ninclude-system-site-packages = false\n",
+    }
+    mounts = {**shape.mounts, _BOOKWORM: root("bookworm")}
+    return replace(shape, files={**shape.files, **files}, mounts=mounts)
 
 
 def pytorch() -> Path:

@@ -11,14 +11,15 @@ import pytest
 
 from sandbox.launches import launch, user_data
 from sandbox.world import Machine, Shape, World, hide_python
+from sandbox.world.images import DEBIAN, TRIXIE, Image
 
 SAY = 'say() { echo "$*" >/dev/console; }\n'
 UP = SAY + "say IS-UP"
 
 
-def booted(world: World, shape: Shape, *, runcmd: str = UP) -> Machine:
+def booted(world: World, shape: Shape, *, runcmd: str = UP, image: Image = DEBIAN) -> Machine:
     world.shape = shape
-    [machine] = launch(world, UserData=user_data(runcmd=runcmd))
+    [machine] = launch(world, ImageId=image.image_id, UserData=user_data(runcmd=runcmd))
     return machine
 
 
@@ -66,6 +67,7 @@ def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: Wor
         world,
         Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc)),
         runcmd=SAY + f'while :; do say "IN $(date +%Y): $({read})"; sleep 0.3; done',
+        image=TRIXIE,
     )
     machine.wait_for("RequestTimeTooSkewed")
     assert "IN 2001: <" in machine.console()

@@ -42,6 +42,8 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         write(seen, name, content)
     environment = dict(shape.environment)
     if shape.clock is not None:
+        if not _inside(seen, _FAKETIME).exists():
+            raise OSError("its root has no libfaketime, so its clock cannot be set")
         environment |= {
             "LD_PRELOAD": _FAKETIME,
             "FAKETIME_TIMESTAMP_FILE": _CLOCK_FILE,

@@ -23,6 +23,14 @@ class Image:
     """Public SSM parameters with its id."""
 
 
+BULLSEYE = Image(
+    image_id="ami-0deb1100000000001",
+    variant="bullseye",
+    name="debian-11-amd64-20251110-2293",
+    root_device="/dev/xvda",
+    gigabytes=8,
+    parameters=("/aws/service/debian/release/11/latest/amd64",),
+)
 DEBIAN = Image(
     image_id="ami-0deb1200000000001",
     variant="bookworm",
@@ -68,7 +76,7 @@ ARM = Image(
     architecture="arm64",
     parameters=("/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",),
 )
-IMAGES = (DEBIAN, TRIXIE, DEEP_LEARNING, BASE, ARM)
+IMAGES = (BULLSEYE, DEBIAN, TRIXIE, DEEP_LEARNING, BASE, ARM)
 
 
 class _Ami(Ami):

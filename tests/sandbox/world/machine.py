@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from sandbox.world import roots
 from sandbox.world.cgroups import MachineGroup
 from sandbox.world.console import Console
 from sandbox.world.disk import Disk
@@ -18,7 +19,6 @@ from sandbox.world.identities import Credentials
 from sandbox.world.inside import Inside
 from sandbox.world.network import Network
 from sandbox.world.nspawn import POWER_OFF, REBOOT, RESTART, Boot
-from sandbox.world.roots import RootError
 from sandbox.world.shape import Shape
 
 
@@ -215,7 +215,7 @@ class Machine:
                         self._changed.wait_for(lambda: self._power_cut)
                         self._halted = False
                 self._switched_off()
-        except (OSError, RootError, subprocess.SubprocessError) as error:
+        except (OSError, roots.RootError, subprocess.SubprocessError) as error:
             self.error = f"could not be run: {error}"
             self._switched_off()
         finally:
@@ -245,7 +245,8 @@ class Machine:
             self.set_clock(self.shape.clock)
         if self.shape.network_after:
             self.plug(False)
-        mounts = [f"{host}:{inside}" for inside, host in self.shape.mounts.items()]
+        laid_over = {**roots.mounts(), **self.shape.mounts}
+        mounts = [f"{host}:{inside}" for inside, host in laid_over.items()]
         with self._changed:
             if self._power_cut:
                 return -9

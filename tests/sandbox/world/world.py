@@ -28,7 +28,7 @@ from sandbox.world.images import IMAGES, register
 from sandbox.world.imds import MetadataService
 from sandbox.world.machine import Machine
 from sandbox.world.network import Network
-from sandbox.world.roots import VARIANTS, root
+from sandbox.world.roots import EVERYDAY, root
 from sandbox.world.s3_rules import S3Rules
 from sandbox.world.shape import Shape
 
@@ -234,7 +234,7 @@ def open_world(folder: Path) -> Iterator[World]:
     They are gone too when this process is killed: all is held by processes that die with the calling thread.
     Raises when a machine could not be run for a reason of the sandbox's own.
     """
-    for variant in VARIANTS:
+    for variant in EVERYDAY:
         root(variant)
     cgroups.sweep()
     with ExitStack() as stack:
