@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kafka_brokers import SCRIPT
 
 
@@ -56,14 +57,16 @@ def test_stopping_ends_no_process_that_only_has_the_number(tmp_path: Path) -> No
     assert kafka("stop", "--dir", str(tmp_path)).returncode == 0
 
 
-def test_a_port_that_is_taken_is_said_with_the_broker_s_own_words_and_forgotten(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("port", "why"), [(0, "Address already in use"), (99999, "there is no such port")], ids=["taken", "none"]
+)
+def test_a_port_that_cannot_be_used_is_named_and_forgotten(tmp_path: Path, port: int, why: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+        port = port or taken.getsockname()[1]
         done = kafka("start", "--dir", str(tmp_path / "kafka"), "--port", str(port))
 
     assert done.returncode == 1
-    assert "kafka.log" in done.stderr
-    assert "Address already in use" in done.stderr
+    assert f"--port {port} cannot be used: {why}; give another, or none for a free one\n" in done.stderr
     assert not (tmp_path / "kafka" / "kafka.json").exists()
 
 
@@ -74,6 +77,17 @@ def test_another_port_than_the_folder_has_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "127.0.0.1:1234 and keeps it" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["start", "status", "stop"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").touch()
+
+    done = kafka(command, "--dir", str(tmp_path / "file" / "folder"))
+
+    assert done.returncode == 1
+    assert "name another folder with --dir" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_no_broker_runs_in_a_file(tmp_path: Path) -> None:
