@@ -136,6 +136,14 @@ def launch(
     return _decide(record, file, aws, _refusal(_verdict(file, refusals)))
 
 
+def refusal_of(record: JobRecord, *, attempt: int = 0) -> LaunchError | None:
+    """Return why EC2 refused the job for good, where it did."""
+    decided = _read(record, _key(record, attempt, "launched.json"))
+    if decided is None or decided["instances"]:
+        return None
+    return LaunchError(str(decided["sentence"]).rstrip("."), Outcome(decided["outcome"]))
+
+
 def expires_at(start: datetime, deadman: timedelta) -> str:
     """Return the time by which a machine launched at `start` must be gone, as it stands in a tag."""
     return tag_time(start + deadman)

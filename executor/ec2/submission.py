@@ -13,7 +13,7 @@ from executor.config import Settings
 from executor.ec2.bundle import cache_folder
 from executor.ec2.draft import Draft, bundle_upload, draft, planned_job
 from executor.ec2.exchange import Upload, exchange, upload
-from executor.ec2.launch import LaunchFile, launch, read_launch, write_launch
+from executor.ec2.launch import LaunchFile, launch, read_launch, refusal_of, write_launch
 from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
 from executor.errors import UsageError
@@ -59,6 +59,8 @@ def submit(
         if there is not None:
             same_job(there, job, wish)
             if record.result() is not None:
+                if (refusal := refusal_of(record)) is not None:
+                    raise refusal
                 return Submitted(record, there, new=False)
         file = read_launch(record)
         if file is None:

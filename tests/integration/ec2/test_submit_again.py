@@ -1,0 +1,41 @@
+"""Who submits a job again under its id hears how it stands, with the same exit code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bai_program import ask_bai
+from paper_aws import open_paper_aws
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "Says hello"
+execution_engine = "aws.ec2"
+[hardware]
+instance_type = "t3.small"
+[ml]
+benchmark_code = "echo hello"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+"""
+
+
+def test_a_launch_that_was_refused_stays_refused(tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text(_DESCRIPTOR)
+    with open_paper_aws() as paper:
+        environment = {**os.environ, **paper.environment()}
+        paper.fail("RunInstances", code="VcpuLimitExceeded", status=400, times=1)
+
+        answers = [
+            ask_bai("submit", "b.toml", "--job-id", "again-1", folder=tmp_path, environment=environment)
+            for _ in range(2)
+        ]
+
+        assert paper.instances() == []
+
+    refusals = [each.err.splitlines()[-1] for each in answers]
+    assert [each.code for each in answers] == [5, 5]
+    assert refusals[0] == refusals[1]
+    assert "vCPU quota" in refusals[0]
