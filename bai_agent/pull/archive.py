@@ -7,6 +7,7 @@ import calendar
 import gzip
 import lzma
 import stat
+import struct
 import sys
 import tarfile
 import zipfile
@@ -22,6 +23,8 @@ from typing import IO, cast
 _LINK_LIMIT = 4096
 """PATH_MAX: no symbolic link's target is longer."""
 _BLOCK = 512
+_LATEST = 2.0**33
+"""Seconds since the epoch, in the year 2242."""
 
 
 class ArchiveError(Exception):
@@ -141,7 +144,7 @@ def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
             kind=_tar_kind(info),
             size=info.size,
             mode=info.mode,
-            mtime=max(0.0, float(info.mtime)),
+            mtime=_time(float(info.mtime)),
             target=info.linkname,
             open=partial(_tar_content, tar, info),
         )
@@ -163,7 +166,7 @@ def _zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
     for info in archive.infolist():
         mode = info.external_attr >> 16
         target = ""
-        if info.is_dir():
+        if info.filename.endswith("/"):  # not is_dir(): it cannot do with a member that has no name
             kind = MemberKind.FOLDER
         elif stat.S_ISLNK(mode):
             kind = MemberKind.LINK
@@ -200,9 +203,14 @@ def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> MemberConte
 
 def _zip_time(info: zipfile.ZipInfo) -> float | None:
     try:
-        return float(max(0, calendar.timegm((*info.date_time, 0, 0, 0))))
+        return _time(float(calendar.timegm((*info.date_time, 0, 0, 0))))
     except (ValueError, OverflowError):
         return None
+
+
+def _time(seconds: float) -> float | None:
+    """Return a member's time, if it is one that every file system can keep; an archive may say what it likes."""
+    return max(0.0, seconds) if seconds < _LATEST else None
 
 
 @contextmanager
@@ -216,6 +224,8 @@ def _translated() -> Iterator[None]:
     except (
         tarfile.TarError,
         EOFError,
+        UnicodeDecodeError,  # a name in a zip archive that is not as its flag says
+        struct.error,
         zlib.error,
         lzma.LZMAError,
         zipfile.BadZipFile,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import random
+import re
 import socket
 import ssl
 import urllib.parse
@@ -31,6 +32,9 @@ _REDIRECTS = 10
 _LONGEST_PAUSE = 20.0
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 _RETRIED_CODES = (408, 425, 429, 500, 502, 503, 504)
+_IN_PATH = "/%:@!$&'()*+,;=~-._"
+_DIGITS = re.compile(r"[0-9]{1,18}")
+"""What a header may say of bytes or seconds: not all that `isdigit` takes is a number to `int`."""
 
 
 class _PassingError(Exception):
@@ -163,7 +167,7 @@ class HttpOrigin:
             return _Answer(response, 0, length, tag)
         if status == HTTPStatus.PARTIAL_CONTENT and start:
             span, _, size = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
-            if span.partition("-")[0] == str(start) and size.isdigit():
+            if span.partition("-")[0] == str(start) and _DIGITS.fullmatch(size):
                 return _Answer(response, start, int(size), tag)
             raise PullError(
                 f'{self._src}: the server answers with another range ("{headers.get("Content-Range")}") than asked for'
@@ -174,7 +178,7 @@ class HttpOrigin:
             pause = headers.get("Retry-After", "")
             raise _PassingError(
                 f"the server answers {status} {response.reason}",
-                pause=float(pause) if pause.isdigit() else None,
+                pause=float(pause) if _DIGITS.fullmatch(pause) else None,
             )
         raise PullError(
             f"{self._src}: {_STATUSES.get(status, f'the server answers {status} {response.reason}')}"
@@ -197,9 +201,10 @@ class HttpOrigin:
             raise PullError(f"{self._src}: {error}") from error
         if not host:
             raise PullError(f"{self._src}: names no host")
-        target = urllib.parse.quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._") + (
-            f"?{parts.query}" if parts.query else ""
-        )
+        # What is escaped already stays as it is; what may not stand in a request is escaped.
+        target = urllib.parse.quote(parts.path or "/", safe=_IN_PATH)
+        if parts.query:
+            target += f"?{urllib.parse.quote(parts.query, safe=_IN_PATH + '?[]|')}"
         proxy = urllib.request.getproxies().get(parts.scheme)
         bypassed = proxy is None or urllib.request.proxy_bypass(host)
         secure = parts.scheme == "https"
@@ -231,6 +236,8 @@ class HttpOrigin:
             raise _PassingError("the connection was refused; check host and port") from error
         except http.client.InvalidURL as error:
             raise PullError(f"{self._src}: {error}") from error
+        except UnicodeError as error:
+            raise PullError(f"{self._src}: names no host that there could be ({error})") from error
         except (OSError, http.client.HTTPException) as error:
             raise _PassingError(f"the connection broke ({error or type(error).__name__})") from error
 

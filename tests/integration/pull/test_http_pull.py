@@ -35,6 +35,7 @@ class Site:
     """Answered before anything else, one a request."""
     drop_after: list[int] = field(default_factory=list)
     """Bytes after which the connection is dropped, one a request with a body."""
+    retry_after: str = "0"
     location: str | None = None
     stall: threading.Event | None = None
     """Half of the body is sent, then nothing until it is set."""
@@ -56,7 +57,7 @@ def site() -> Iterator[Site]:
             wanted = self.headers.get("Range")
             site.requests.append((self.path, wanted))
             if site.statuses:
-                self.answer(site.statuses.pop(0), {"Retry-After": "0"})
+                self.answer(site.statuses.pop(0), {"Retry-After": site.retry_after})
                 return
             if site.location is not None and self.path != "/landed":
                 self.answer(302, {"Location": site.location})
@@ -136,6 +137,22 @@ def test_a_file_with_a_query_and_odd_characters_arrives(tmp_path: Path, site: Si
     assert site.requests[0][0] == "/a%20b/%C3%BC%20x?sig=secret&n=1"
     assert "secret" not in reports[-1].src
     assert "secret" not in (tmp_path / ".x.bai-pulled").read_text() + (tmp_path / "job.json").read_text()
+
+
+def test_a_query_as_a_person_writes_it_is_escaped_for_the_server(tmp_path: Path, site: Site) -> None:
+    bring(tmp_path, Source(src=f"{site.url}/f?name=große Daten&part[]=1%2F2", path="x"))
+
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert site.requests[0][0] == "/f?name=gro%C3%9Fe%20Daten&part[]=1%2F2"
+
+
+def test_a_pause_that_is_no_number_is_not_heeded(tmp_path: Path, site: Site) -> None:
+    site.statuses = [503]
+    site.retry_after = "²"
+
+    bring(tmp_path, Source(src=f"{site.url}/f", path="x"))
+
+    assert (tmp_path / "x").read_bytes() == CONTENT
 
 
 def test_a_dropped_connection_is_taken_up_where_it_broke(tmp_path: Path, site: Site) -> None:
@@ -256,6 +273,8 @@ def test_a_stalled_connection_does_not_hold_up_the_deadline_or_the_order_to_stop
         ("http://127.0.0.1:1/f", "connection was refused"),
         ("http://no-such-host.invalid/f", "cannot be resolved"),
         ("http:///f", "no host"),
+        (f"http://{'a' * 64}/f", "no host that there could be"),
+        ("http://a..b/f", "no host that there could be"),
     ],
 )
 def test_an_address_that_leads_nowhere(

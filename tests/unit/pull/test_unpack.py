@@ -268,6 +268,35 @@ def test_a_name_that_is_no_utf8_survives(tmp_path: Path, landing: Landing, root:
     assert b"caf\xe9" in [os.fsencode(entry.name) for entry in root.iterdir()]
 
 
+@pytest.mark.parametrize("time", ["inf", "nan", "1e300", "-1e300", "99999999999"])
+def test_a_time_that_no_file_can_have_is_no_reason_not_to_unpack(
+    tmp_path: Path, landing: Landing, root: Path, time: str
+) -> None:
+    info = tarfile.TarInfo("f")
+    info.pax_headers = {"mtime": time}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info)
+
+    unpack(archive(tmp_path, buffer.getvalue()), landing)
+
+    assert (root / "f").is_file()
+
+
+def test_a_zip_archive_whose_names_are_not_what_it_says_is_damaged(tmp_path: Path, landing: Landing) -> None:
+    content = zip_bytes(ü=b"x").replace("ü".encode(), b"\xff\xfe")
+
+    with pytest.raises(PullError, match=r"s3://b/k\.tar: is damaged"):
+        unpack(archive(tmp_path, content), landing)
+
+
+def test_a_zip_member_without_a_name_is_refused(tmp_path: Path, landing: Landing) -> None:
+    content = zip_bytes(name=b"x").replace(b"name", b"\0ame")
+
+    with pytest.raises(PullError, match="refused: it would replace the folder itself"):
+        unpack(archive(tmp_path, content), landing)
+
+
 def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
     landing.watch.end()
     with pytest.raises(EndedError):
