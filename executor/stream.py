@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
+from bai_agent.errors import StoreError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
 from executor.follow import PIECE, result_of, was_truncated
 from executor.jobs import standing
 from executor.program import program
+from executor.reach import Reach
 from executor.standing import DIED
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
@@ -31,35 +33,46 @@ def pieces(
     position: int = 0,
     follow: bool = False,
     on_truncated: Callable[[], None] = lambda: None,
+    said: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[bytes]:
     """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError.
 
-    A log that is truncated meanwhile is read from its start again, after `on_truncated`.
+    A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
+    cannot be reached for a while.
     """
     near = isinstance(record.store, DirectoryStore)
     pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
     next_look = time.monotonic() + look
+    reach = Reach(far=follow and not near)
     while True:
-        # Asked before the stream is read: what came before the end is then in it.
-        over = not follow or result_of(record) is not None
-        while piece := record.read(stream, position, limit=PIECE):
-            position += len(piece)
-            yield piece
-        if stream == "log" and was_truncated(record, position):
-            on_truncated()
-            position = 0
-            continue
-        if over:
-            return
+        try:
+            # Asked before the stream is read: what came before the end is then in it.
+            over = not follow or result_of(record) is not None
+            while piece := record.read(stream, position, limit=PIECE):
+                position += len(piece)
+                yield piece
+            if stream == "log" and was_truncated(record, position):
+                on_truncated()
+                position = 0
+                continue
+            if over:
+                return
+            reach.reached()
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + look
+                _check_alive(record)
+        except StoreError as error:
+            said(reach.failed(error))
         time.sleep(pause)
-        if time.monotonic() >= next_look:
-            next_look = time.monotonic() + look
-            # Where the machines of a job are gone, this writes its result.
-            if standing(record).status == DIED:
-                raise DeadAgentError(
-                    f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
-                    f"{program()} resume {record.job_id}"
-                )
+
+
+def _check_alive(record: JobRecord) -> None:
+    """Raise DeadAgentError where nobody writes any more. Where the machines of a job are gone, this writes its result."""
+    if standing(record).status == DIED:
+        raise DeadAgentError(
+            f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
+            f"{program()} resume {record.job_id}"
+        )
 
 
 def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import ExitCode
-from bai_agent.store import StoreRefusedError
 from bai_agent.store.record import JobRecord
 from executor.follow import Follower, result_of
+from executor.reach import Reach
 from executor.revival import Agent, Revival
 from executor.view.picture import Picture, View
 
@@ -26,8 +26,6 @@ _AGENT_LOOK = 1.0
 """Seconds between two looks whether a local agent lives."""
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
-_AWAY = 600.0
-"""Seconds in which a store that cannot be reached is asked again."""
 _AWAY_PAUSES = 3
 """How much longer the pauses are meanwhile."""
 
@@ -127,17 +125,15 @@ def _watch(
     next_agent_look = time.monotonic() + agent_look
     ended: float | None = None
     burst = time.monotonic()
-    reached = time.monotonic()
+    reach = Reach(far=watcher is not None)
     while True:
         try:
             news = follower.look()
         except StoreError as error:
-            if watcher is None or isinstance(error, StoreRefusedError) or time.monotonic() - reached > _AWAY:
-                raise
-            view.notice(f"{error}; trying again")
+            view.notice(reach.failed(error))
             _rest(_AWAY_PAUSES * pause, picture, view, interrupts)
             continue
-        reached = time.monotonic()
+        reach.reached()
         picture.take_in(news)
         view.show(picture, news)
         view.refresh(picture)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bai_agent.errors import StoreError
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
 from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
@@ -60,15 +61,21 @@ def status(
     """
     from executor.follow import result_of
     from executor.jobs import find_job, is_over, last_values, standing
+    from executor.reach import Reach
     from executor.standing import DIED
     from executor.stores import stores
     from executor.watch import exit_code_of
 
     record = find_job(stores(store), job)
     now = standing(record)
+    reach = Reach(far=now.where != "local")
     while wait and not is_over(now) and now.status != DIED:
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
-        now = standing(record)
+        try:
+            now = standing(record)
+            reach.reached()
+        except StoreError as error:
+            say(reach.failed(error))
     values = last_values(record)
     result = result_of(record)
     if json_:
@@ -120,7 +127,7 @@ def logs(
         sys.stdout.flush()
         say(TRUNCATED)
 
-    for piece in pieces(record, "log", position=position, follow=follow, on_truncated=on_truncated):
+    for piece in pieces(record, "log", position=position, follow=follow, on_truncated=on_truncated, said=say):
         if not json_ and not on_screen:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -152,7 +159,7 @@ def metrics(
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
     record = find_job(stores(store), job)
-    prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow)), follow)
+    prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say)), follow)
 
 
 def prune(

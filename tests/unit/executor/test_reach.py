@@ -1,0 +1,82 @@
+"""Who waits for a job elsewhere is not sent home by a network that is away for a while."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade_job import HandmadeJob
+
+from bai_agent.errors import StoreError
+from bai_agent.store import StoreRefusedError
+from bai_agent.store.record import JobRecord
+from executor import stream
+from executor.reach import Reach
+
+
+class Elsewhere:
+    """A store that is no folder of this machine, and cannot be reached the first times that it is asked."""
+
+    def __init__(self, job: HandmadeJob, *failures: StoreError) -> None:
+        self._job = job
+        self._failures = list(failures)
+
+    def find(self, prefix: str) -> Any:
+        if self._failures:
+            raise self._failures.pop(0)
+        return self._job.store.find(prefix)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job.store, name)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandmadeJob:
+    monkeypatch.setattr("executor.stream.time.sleep", lambda seconds: None)
+    made = HandmadeJob(tmp_path)
+    made.prints("a line\n")
+    made.ends()
+    return made
+
+
+def test_a_log_that_is_followed_goes_on_where_its_store_comes_back(job: HandmadeJob) -> None:
+    store: Any = Elsewhere(job, StoreError("away"), StoreError("away"))
+    told: list[str] = []
+
+    printed = b"".join(stream.pieces(JobRecord(store, "digits-1"), "log", follow=True, said=told.append))
+
+    assert printed == b"a line\n"
+    assert told == ["away; trying again"] * 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "follow"), [(StoreError("away"), False), (StoreRefusedError("no rights"), True)]
+)
+def test_who_does_not_wait_and_who_has_no_rights_hears_it_at_once(
+    job: HandmadeJob, failure: StoreError, follow: bool
+) -> None:
+    store: Any = Elsewhere(job, failure)
+
+    with pytest.raises(StoreError, match=str(failure)):
+        list(stream.pieces(JobRecord(store, "digits-1"), "log", follow=follow))
+
+
+def test_patience_ends_ten_minutes_after_the_last_answer() -> None:
+    now = 0.0
+    reach = Reach(far=True, clock=lambda: now)
+    away = StoreError("away")
+
+    now = 600.0
+    assert reach.failed(away) == "away; trying again"
+    reach.reached()
+    now = 1200.0
+    assert reach.failed(away) == "away; trying again"
+    now = 1201.0
+    with pytest.raises(StoreError):
+        reach.failed(away)
+
+
+def test_a_folder_of_this_machine_that_fails_fails_for_good() -> None:
+    with pytest.raises(StoreError):
+        Reach(far=False).failed(StoreError("no such device"))
