@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bai_agent.benchmark.environment import benchmark_python, prepare_environment
 from bai_agent.benchmark.proc import RUN_MARKER
@@ -30,8 +31,10 @@ _GRACE = 5.0
 _LAST_LINES = 5
 _LAST_BYTES = 16384
 
+_MARK = "bai: this Python is "
 _DESCRIBE = (
-    "import json, platform, site, sys; print(json.dumps({'version': platform.python_version(), "
+    f"import json, platform, site, sys; print({_MARK!r} + "
+    "json.dumps({'version': platform.python_version(), "
     "'venv': sys.prefix != sys.base_prefix, 'packages': site.getsitepackages()}))"
 )
 
@@ -98,7 +101,7 @@ def _build(python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> 
     venv = rundir.venv
     if venv.exists():
         shutil.rmtree(venv)
-    about = json.loads(run.output([python, "-c", _DESCRIBE], f"{python} does not run"))
+    about = _description(run.output([python, "-c", _DESCRIBE], f"{python} does not run"), python)
     run(
         [python, "-m", "venv", "--without-pip", "--system-site-packages", str(venv)],
         f"{python} cannot make a venv",
@@ -117,6 +120,16 @@ def _build(python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> 
         )
     install = ["install", "--no-input", "--disable-pip-version-check", "--timeout", "30", "--retries", "5"]
     run([inside, "-m", "pip", *install, "-r", str(requirements)], f"{requirements} could not be installed")
+
+
+def _description(said: str, python: str) -> dict[str, Any]:
+    """Return what the Python says of itself; its loader and its start-up files may have put lines of their own around it."""
+    for line in said.splitlines():
+        _, mark, rest = line.partition(_MARK)
+        if mark:
+            about: dict[str, Any] = json.loads(rest)
+            return about
+    raise PullError(f"{python} is no Python that describes itself: it said {said[:200]!r}")
 
 
 class _Runner:
@@ -141,7 +154,7 @@ class _Runner:
         """Return what a command prints."""
         start = self._log.stat().st_size
         self(argv, failure)
-        return self._log.read_bytes()[start:].decode()
+        return self._log.read_bytes()[start:].decode(errors="replace")
 
     def succeeds(self, argv: list[str]) -> bool:
         with self._log.open("ab") as log:

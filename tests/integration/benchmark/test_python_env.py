@@ -99,6 +99,18 @@ def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
+def test_what_the_loader_complains_about_is_not_taken_for_the_pythons_answer(rundir: RunDir) -> None:
+    _install(_job(env={"LD_PRELOAD": "/nowhere/libfast.so"}), rundir)
+
+    assert "/nowhere/libfast.so" in (rundir.path / "requirements.log").read_text()
+    assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
+
+
+def test_what_is_no_python_is_named(rundir: RunDir) -> None:
+    with pytest.raises(PullError, match="/bin/true is no Python"):
+        _install(_job(python="/bin/true"), rundir)
+
+
 def test_what_is_installed_is_not_installed_again(rundir: RunDir) -> None:
     _install(_job(), rundir)
     (rundir.scripts / "tiny-1.0-py3-none-any.whl").unlink()
