@@ -1,6 +1,6 @@
 """An AWS account with real APIs on a real socket, whose instances are on paper only: none of them boots.
 
-The control plane is the sandbox's: tokens, capacity errors, lost answers, 403 for missing keys.
+The control plane is the sandbox's: permissions, tokens, capacity errors, lost answers, 403 for missing keys.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from moto.ec2.models import ec2_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
-from sandbox.world.answers import Answer, error
+from sandbox.world import access
+from sandbox.world.answers import Answer
 from sandbox.world.calls import Call
 from sandbox.world.control_plane import ControlPlane
 from sandbox.world.ec2_rules import Ec2Rules
 from sandbox.world.faults import Fault, Faults
 from sandbox.world.identities import SETUP, Identities
 from sandbox.world.images import IMAGES, register
+from sandbox.world.permissions import Surroundings
+from sandbox.world.policies import Policies
+from sandbox.world.price_list import price_list
 from sandbox.world.s3_rules import S3Rules
 
 REGION = "eu-central-1"
@@ -50,17 +52,22 @@ class PaperAws:
         """Called when a call has been carried out and before it is answered."""
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
+        self.bucket = f"bai-{self.account}"
         self._ec2 = ec2_backends[self.account][REGION]
+        around = Surroundings(account=self.account, region=REGION, roles={}, tags=self._ec2.tags)
+        names = {"BUCKET": self.bucket, "ACCOUNT": self.account}
+        self.policies = Policies(around, names)
+        self.policies.attach("user")
         fleet: Any = _PaperFleet(self._ec2)
         self.control_plane = ControlPlane(
             account=self.account,
             identities=self.identities,
             faults=self.faults,
             zone_of=fleet.zone_of,
-            rules=[self._watched, _price_list, S3Rules(), Ec2Rules(fleet)],
+            rules=[self._watched, price_list, S3Rules(), Ec2Rules(fleet)],
+            permit=self.policies.refusal,
         )
         self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
-        self.bucket = f"bai-{self.account}"
         for image in IMAGES:
             register(image, ec2=self._ec2, ssm=ssm_backends[self.account][REGION])
         self.client("s3", SETUP).create_bucket(
@@ -69,41 +76,19 @@ class PaperAws:
         self.subnets = {each.availability_zone: each.id for each in self._ec2.get_default_subnets().values()}
 
     def client(self, service: Any, identity: str = "user") -> Any:
-        mine = self.identities.of(identity)
-        return boto3.Session().client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.endpoint,
-            aws_access_key_id=mine.access_key,
-            aws_secret_access_key=mine.secret_key,
-            config=Config(connect_timeout=10, read_timeout=30),
-        )
+        return access.client(service, self.identities.of(identity), endpoint=self.endpoint, region=REGION)
 
     def environment(self, identity: str = "user") -> dict[str, str]:
         """Return the variables with which `bai` works in this account, and has no other credentials."""
-        mine = self.identities.of(identity)
-        return {
-            "AWS_ACCESS_KEY_ID": mine.access_key,
-            "AWS_SECRET_ACCESS_KEY": mine.secret_key,
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "BAI_REGION": REGION,
-            "BAI_BUCKET": self.bucket,
-            "BAI_CONFIG": "/dev/null",
-        }
+        mine = access.environment(self.identities.of(identity), endpoint=self.endpoint)
+        return {**mine, "BAI_REGION": REGION, "BAI_BUCKET": self.bucket, "BAI_CONFIG": "/dev/null"}
 
     def fail(self, action: str, **what: Any) -> Fault:
         """Let calls of `action` fail: see `Fault`."""
-        fault = Fault(action=action, **what)
-        self.faults.add(fault)
-        return fault
+        return self.faults.fail(action, **what)
 
     def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
-        code = "InsufficientInstanceCapacity"
-        message = f"We currently do not have sufficient capacity in {zone}"
-        return self.fail("RunInstances", zone=zone, code=code, message=message, status=500, times=times)
+        return self.faults.no_capacity(zone, times=times)
 
     def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
         answer = ask()
@@ -121,19 +106,13 @@ class PaperAws:
         return [each for each in self.control_plane.calls if each.action == action]
 
 
-def _price_list(call: Call, ask: Callable[[], Answer]) -> Answer:
-    """moto has none."""
-    if call.service == "pricing":
-        return error("pricing", 400, "AccessDeniedException", "there is no price list here")
-    return ask()
-
-
 @contextmanager
 def open_paper_aws() -> Iterator[PaperAws]:
     """Make an account; at the end it is gone."""
     aws = PaperAws()
     try:
         yield aws
+        aws.policies.check()
     finally:
         aws.control_plane.close()
         for backends in (ec2_backends, s3_backends, ssm_backends):

@@ -8,11 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.credentials import Credentials
+from sandbox.world import access
 from sandbox.world.calls import Call
 from sandbox.world.control_plane import ControlPlane
 from sandbox.world.faults import Faults
@@ -54,7 +52,8 @@ class Account:
             listener, find=lambda _address: self._guest, access_log=folder / "imds.log"
         )
         stack.callback(metadata.close)
-        self.s3 = self._client("s3")
+        mine = self.identities.of(SETUP)
+        self.s3 = access.client("s3", mine, endpoint=self.endpoint, region=REGION)
         self.s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
 
     @property
@@ -80,17 +79,6 @@ class Account:
         credentials = from_botocore(Credentials(mine.access_key, mine.secret_key))
         store = open_store(STORE, region=REGION, endpoint=self.endpoint, credentials=credentials)
         return JobRecord(store, job_id)
-
-    def _client(self, service: str) -> Any:
-        mine = self.identities.of(SETUP)
-        return boto3.client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.endpoint,
-            aws_access_key_id=mine.access_key,
-            aws_secret_access_key=mine.secret_key,
-            config=Config(connect_timeout=10, read_timeout=30),
-        )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.desk import Desk
+from sandbox.desk import Desk, new_desk
 from sandbox.world import World, open_world
 
 pytest.register_assert_rewrite("sandbox.ends")
@@ -26,8 +26,4 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def desk(world: World, tmp_path: Path) -> Desk:
     """Somebody who runs benchmarks in this world."""
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    desk = Desk(world, folder)
-    desk.configure()
-    return desk
+    return new_desk(world, tmp_path / "desk")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bai_program import run_bai
+
 from executor.ec2.bundle import cache_folder
 from sandbox.world import Machine, World
 from sandbox.world.images import DEBIAN, Image
 from sandbox.world.world import PROFILE
-
-BAI = (sys.executable, "-c", "from executor.cli import main; main()")
-PATIENCE = 120.0
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
@@ -46,10 +44,11 @@ benchmark_code = '''
 
 @dataclass(frozen=True)
 class Desk:
-    """A folder with descriptors, in front of a world."""
+    """A folder with descriptors, in front of a world. Made by `new_desk`."""
 
     world: World
     folder: Path
+    identity: str
 
     @property
     def environment(self) -> dict[str, str]:
@@ -58,36 +57,15 @@ class Desk:
             "HOME": str(self.folder),
             # Wheels are fetched, and the bundle is made, once for all tests.
             "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
-            **self.world.environment("user"),
+            **self.world.environment(self.identity),
             "BAI_CONFIG": str(self.folder / "config.toml"),
         }
-
-    def configure(self) -> None:
-        """Write the configuration file."""
-        (self.folder / "config.toml").write_text(
-            f"""\
-bucket = "{self.world.bucket}"
-instance_profile = "{PROFILE}"
-s3_endpoint = "{self.world.endpoint}"
-client_id = "tester"
-prices = {{ "c7i.large" = 0.1, "t3.small" = 0.02 }}
-"""
-        )
 
     def bai(
         self, *arguments: str | Path, environment: Mapping[str, str] = MappingProxyType({})
     ) -> subprocess.CompletedProcess[str]:
         """Run `bai` to its end."""
-        return subprocess.run(
-            (*BAI, *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            cwd=self.folder,
-            env={**self.environment, **environment},
-        )
+        return run_bai(*arguments, folder=self.folder, environment={**self.environment, **environment})
 
     def descriptor(
         self,
@@ -134,3 +112,19 @@ prices = {{ "c7i.large" = 0.1, "t3.small" = 0.02 }}
             key.removeprefix(prefix): s3.get_object(Bucket=self.world.bucket, Key=key)["Body"].read()
             for key in keys
         }
+
+
+def new_desk(world: World, folder: Path, *, identity: str = "user", more: str = "") -> Desk:
+    """Configure `bai` for an identity that has its policy of docs/iam and nothing else; `more`: lines of the configuration."""
+    world.policies.attach(identity)
+    folder.mkdir()
+    (folder / "config.toml").write_text(
+        f"""\
+bucket = "{world.bucket}"
+instance_profile = "{PROFILE}"
+s3_endpoint = "{world.endpoint}"
+client_id = "tester"
+{more}
+"""
+    )
+    return Desk(world, folder, identity)

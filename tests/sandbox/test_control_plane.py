@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -13,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 
 from sandbox.launches import launch, request, user_data
-from sandbox.world import World
+from sandbox.world import World, open_world
 from sandbox.world.images import DEBIAN, DEEP_LEARNING
 
 ONCE = {"retries": {"total_max_attempts": 1}}
@@ -128,6 +129,52 @@ def test_missing_keys_are_forbidden_to_who_may_not_list(world: World) -> None:
 
     world.s3_rules.may_list.add("user")
     assert refused(s3.get_object, Bucket=world.bucket, Key="none") == ("NoSuchKey", 404)
+
+
+def test_what_a_policy_does_not_allow_is_refused_in_each_services_words(world: World) -> None:
+    world.policies.attach("user")
+    s3, ec2 = world.client("s3"), world.client("ec2")
+    [machine] = launch(world, UserData=IDLE)
+
+    codes = [
+        refused(s3.put_object, Bucket=world.bucket, Key="elsewhere", Body=b""),
+        refused(s3.head_object, Bucket=world.bucket, Key="elsewhere"),
+        refused(s3.delete_object, Bucket=world.bucket, Key="jobs/a"),
+        refused(ec2.run_instances, **request(world, DryRun=True)),
+        refused(ec2.terminate_instances, InstanceIds=[machine.instance_id]),
+        refused(world.client("ssm").get_parameter, Name="/team/token"),
+        refused(world.client("iam").create_role, RoleName="r", AssumeRolePolicyDocument="{}"),
+    ]
+
+    assert codes == [
+        *[("AccessDenied", 403), ("403", 403), ("AccessDenied", 403)],
+        *[("UnauthorizedOperation", 403)] * 2,
+        ("AccessDeniedException", 400),
+        ("AccessDenied", 403),
+    ]
+    assert world.state(machine.instance_id) in ("pending", "running")
+    assert [each.action for each in world.policies.take_refused()] == [
+        *["s3:PutObject", "s3:GetObject", "s3:DeleteObject", "ec2:RunInstances", "ec2:TerminateInstances"],
+        *["ssm:GetParameter", "iam:CreateRole"],
+    ]
+
+
+def test_a_world_in_which_something_was_refused_fails(tmp_path: Path) -> None:
+    opened = open_world(tmp_path / "world")
+    world = opened.__enter__()
+    world.policies.attach("user")
+    assert refused(world.client("s3").get_object, Bucket="somebody-elses", Key="a") == ("AccessDenied", 403)
+
+    with pytest.raises(AssertionError, match="user may not s3:GetObject on arn:aws:s3:::somebody-elses/a"):
+        opened.__exit__(None, None, None)
+
+
+def test_an_administrator_may_do_all(world: World) -> None:
+    world.policies.attach("user")
+    somebody = world.client("s3", "somebody")
+    somebody.put_object(Bucket=world.bucket, Key="elsewhere", Body=b"")
+    somebody.delete_object(Bucket=world.bucket, Key="elsewhere")
+    assert world.policies.take_refused() == []
 
 
 def test_of_many_conditional_writers_one_wins(world: World) -> None:

@@ -147,22 +147,23 @@ def test_kafka_that_cannot_be_reached(desk: Desk) -> None:
 
 def test_a_role_that_may_not_read(desk: Desk) -> None:
     """Guardian: powers off when S3 refuses the bundle, after asking again for a minute: a role may be new."""
-    desk.world.fail(
-        "GetObject", identity="instance", status=403, code="AccessDenied", message="Access Denied", times=None
-    )
+    policies = desk.world.policies
+    policies.attach("instance", policies.documented("instance").without("ReadWhatWasSubmitted"))
     machine = desk.submit(desk.descriptor(WAITS))
 
     status = ended(desk, machine, "fetch-denied")
 
     assert outcome(status) == ("ERROR", "boot_failed", 5)
     assert "s3:GetObject" in status["sentence"]
+    assert {(each.identity, each.action) for each in policies.take_refused()} == {
+        ("instance", "s3:GetObject")
+    }
 
 
 def test_a_role_that_may_not_write(desk: Desk) -> None:
     """Agent: ends before the benchmark when the store refuses it; its result is written by who asks for it."""
-    desk.world.fail(
-        "PutObject", identity="instance", status=403, code="AccessDenied", message="Access Denied", times=None
-    )
+    policies = desk.world.policies
+    policies.attach("instance", policies.documented("instance").without("WriteJobs"))
     machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
 
     status = ended(desk, machine, "done 5")
@@ -171,3 +172,6 @@ def test_a_role_that_may_not_write(desk: Desk) -> None:
     assert "access denied; the credentials need s3:GetObject and s3:PutObject" in status["sentence"]
     with pytest.raises(FileNotFoundError):
         machine.read("/var/begun")
+    assert {(each.identity, each.action) for each in policies.take_refused()} == {
+        ("instance", "s3:PutObject")
+    }

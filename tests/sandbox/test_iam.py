@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.desk import Desk
+from sandbox.desk import new_desk
 from sandbox.world import Call, World, open_world
 from sandbox.world.identities import SETUP
 from sandbox.world.images import DEBIAN
-from sandbox.world.permissions import Surroundings, needed
-from sandbox.world.policy import Permission, Policy, read_policy
-from sandbox.world.world import PROFILE, ROLE
+from sandbox.world.permissions import needed
+from sandbox.world.policies import Policies
+from sandbox.world.policy import Permission, Policy
+from sandbox.world.world import ROLE
 
 DOCS = Path(__file__).parents[2] / "docs"
 IDENTITIES = ("user", "executor", "instance")
@@ -73,21 +74,19 @@ CapacityReservationSpecification = { CapacityReservationTarget = { CapacityReser
 
 @dataclass(frozen=True)
 class Runs:
-    """All calls of some runs, and what IAM would have known of them."""
+    """All calls of some runs, and the account in which they were made."""
 
     calls: list[Call]
-    around: Surroundings
-    placeholders: dict[str, str]
+    policies: Policies
+    bucket: str
+    data_bucket: str
 
     def policy(self, identity: str) -> Policy:
-        text = (DOCS / "iam" / f"{identity}.json").read_text()
-        for name, value in self.placeholders.items():
-            text = re.sub(rf"\b{name}\b", value, text)
-        return read_policy(text)
+        return self.policies.documented(identity)
 
     def permissions(self, identity: str) -> list[tuple[Call, Permission]]:
         mine = [call for call in self.calls if call.identity == identity]
-        return [(call, each) for call in mine for each in needed(call, self.around)]
+        return [(call, each) for call in mine for each in needed(call, self.policies.around)]
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +95,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         pytest.skip("needs root: machines are made of namespaces and mounts")
     folder = tmp_path_factory.mktemp("iam")
     with open_world(folder / "world") as world:
-        data = _furnish(world)
+        _furnish(world)
         for identity in ("user", "executor"):
-            _work(world, folder / identity, identity, data)
+            _work(world, folder / identity, identity)
             # What is there is not brought again.
             _empty(world, "agent", "data", "scripts")
-        tags = {
-            instance["InstanceId"]: {each["Key"]: each["Value"] for each in instance.get("Tags", [])}
-            for reservation in world.client("ec2", SETUP).describe_instances()["Reservations"]
-            for instance in reservation["Instances"]
-        }
-        around = Surroundings(account=world.account, region=world.region, roles={PROFILE: ROLE}, tags=tags)
-        placeholders = {"BUCKET": world.bucket, "ACCOUNT": world.account, "ROLE": ROLE, "DATA_BUCKET": data}
-        yield Runs(world.calls, around, placeholders)
+        yield Runs(world.calls, world.policies, world.bucket, world.data_bucket)
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
@@ -129,7 +121,7 @@ def test_all_that_is_allowed_is_called(runs: Runs, identity: str) -> None:
     unused = runs.policy(identity).unused([permission for _, permission in runs.permissions(identity)])
 
     known = {
-        (sid, action, re.sub(r"\bBUCKET\b", runs.placeholders["BUCKET"], resource))
+        (sid, action, re.sub(r"\bBUCKET\b", runs.bucket, resource))
         for sid, action, resource in UNSEEN[identity]
     }
     assert unused == known
@@ -139,14 +131,14 @@ def test_all_that_is_allowed_is_called(runs: Runs, identity: str) -> None:
 def test_without_any_of_its_statements_a_policy_is_too_small(runs: Runs, identity: str) -> None:
     policy = runs.policy(identity)
     asked = [permission for _, permission in runs.permissions(identity)]
-    for without in policy.statements:
-        smaller = Policy(tuple(each for each in policy.statements if each != without))
-        assert not all(smaller.allows(each) for each in asked), without.sid
+    for each in policy.statements:
+        smaller = policy.without(each.sid)
+        assert not all(smaller.allows(permission) for permission in asked), each.sid
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
-    policy, around = runs.policy(identity), runs.around
+    policy, around = runs.policy(identity), runs.policies.around
     instance = f"arn:aws:ec2:{around.region}:{around.account}:instance/i-1"
     role = f"arn:aws:iam::{around.account}:role"
     tagged_later = {"ec2:CreateAction": "CreateTags"}
@@ -163,8 +155,8 @@ def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
             resource=f"{role}/admin",
             context={"iam:PassedToService": "ec2.amazonaws.com"},
         ),
-        Permission(action="s3:DeleteObject", resource=f"arn:aws:s3:::{runs.placeholders['BUCKET']}/jobs/a"),
-        Permission(action="s3:PutObject", resource=f"arn:aws:s3:::{runs.placeholders['DATA_BUCKET']}/a"),
+        Permission(action="s3:DeleteObject", resource=f"arn:aws:s3:::{runs.bucket}/jobs/a"),
+        Permission(action="s3:PutObject", resource=f"arn:aws:s3:::{runs.data_bucket}/a"),
         Permission(action="s3:GetObject", resource="arn:aws:s3:::somebody-elses/a"),
         Permission(
             action="ssm:GetParameter",
@@ -175,7 +167,7 @@ def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
 
 
 def test_an_instance_may_not_change_what_others_run(runs: Runs) -> None:
-    policy, bucket = runs.policy("instance"), f"arn:aws:s3:::{runs.placeholders['BUCKET']}"
+    policy, bucket = runs.policy("instance"), f"arn:aws:s3:::{runs.bucket}"
     for folder in ("agent", "data", "scripts"):
         assert not policy.allows(Permission(action="s3:PutObject", resource=f"{bucket}/{folder}/a"))
     assert not policy.allows(Permission(action="s3:ListBucket", resource=bucket))
@@ -190,41 +182,37 @@ def test_the_page_has_a_line_for_each_permission(identity: str) -> None:
             assert f"`{action}`" in row, statement["Sid"]
 
 
-def _furnish(world: World) -> str:
-    """Make what a user's account has; return the name of a bucket with data."""
-    data = f"data-{world.account}"
+def _furnish(world: World) -> None:
+    """Bring data and secrets."""
     s3 = world.client("s3", SETUP)
-    s3.create_bucket(Bucket=data, CreateBucketConfiguration={"LocationConstraint": world.region})
-    s3.put_object(Bucket=data, Key="one.txt", Body=b"one\n")
-    s3.put_object(Bucket=data, Key="many/two.txt", Body=b"two\n")
+    s3.put_object(Bucket=world.data_bucket, Key="one.txt", Body=b"one\n")
+    s3.put_object(Bucket=world.data_bucket, Key="many/two.txt", Body=b"two\n")
     world.client("ssm", SETUP).put_parameter(Name="/bai/token", Value="token", Type="SecureString")
     world.client("secretsmanager", SETUP).create_secret(Name="bai/other", SecretString="other")
-    world.fail("GetProducts", code="AccessDeniedException", status=400, times=None)
-    return data
 
 
-def _work(world: World, folder: Path, identity: str, data: str) -> None:
+def _work(world: World, folder: Path, identity: str) -> None:
     """Do what can be done with jobs: by hand all of it, as the service what it does."""
-    desk = Desk(world, folder)
-    (folder / "scripts").mkdir(parents=True)
+    groups = world.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
+    named = json.dumps([groups[0]["GroupId"]])
+    desk = new_desk(world, folder, identity=identity, more=f"security_groups = {named}")
+    (folder / "scripts").mkdir()
     (folder / "scripts" / "empty.txt").write_text("")
     (folder / "local.txt").write_text("local\n")
-    _configure(desk)
-    me = world.environment(identity)
     works, fails, hangs, refused = (f"{identity}-{what}" for what in ("works", "fails", "hangs", "refused"))
 
     def bai(*arguments: str | Path, code: int = 0) -> str:
-        done = desk.bai(*arguments, environment=me)
+        done = desk.bai(*arguments)
         assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
     public = replace(DEBIAN, image_id=f"ssm:{DEBIAN.parameters[0]}")
-    file = desk.descriptor(WORKS, more=NEEDS.format(data=data), image=public)
+    file = desk.descriptor(WORKS, more=NEEDS.format(data=world.data_bucket), image=public)
     if identity == "user":
-        bai("plan", file, "--on", "ec2")
+        assert "0.024" in bai("plan", file, "--on", "ec2")
         # A network without a way to S3, as moto's is, is a finding.
         bai("doctor", file, code=1)
-    machine = desk.submit(file, job_id=works, environment=me)
+    machine = desk.submit(file, job_id=works)
     machine.wait_for("agent start 1")
     bai("status", works)
     bai("logs", works, "--boot")
@@ -236,12 +224,12 @@ def _work(world: World, folder: Path, identity: str, data: str) -> None:
     # Its descriptor does not fit into user data.
     large = f"exit 1\n# {random.Random(0).randbytes(20_000).hex()}"
     file = desk.descriptor(large, ec2='keep_on_failure = "5m"')
-    kept = desk.submit(file, job_id=fails, environment=me)
+    kept = desk.submit(file, job_id=fails)
     kept.wait_for("keeping this machine for 300 s")
     bai("release", fails)
     kept.wait_off()
 
-    hanging = desk.submit(desk.descriptor("sleep 600"), job_id=hangs, environment=me)
+    hanging = desk.submit(desk.descriptor("sleep 600"), job_id=hangs)
     hanging.wait_for("agent start 1")
     bai("cancel", hangs)
     bai("cancel", hangs, "--now")
@@ -251,16 +239,6 @@ def _work(world: World, folder: Path, identity: str, data: str) -> None:
     # moto knows none of these; what was asked for counts.
     world.fail("RunInstances", code="InvalidParameterValue", status=400)
     bai("submit", desk.descriptor("true", more=RARE), "--job-id", refused, code=5)
-
-
-def _configure(desk: Desk) -> None:
-    """Name security groups, and no prices, so that both are asked for."""
-    desk.configure()
-    groups = desk.world.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
-    file = desk.folder / "config.toml"
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("prices")]
-    lines.append(f"security_groups = {json.dumps([groups[0]['GroupId']])}")
-    file.write_text("\n".join(lines) + "\n")
 
 
 def _empty(world: World, *folders: str) -> None:

@@ -23,7 +23,7 @@ role=$(imds meta-data/iam/security-credentials/)
 answer=$(imds "meta-data/iam/security-credentials/$role")
 region=$(imds meta-data/placement/region)
 say "SAID-BY-S3 $(curl -sS -m 20 --aws-sigv4 "aws:amz:$region:s3" --user "$(field AccessKeyId):$(field SecretAccessKey)" \
-    -H "x-amz-security-token: $(field Token)" "$AWS_ENDPOINT_URL/BUCKET/hello")"
+    -H "x-amz-security-token: $(field Token)" "$AWS_ENDPOINT_URL/BUCKET/jobs/hello")"
 poweroff
 """
 )
@@ -31,7 +31,7 @@ poweroff
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
 def test_user_data_boots_reads_s3_with_the_role_and_powers_off(world: World, image: Image) -> None:
-    world.client("s3").put_object(Bucket=world.bucket, Key="hello", Body=b"good morning")
+    world.client("s3").put_object(Bucket=world.bucket, Key="jobs/hello", Body=b"good morning")
     script = READ_S3.replace("BUCKET", world.bucket)
     boothook = 'echo "BOOTHOOK $INSTANCE_ID" >/dev/console'
 
@@ -48,7 +48,7 @@ def test_user_data_boots_reads_s3_with_the_role_and_powers_off(world: World, ima
     assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes == [0]
     [read] = [call for call in world.calls if call.identity == "instance"]
-    assert (read.action, read.resource) == ("GetObject", f"{world.bucket}/hello")
+    assert (read.action, read.resource) == ("GetObject", f"{world.bucket}/jobs/hello")
     assert read.instance_id == machine.instance_id
     assert list(machine.timings) == ["boot", "token", "user_data", "off"]
 

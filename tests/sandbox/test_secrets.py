@@ -19,13 +19,13 @@ name = "loss"
 units = "nats"
 pattern = 'loss=(\\S+)'
 [env.secrets]
-TOKEN = "ssm:/team/token"
+TOKEN = "ssm:/bai/token"
 [kafka]
 brokers = ["{broker}"]
 security_protocol = "SASL_PLAINTEXT"
 sasl_mechanism = "SCRAM-SHA-256"
 sasl_username = "{user}"
-sasl_password = "ssm:/team/kafka"
+sasl_password = "ssm:/bai/kafka"
 """
 
 
@@ -33,7 +33,7 @@ def test_planted_secrets_are_found_nowhere(world: World, desk: Desk, kafka: Brok
     broker = kafka.listeners["SASL_PLAINTEXT"]
     world.expose(int(broker.rpartition(":")[2]))
     token = f"planted-{secrets.token_hex(16)}"
-    for name, value in (("/team/token", token), ("/team/kafka", PASSWORD)):
+    for name, value in (("/bai/token", token), ("/bai/kafka", PASSWORD)):
         world.client("ssm", "setup").put_parameter(Name=name, Value=value, Type="SecureString")
     code = 'echo loss=0.5\nprintf %s "$TOKEN" | sha256sum\nenv | grep -v ^TOKEN=\nexit 1'
     more = TABLES.format(broker=broker, user=USER)

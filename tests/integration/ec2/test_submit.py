@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bai_program import PROGRAM, run_bai
 from paper_aws import REGION, PaperAws, open_paper_aws
 from sandbox.world.calls import Call
+from sandbox.world.price_list import HOURLY
 
-_PROGRAM = "from executor.cli import main; main()"
 _DESCRIPTOR = """
 spec_version = "0.1.0"
 [info]
@@ -87,7 +87,7 @@ class Desk:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            (sys.executable, "-c", _PROGRAM, *arguments),
+            (*PROGRAM, *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -96,9 +96,7 @@ class Desk:
         )
 
     def bai(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return run_bai(*arguments, folder=self.folder, environment=self.environment)
 
 
 @pytest.fixture
@@ -269,6 +267,21 @@ def test_a_price_of_the_configuration_bounds_the_cost(paper: PaperAws, desk: Des
 
     assert cost["instance_hours"] == pytest.approx(1.775)
     assert cost["usd"] == pytest.approx(0.1775)
+
+
+def test_a_type_without_a_price_is_looked_up_in_the_price_list(desk: Desk) -> None:
+    cost = json.loads(desk.bai("plan", "b.toml", "--json").stdout)["cost"]
+
+    assert cost["usd"] == pytest.approx(cost["instance_hours"] * HOURLY["t3.small"])
+
+
+def test_a_price_list_that_does_not_answer_leaves_the_price_open(paper: PaperAws, desk: Desk) -> None:
+    paper.fail("GetProducts", code="AccessDeniedException", status=400)
+
+    done = desk.bai("plan", "b.toml")
+
+    assert done.returncode == 0, done.stderr
+    assert "the price is unknown (the price list does not answer: AccessDeniedException)" in done.stdout
 
 
 def test_the_user_data_alone_is_base64_for_the_console(paper: PaperAws, desk: Desk) -> None:

@@ -1,9 +1,8 @@
 """The world of the sandbox: a control plane, a network, and machines that really boot.
 
 def test_something(world: World) -> None:
-    world.client("s3").put_object(Bucket=world.bucket, Key="hello", Body=b"")
     world.no_capacity("eu-central-1a")
-    subprocess.run(["bai", "submit", ...], env={**os.environ, **world.environment("executor")})
+    subprocess.run(["bai", "submit", ...], env={**os.environ, **world.environment()})
     [machine] = world.wait_for_machines(1)
     machine.wait_off()
     assert world.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"

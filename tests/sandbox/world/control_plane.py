@@ -25,6 +25,8 @@ from sandbox.world.signature import refusal
 
 Rule = Callable[[Call, Callable[[], Answer]], Answer]
 """Sees a call, and gets its answer from further in, or gives one of its own."""
+Permit = Callable[[Call], Answer | None]
+"""Returns the refusal of a call whose caller may not make it."""
 
 _LONGEST_DELAY = 600.0
 
@@ -40,9 +42,10 @@ class ControlPlane:
         faults: Faults,
         zone_of: Callable[[Call], str | None],
         rules: Iterable[Rule],
+        permit: Permit = lambda call: None,
     ) -> None:
         self._account, self._identities, self._faults = account, identities, faults
-        self._zone_of, self._rules = zone_of, tuple(rules)
+        self._zone_of, self._rules, self._permit = zone_of, tuple(rules), permit
         self._calls: list[Call] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -75,12 +78,14 @@ class ControlPlane:
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = _read_body(environ)
         call = read_call(environ, body, self._identities, time.time())
+        refused = refusal(call, environ, body, self._identities, datetime.now(timezone.utc))
+        refused = refused or self._permit(call)
         fault = None
-        if call.identity != SETUP:
+        if refused is None and call.identity != SETUP:
             fault = self._faults.meet(call, lambda: self._zone_of(call))
         if fault is not None:
             self._closing.wait(min(fault.delay.total_seconds(), _LONGEST_DELAY))
-        answer = self._answer(call, fault, environ, body)
+        answer = refused or self._answer(call, fault, environ, body)
         call.status, call.error = answer.code, answer.error
         if fault is not None and fault.then == "drop":
             call.error = "dropped"
@@ -97,10 +102,6 @@ class ControlPlane:
         head = environ["REQUEST_METHOD"] == "HEAD"
         if fault is not None and fault.then == "refuse":
             return error(call.service, fault.status, fault.code, fault.message, head=head)
-
-        refused = refusal(call, environ, body, self._identities, datetime.now(timezone.utc))
-        if refused is not None:
-            return refused
 
         def ask_moto() -> Answer:
             inner = {**environ, "wsgi.input": io.BytesIO(body), "HTTP_X_MOTO_ACCOUNT_ID": self._account}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from sandbox.world.calls import Call
 
@@ -67,9 +67,27 @@ class Faults:
         self._still_births: list[StillBirth] = []
         self._lock = threading.Lock()
 
-    def add(self, fault: Fault) -> None:
+    def fail(self, action: str, **what: Any) -> Fault:
+        """Let calls of `action` fail: see `Fault` for what can be said. Returns it; its `hits` can be looked at."""
+        fault = Fault(action=action, **what)
         with self._lock:
             self._waiting.append(fault)
+        return fault
+
+    def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
+        """Let launches into `zone` be refused, as EC2 does when it has no such machine left."""
+        message = (
+            f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
+        )
+        return self.fail(
+            "RunInstances",
+            service="ec2",
+            zone=zone,
+            code="InsufficientInstanceCapacity",
+            message=message,
+            status=500,
+            times=times,
+        )
 
     def meet(self, call: Call, zone: Callable[[], str | None]) -> Fault | None:
         """Return the first fault that fits `call`; it is used up by that."""

@@ -34,7 +34,7 @@ class Surroundings:
     account: str
     region: str
     roles: Mapping[str, str]
-    """Instance profile → its role."""
+    """Instance profile → its role. A launch with another profile fails for that, whoever asks."""
     tags: Mapping[str, Mapping[str, str]]
     """Instance → its tags."""
 
@@ -107,7 +107,7 @@ def _launch(call: Call, around: Surroundings) -> Iterator[Permission]:
     for resource in _used(sent, around):
         yield Permission(action="ec2:RunInstances", resource=resource)
     profile = sent.get("IamInstanceProfile.Name") or sent.get("IamInstanceProfile.Arn", "").rpartition("/")[2]
-    if profile:
+    if profile in around.roles:
         yield Permission(
             action="iam:PassRole",
             resource=f"arn:aws:iam::{around.account}:role/{around.roles[profile]}",

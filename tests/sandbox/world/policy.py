@@ -65,6 +65,12 @@ class Policy:
         met = [each for each in self.statements if each.applies(permission)]
         return bool(met) and all(each.allow for each in met)
 
+    def without(self, sid: str) -> Policy:
+        """Return this policy but for one of its statements. Raises KeyError where it has none of that name."""
+        if sid not in {each.sid for each in self.statements}:
+            raise KeyError(sid)
+        return Policy(tuple(each for each in self.statements if each.sid != sid))
+
     def unused(self, permissions: Sequence[Permission]) -> set[tuple[str, str, str]]:
         """Return what is allowed and none of `permissions` needs: (sid, action, resource)."""
         return {

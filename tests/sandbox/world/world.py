@@ -10,24 +10,25 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 
-from sandbox.world import cgroups
+from sandbox.world import access, cgroups
 from sandbox.world.calls import Call
 from sandbox.world.control_plane import ControlPlane
 from sandbox.world.ec2_rules import Ec2Rules
 from sandbox.world.faults import Fault, Faults, StillBirth
 from sandbox.world.fleet import Fleet
-from sandbox.world.identities import SETUP, Identities
+from sandbox.world.identities import INSTANCE, SETUP, Identities
 from sandbox.world.images import IMAGES, register
 from sandbox.world.imds import MetadataService
 from sandbox.world.machine import Machine
 from sandbox.world.network import Network
+from sandbox.world.permissions import Surroundings
+from sandbox.world.policies import Policies
+from sandbox.world.price_list import price_list
 from sandbox.world.roots import EVERYDAY, root
 from sandbox.world.s3_rules import S3Rules
 from sandbox.world.shape import Shape
@@ -35,8 +36,6 @@ from sandbox.world.shape import Shape
 REGION = "eu-central-1"
 """Not the one that defaults name; three availability zones."""
 PROFILE = ROLE = "bai-instance"
-
-_SESSION = boto3.Session()
 
 
 class World:
@@ -61,13 +60,25 @@ class World:
             folder=folder / "machines",
             variant_of=lambda image_id: variants.get(image_id, "bookworm"),
         )
+        self.bucket, self.data_bucket = f"bai-exchange-{self.account}", f"data-{self.account}"
+        around = Surroundings(account=self.account, region=REGION, roles={PROFILE: ROLE}, tags=self._ec2.tags)
+        names = {
+            "DATA_BUCKET": self.data_bucket,
+            "BUCKET": self.bucket,
+            "ACCOUNT": self.account,
+            "ROLE": ROLE,
+        }
+        self.policies = Policies(around, names)
+        """In force for instances; for others once they are attached to them."""
+        self.policies.attach(INSTANCE)
         self.s3_rules = S3Rules()
         self.control_plane = ControlPlane(
             account=self.account,
             identities=self.identities,
             faults=self._faults,
             zone_of=self.fleet.zone_of,
-            rules=[self.s3_rules, Ec2Rules(self.fleet)],
+            rules=[price_list, self.s3_rules, Ec2Rules(self.fleet)],
+            permit=self.policies.refusal,
         )
         stack.callback(self.control_plane.close)
         self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
@@ -78,7 +89,6 @@ class World:
         metadata = MetadataService(listener, find=self.fleet.find, access_log=folder / "imds.log")
         stack.callback(metadata.close)
         stack.callback(self.fleet.close)
-        self.bucket = f"bai-exchange-{self.account}"
         self.subnets: dict[str, str] = {}
         """Availability zone → the default subnet in it."""
         self._furnish()
@@ -88,28 +98,12 @@ class World:
     def client(self, service: str, identity: str = "user", **settings: Any) -> Any:
         """Return a boto3 client that calls as `identity`."""
         mine = self.identities.of(identity)
-        return _SESSION.client(
-            service,
-            region_name=REGION,
-            endpoint_url=self.endpoint,
-            aws_access_key_id=mine.access_key,
-            aws_secret_access_key=mine.secret_key,
-            config=Config(**{"connect_timeout": 10, "read_timeout": 30, **settings}),
-        )
+        return access.client(service, mine, endpoint=self.endpoint, region=REGION, **settings)
 
     def environment(self, identity: str = "user") -> dict[str, str]:
         """Return the variables with which a program calls as `identity`, and has no other credentials."""
-        mine = self.identities.of(identity)
-        return {
-            "AWS_ACCESS_KEY_ID": mine.access_key,
-            "AWS_SECRET_ACCESS_KEY": mine.secret_key,
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        mine = access.environment(self.identities.of(identity), endpoint=self.endpoint)
+        return {**mine, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
 
     def instance(self, instance_id: str) -> dict[str, Any]:
         """Return DescribeInstances' answer for one instance; the call is not counted."""
@@ -176,24 +170,11 @@ class World:
 
     def fail(self, action: str, **what: Any) -> Fault:
         """Let calls of `action` fail: see `Fault` for what can be said. Returns it; its `hits` can be looked at."""
-        fault = Fault(action=action, **what)
-        self._faults.add(fault)
-        return fault
+        return self._faults.fail(action, **what)
 
     def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
         """Let launches into `zone` be refused, as EC2 does when it has no such machine left."""
-        message = (
-            f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone})."
-        )
-        return self.fail(
-            "RunInstances",
-            service="ec2",
-            zone=zone,
-            code="InsufficientInstanceCapacity",
-            message=message,
-            status=500,
-            times=times,
-        )
+        return self._faults.no_capacity(zone, times=times)
 
     def die_in_pending(self, launch_index: int, *, code: str, message: str) -> None:
         """Let that instance of the next launch go from pending to terminated, for the reason given."""
@@ -215,9 +196,10 @@ class World:
         ssm = ssm_backends[self.account][REGION]
         for image in IMAGES:
             register(image, ec2=self._ec2, ssm=ssm)
-        self.client("s3", SETUP).create_bucket(
-            Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
-        )
+        for name in (self.bucket, self.data_bucket):
+            self.client("s3", SETUP).create_bucket(
+                Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION}
+            )
         iam = self.client("iam", SETUP)
         trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"ec2.amazonaws.com"},"Action":"sts:AssumeRole"}]}'
         iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=trust)
@@ -232,7 +214,8 @@ def open_world(folder: Path) -> Iterator[World]:
     """Make a world with its files in `folder`; at the end its machines, links, mounts and groups are gone.
 
     They are gone too when this process is killed: all is held by processes that die with the calling thread.
-    Raises when a machine could not be run for a reason of the sandbox's own.
+    Raises when a machine could not be run for a reason of the sandbox's own, and AssertionError when somebody asked for
+    what the policies of docs/iam do not allow.
     """
     for variant in EVERYDAY:
         root(variant)
@@ -243,6 +226,7 @@ def open_world(folder: Path) -> Iterator[World]:
     broken = [f"{machine.instance_id} {machine.error}" for machine in world.machines if machine.error]
     if broken:
         raise OSError("; ".join(broken))
+    world.policies.check()
 
 
 def _forget(account: str) -> None:

@@ -1,0 +1,96 @@
+"""The policies of docs/iam, in force: what an identity's policy does not allow is refused to it, as AWS would."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.world.answers import Answer, error
+from sandbox.world.calls import Call
+from sandbox.world.permissions import Surroundings, needed
+from sandbox.world.policy import Policy, read_policy
+
+_DOCS = Path(__file__).parents[3] / "docs" / "iam"
+_DENIED = {"ec2": (403, "UnauthorizedOperation"), "s3": (403, "AccessDenied"), "iam": (403, "AccessDenied")}
+"""https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; all that speak JSON have an exception."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What somebody asked for and may not have."""
+
+    identity: str
+    action: str
+    """As policies write it; where it is not known what a call needs, the call's own."""
+    resource: str
+
+    def __str__(self) -> str:
+        return f"{self.identity} may not {self.action} on {self.resource}"
+
+
+class Policies:
+    """Who has no policy here is an administrator, and may do all."""
+
+    def __init__(self, around: Surroundings, names: Mapping[str, str]) -> None:
+        self.around = around
+        self._names = names
+        self._of: dict[str, Policy] = {}
+        self._refused: list[Refused] = []
+        self._lock = threading.Lock()
+
+    def documented(self, identity: str) -> Policy:
+        """Return the policy of docs/iam, with this account's names for the words in capitals."""
+        text = (_DOCS / f"{identity}.json").read_text()
+        for name, value in self._names.items():
+            text = re.sub(rf"\b{name}\b", value, text)
+        return read_policy(text)
+
+    def attach(self, identity: str, policy: Policy | None = None) -> None:
+        """Put a policy, by default the documented one, in the place of what `identity` had."""
+        self._of[identity] = policy or self.documented(identity)
+
+    def refusal(self, call: Call) -> Answer | None:
+        """Return the refusal of a call that is not allowed, and take note of it; None where it is allowed."""
+        policy = self._of.get(call.identity)
+        lacking = None if policy is None else self._lacking(call, policy)
+        if lacking is None:
+            return None
+        with self._lock:
+            self._refused.append(lacking)
+        status, code = _DENIED.get(call.service, (400, "AccessDeniedException"))
+        account, name = self.around.account, call.identity
+        who = (
+            f"sts::{account}:assumed-role/{name}/{call.instance_id}"
+            if call.instance_id
+            else f"iam::{account}:user/{name}"
+        )
+        message = (
+            f"User: arn:aws:{who} is not authorized to perform: {lacking.action} on resource: {lacking.resource} "
+            f"because no identity-based policy allows the {lacking.action} action"
+        )
+        return error(call.service, status, code, message, head=call.action.startswith("Head"))
+
+    def take_refused(self) -> list[Refused]:
+        """Return, and forget, what has been refused so far: for a test that means it."""
+        with self._lock:
+            taken, self._refused = self._refused, []
+            return taken
+
+    def check(self) -> None:
+        """Raise AssertionError with all that has been refused so far, where there is any."""
+        refused = sorted({str(each) for each in self.take_refused()})
+        if refused:
+            raise AssertionError("calls that the policies of docs/iam do not allow:\n" + "\n".join(refused))
+
+    def _lacking(self, call: Call, policy: Policy) -> Refused | None:
+        try:
+            asked = needed(call, self.around)
+        except ValueError:
+            return Refused(call.identity, f"{call.service}:{call.action}", call.resource or "*")
+        for each in asked:
+            if not policy.allows(each):
+                return Refused(call.identity, each.action, each.resource)
+        return None

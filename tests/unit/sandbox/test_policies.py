@@ -1,0 +1,61 @@
+"""Who may what in the sandbox, and how a refusal is worded."""
+
+from __future__ import annotations
+
+import pytest
+from sandbox.world.calls import Call
+from sandbox.world.permissions import Surroundings
+from sandbox.world.policies import Policies, Refused
+from sandbox.world.policy import Policy
+
+AROUND = Surroundings(
+    account="123456789012", region="eu-central-1", roles={}, tags={"i-ours": {"bai:job-id": "job"}}
+)
+NAMES = {"BUCKET": "mine", "DATA_BUCKET": "theirs", "ACCOUNT": "123456789012", "ROLE": "bai-role"}
+
+
+def call(identity: str, service: str, action: str, resource: str = "") -> Call:
+    return Call(
+        time=0, identity=identity, instance_id=None, service=service, action=action, resource=resource
+    )
+
+
+@pytest.fixture
+def policies() -> Policies:
+    policies = Policies(AROUND, NAMES)
+    policies.attach("user")
+    return policies
+
+
+def test_what_the_documented_policy_allows_is_let_through(policies: Policies) -> None:
+    assert policies.refusal(call("user", "s3", "PutObject", "mine/jobs/a")) is None
+    assert policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours")) is None
+    policies.check()
+
+
+def test_one_instance_of_somebody_elses_is_enough_to_refuse_all(policies: Policies) -> None:
+    answer = policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours,i-theirs"))
+
+    assert answer is not None
+    assert (answer.code, answer.error) == (403, "UnauthorizedOperation")
+    arn = "arn:aws:ec2:eu-central-1:123456789012:instance/i-theirs"
+    assert f"not authorized to perform: ec2:TerminateInstances on resource: {arn}" in answer.body.decode()
+    with pytest.raises(AssertionError, match=f"user may not ec2:TerminateInstances on {arn}"):
+        policies.check()
+
+
+def test_a_call_of_which_nothing_is_known_is_refused(policies: Policies) -> None:
+    assert policies.refusal(call("user", "s3", "DeleteObjects", "mine")) is not None
+    assert policies.take_refused() == [Refused("user", "s3:DeleteObjects", "mine")]
+    assert policies.take_refused() == []
+
+
+def test_who_has_no_policy_may_do_all_and_who_has_an_empty_one_nothing(policies: Policies) -> None:
+    asked = call("somebody", "secretsmanager", "GetSecretValue", "theirs")
+    assert policies.refusal(asked) is None
+
+    policies.attach("somebody", Policy(()))
+    answer = policies.refusal(asked)
+
+    assert answer is not None
+    assert (answer.code, answer.error) == (400, "AccessDeniedException")
