@@ -5,9 +5,11 @@ Other user data is not touched: the image stays what it was. A bundle that is ba
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import shutil
 import tarfile
+import zlib
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +20,8 @@ BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
 """Until the descriptor has been read, which says how long; the boothook gives that half an hour."""
+
+_PIECE = 1 << 20
 
 _IS_OURS = r"""
 user_data=/var/lib/cloud/instance/user-data.txt
@@ -69,11 +73,16 @@ def _unpack(bundle: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     _remove(partial)
     try:
+        # To its very end, where its checksum is: tarfile does not read so far.
+        with gzip.open(bundle) as content:
+            while content.read(_PIECE):
+                continue
         with tarfile.open(bundle, "r:gz") as tar:
             # Python 3.10's early releases do not know the word; the archive is the caller's own.
             trust = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(partial, **trust)  # type: ignore[arg-type]  # noqa: S202
-    except tarfile.TarError as error:
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
         raise BaiError(f"{bundle}: is no bundle of the agent: {error}; `bai bundle` makes one") from error
     if not (partial / "start_agent.py").is_file():
         shutil.rmtree(partial)

@@ -79,3 +79,20 @@ def test_the_command_says_what_it_did(root: Path, archive: Path) -> None:
         assert (done.returncode, done.stdout.split()[0]) == (0, "bundle")
     else:
         assert "needs root" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "wrong sum"])
+def test_a_damaged_bundle_is_refused_and_leaves_nothing(root: Path, archive: Path, damage: str) -> None:
+    content = bytearray(archive.read_bytes())
+    if damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "changed":
+        content[len(content) // 2 : len(content) // 2 + 8] = bytes(8)
+    else:
+        content[-8:-4] = bytes(4)
+    archive.write_bytes(content)
+
+    with pytest.raises(BaiError, match="`bai bundle` makes one"):
+        bake(archive, root=root)
+
+    assert not list((root / "var/lib/bai/agent").glob("*"))
