@@ -28,32 +28,46 @@ _COLOURS = {
 _PIPE_WIDTH = 160
 _VALUES = 40
 _NAMES_FROM = 100
+_TIMES_FROM, _OUTCOMES_FROM = 78, 56
+"""Columns from which on there is room for them."""
+_VALUE_SHARE = 3
+"""A metric's name leaves this part of the width to its value, which is what was asked for."""
 
 
 def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     """Print jobs with their names."""
-    # An id is there to be copied: where the screen is narrow the name goes, not the end of the id.
-    with_names = screen_width() >= _NAMES_FROM
+    # An id is there to be copied, and a status is what was asked for: where the screen is narrow the others go.
+    width = screen_width()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(
         "job", no_wrap=True, overflow="fold", min_width=max(len(each.job_id) for each, _ in jobs)
     )
     # Where all are here, nobody asks where.
     with_places = any(each.where != "local" for each, _ in jobs)
-    headings = (["name"] if with_names else []) + (["where"] if with_places else [])
-    for heading in [*headings, "status", "outcome", "started", "duration"]:
+    wanted = {
+        "name": width >= _NAMES_FROM,
+        "where": with_places,
+        "status": True,
+        "outcome": width >= _OUTCOMES_FROM,
+        "started": width >= _TIMES_FROM,
+        "duration": width >= _TIMES_FROM,
+    }
+    headings = [heading for heading, there in wanted.items() if there]
+    for heading in headings:
         side: JustifyMethod = "right" if heading == "duration" else "left"
         table.add_column(heading, no_wrap=True, overflow="ellipsis", justify=side)
     for standing, name in jobs:
         span = standing.seconds if standing.status != DIED else None
+        cells: dict[str, RenderableType] = {
+            "name": Text(plain_text(name)),
+            "where": standing.where,
+            "status": Text(plain_text(standing.status), style=_COLOURS.get(standing.status, "red")),
+            "outcome": Text(plain_text(standing.outcome or standing.phase or "")),
+            "started": clock(standing.started)[:16] if standing.started else "",
+            "duration": seconds(span) if span is not None else "",
+        }
         table.add_row(
-            Text(plain_text(standing.job_id), style="bold"),
-            *([Text(plain_text(name))] if with_names else []),
-            *([standing.where] if with_places else []),
-            Text(plain_text(standing.status), style=_COLOURS.get(standing.status, "red")),
-            Text(plain_text(standing.outcome or standing.phase or "")),
-            clock(standing.started)[:16] if standing.started else "",
-            seconds(span) if span is not None else "",
+            Text(plain_text(standing.job_id), style="bold"), *(cells[heading] for heading in headings)
         )
     show(table)
 
@@ -117,8 +131,11 @@ def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
     if not shown:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    for side in ("left", "right", "left", "left"):
-        table.add_column(justify=side, no_wrap=True)
+    width = screen_width()
+    table.add_column(no_wrap=True, max_width=max(8, width - width // _VALUE_SHARE))
+    table.add_column(no_wrap=True, justify="right", min_width=8)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
     for name in dict.fromkeys(shown[:_VALUES]):
         value = values[name]
         shown_value, units = quantity(value["value"], str(value.get("units", "")))
