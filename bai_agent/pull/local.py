@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import PullError
 from bai_agent.job import Source
@@ -33,7 +33,8 @@ class LocalOrigin:
         text = source.src[len("file://") :]
         if parts.netloc not in ("", "localhost") or not text.removeprefix("localhost").startswith("/"):
             raise PullError(f"{self._src}: must be absolute: file:///folder/file")
-        self._path = Path(unquote(text.removeprefix("localhost")))
+        # By way of bytes: a name need not be UTF-8.
+        self._path = Path(os.fsdecode(unquote_to_bytes(text.removeprefix("localhost"))))
         self._folder = source.directory or source.src.endswith("/")
 
     def survey(self) -> Listing:

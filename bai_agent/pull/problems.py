@@ -6,12 +6,13 @@ import errno
 import hashlib
 import re
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from bai_agent.errors import BaiError, PullError
 
 _SIGNATURE = re.compile(
-    r"(X-(Amz|Goog)-\w|(AWSAccessKeyId|Signature|Expires|Key-Pair-Id|Policy|sig|se|sp|sv|sr|st|spr|skoid|sktid|skt|ske|sks|skv)=)",
+    r"(X-(Amz|Goog)-\w|(AWSAccessKeyId|Signature|Expires|Key-Pair-Id|Policy"
+    r"|sig|se|sp|sv|sr|st|spr|skoid|sktid|skt|ske|sks|skv)=)",
     re.I,
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
@@ -27,11 +28,14 @@ class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed, no error
 
 
 def shown(src: str) -> str:
-    """Return `src` as messages and records name it: without a password, and with a digest instead of a query.
+    """Return `src` as messages and records name it: a path for a file of this machine; an address without a password, and
+    with a digest instead of a query.
 
     A query may hold a key, but also all that tells two files apart. What a signed address has only because it is signed
     does not count: signed again tomorrow, it still names the same file.
     """
+    if src.startswith("file:///"):
+        return unquote(src[len("file://") :])
     if not src.lower().startswith(("http://", "https://")):
         return src
     parts = urlsplit(src)

@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import StoreError
 
@@ -89,7 +90,7 @@ def open_store(
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         from bai_agent.store.directory import DirectoryStore
 
-        return DirectoryStore(Path(unquote(parts.path)))
+        return DirectoryStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))
     if url.startswith("s3://"):
         bucket, _, prefix = url[len("s3://") :].partition("/")
         prefix = prefix.strip("/")

@@ -228,5 +228,5 @@ def test_a_disk_that_fills_up_in_the_middle_is_said_and_what_arrived_is_of_use(
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     origin.write_text("x")
-    with pytest.raises(PullError, match=r"file:///.*origin: /proc"):
+    with pytest.raises(PullError, match=r"^/.*origin: /proc"):
         bring(Source(src=f"file://{origin}", path="/proc/bai/x"), tmp_path / "job.json")

@@ -7,9 +7,13 @@ import pytest
 from bai_agent.pull.problems import shown
 
 
-@pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "file:///a?b", "https://host:8443/a%20b"])
+@pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
 def test_what_holds_no_secret_is_shown_as_it_is(src: str) -> None:
     assert shown(src) == src
+
+
+def test_a_file_of_this_machine_is_shown_by_its_path() -> None:
+    assert shown("file:///my%20data/a?b#c%25") == "/my data/a?b#c%"
 
 
 def test_passwords_and_queries_are_not_shown() -> None:
