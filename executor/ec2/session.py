@@ -12,13 +12,15 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
+    InvalidConfigError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
     ReadTimeoutError,
     SSOError,
-    UnauthorizedSSOTokenError,
+    TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
 
@@ -118,11 +120,14 @@ class Aws:
         return client
 
     def credentials(self) -> Any:
-        """Return botocore's credentials, which renew themselves. Raises CredentialsError."""
+        """Return botocore's credentials, which renew themselves and can be used now. Raises CredentialsError."""
         try:
             found = self.session.get_credentials()
-        except BotoCoreError as error:
-            raise CredentialsError(f"the AWS credentials cannot be used: {error}") from error
+            if found is not None:
+                # Those of a sign-on or a role are only had now; whoever uses them later could not say what to do.
+                found.get_frozen_credentials()
+        except FAILURES as error:
+            raise _unusable(error) from error
         if found is None:
             raise CredentialsError(_NO_CREDENTIALS)
         return found
@@ -130,6 +135,8 @@ class Aws:
     def _client(self, service: Any, config: Config, **options: Any) -> Any:
         try:
             return self.session.client(service, config=config, **options)
+        except (CredentialRetrievalError, InvalidConfigError) as error:
+            raise _unusable(error) from error
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"{service} cannot be used in region {self.region}: {error}") from error
 
@@ -144,8 +151,8 @@ def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
     where = f" in {region}" if region else ""
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return CredentialsError(_NO_CREDENTIALS)
-    if isinstance(error, (SSOError, UnauthorizedSSOTokenError)):
-        return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+    if isinstance(error, (SSOError, TokenRetrievalError, CredentialRetrievalError, InvalidConfigError)):
+        return _unusable(error)
     if isinstance(error, ClientError):
         code = code_of(error)
         message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
@@ -163,6 +170,13 @@ def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
             f"{doing}{where} failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
         )
     return AwsError(f"{doing}{where} failed: {error}")
+
+
+def _unusable(error: Failure) -> CredentialsError:
+    """Return why there are credentials here that cannot be used."""
+    if isinstance(error, (SSOError, TokenRetrievalError)):
+        return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+    return CredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
 
 
 def code_of(error: ClientError) -> str:

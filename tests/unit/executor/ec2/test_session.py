@@ -1,0 +1,74 @@
+"""Credentials that are there and cannot be used: the person hears what to do, whoever wanted them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import TokenRetrievalError
+
+from executor.config import Settings
+from executor.ec2.exchange import exchange
+from executor.ec2.instances import described
+from executor.ec2.session import Aws, CredentialsError, said
+from executor.stores import bucket_store
+
+_CONFIG = """\
+[profile sign-on]
+sso_start_url = https://example.awsapps.com/start
+sso_region = eu-central-1
+sso_account_id = 123456789012
+sso_role_name = bai
+[profile program]
+credential_process = false
+[profile role]
+role_arn = arn:aws:iam::123456789012:role/bai
+source_profile = nobody
+"""
+
+
+@pytest.fixture(autouse=True)
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text(_CONFIG)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def ask_for_credentials(settings: Settings) -> None:
+    Aws("eu-central-1", settings.profile).credentials()
+
+
+def ask_ec2(settings: Settings) -> None:
+    described(Aws("eu-central-1", settings.profile).ec2(), [])
+
+
+@pytest.mark.parametrize("wants", [ask_for_credentials, ask_ec2, bucket_store, exchange])
+@pytest.mark.parametrize(
+    ("profile", "told"),
+    [
+        ("sign-on", "the AWS single sign-on has expired; run `aws sso login`"),
+        (
+            "program",
+            "the AWS credentials cannot be used: Error when retrieving credentials from custom-process",
+        ),
+        ("role", 'the AWS credentials cannot be used: The source_profile "nobody" referenced in the profile'),
+    ],
+)
+def test_what_is_wrong_with_a_profile_is_said_by_whoever_needs_it(
+    wants: Callable[[Settings], object], profile: str, told: str
+) -> None:
+    settings = Settings(bucket="bucket", region="eu-central-1", profile=profile)
+
+    with pytest.raises(CredentialsError) as raised:
+        wants(settings)
+
+    assert str(raised.value).startswith(told)
+
+
+def test_a_sign_on_that_cannot_be_renewed_has_expired() -> None:
+    error = TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed")
+
+    assert "aws sso login" in str(said(error, doing="launching"))
