@@ -145,8 +145,8 @@ def _metadata(name: str, token: str | None, environment: Mapping[str, str]) -> s
         if error.code == 404 and name.startswith("iam/"):
             raise AwsError("the instance has no role; give it an instance profile") from error
         raise AwsError(f"the instance metadata service says {error.code} to {name}") from error
-    except OSError as error:
-        raise AwsError(f"the instance metadata service does not answer: {error}") from error
+    except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        raise AwsError(f"the instance metadata service does not answer as it should: {error}") from error
 
 
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -65,7 +66,7 @@ def metadata_token(environment: Mapping[str, str]) -> str | None:
         try:
             with opener.open(request, timeout=2) as answer:
                 return str(answer.read().decode())
-        except OSError:
+        except (OSError, http.client.HTTPException, UnicodeDecodeError):
             continue
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import boto3
 import pytest
 from s3_gate import Gate
 
+from bai_agent.aws_json import AwsError, ask
 from bai_agent.secrets import SecretError, resolve
 
 
@@ -114,3 +116,27 @@ def instance_metadata() -> Iterator[tuple[str, list[str]]]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_what_is_no_metadata_service_is_said_not_to_answer(answers: int) -> None:
+    """Something else at its address may speak no HTTP at all, or stop after the first answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for number in range(10):
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    token = b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nt"
+                    connection.sendall(token if number < answers else b"SSH-2.0-OpenSSH\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        here = {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
+
+        with pytest.raises(AwsError, match="does not answer as it should|no AWS credentials or no region"):
+            ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=here)
+        server.shutdown(socket.SHUT_RDWR)
