@@ -22,6 +22,9 @@ PREFIX = "bai_host_"
 Sample = tuple[str, float, str]
 """Name, value, units."""
 
+_UNREADABLE = (OSError, RuntimeError, NotImplementedError, psutil.Error)
+"""What psutil raises for what a machine or a container does not offer; RuntimeError: a /proc that it does not understand."""
+
 
 class HostSampler:
     """Takes samples. Raises nothing for what cannot be read: that is left out, with one warning for each kind."""
@@ -33,8 +36,11 @@ class HostSampler:
         self._warned: set[str] = set()
         self._last: dict[str, float] = {}
         self._last_time: float | None = None
-        # The first call sets the mark from which the next one measures; its own answer means nothing.
-        psutil.cpu_percent(interval=None)
+        try:
+            # The first call sets the mark from which the next one measures; its own answer means nothing.
+            psutil.cpu_percent(interval=None)
+        except _UNREADABLE as error:
+            self._warn("processor", error)
 
     def sample(self) -> list[Sample]:
         """Return the machine's figures now. The first sample has no rates, and no processor load."""
@@ -47,8 +53,7 @@ class HostSampler:
         ):
             try:
                 samples += read()
-            except (OSError, RuntimeError, NotImplementedError, psutil.Error) as error:
-                # psutil raises RuntimeError for a /proc that it does not understand.
+            except _UNREADABLE as error:
                 self._warn(kind, error)
         return [(PREFIX + name, float(value), units) for name, value, units in samples + self._gpus.sample()]
 
@@ -106,7 +111,7 @@ class HostSampler:
         """Return the bytes read and written since boot; None where the kernel does not show them (containers)."""
         try:
             disk = psutil.disk_io_counters(nowrap=False)
-        except (OSError, RuntimeError, NotImplementedError, psutil.Error) as error:
+        except _UNREADABLE as error:
             self._warn("disk throughput", error)
             return None
         return None if disk is None else (disk.read_bytes, disk.write_bytes)

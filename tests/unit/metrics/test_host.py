@@ -118,6 +118,20 @@ def test_a_container_without_disk_counters_has_the_rest(
     assert len(caplog.records) == 1
 
 
+def test_a_container_that_shows_no_processor_has_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(**_: object) -> float:
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr(psutil, "cpu_percent", missing)
+    sampler = HostSampler(tmp_path)
+    sampler.sample()
+
+    assert "bai_host_memory_used_bytes" in figures(sampler)
+    assert sum("processor" in message for message in caplog.messages) == 1
+
+
 def test_a_folder_that_is_gone_costs_only_its_own_figure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
