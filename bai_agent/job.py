@@ -48,6 +48,8 @@ class Unpack(str, Enum):
 
 
 class SourceKind(str, Enum):
+    """What a source is for: it decides which folder its relative path starts at."""
+
     DATA = "data"
     SCRIPTS = "scripts"
 
@@ -153,7 +155,7 @@ class Source:
     src: str
     """s3://bucket/key, s3://bucket/prefix/ (a folder), http(s)://…, file:///absolute/path."""
     path: str
-    """Where it lands: absolute, or relative to the folder that the benchmark starts in (data) or the scripts' folder (scripts)."""
+    """Where it lands: absolute, or relative to the folder that the benchmark starts in (data), or the scripts' (scripts)."""
     kind: SourceKind = SourceKind.DATA
     id: str | None = None
     directory: bool = False

@@ -93,6 +93,7 @@ def _claim(this: Run, identity: Mapping[str, Any]) -> None:
 
 
 def start_uploader(this: Run) -> None:
+    """Begin to bring the run directory into a job store that is elsewhere, unless that goes on already."""
     if this.place is not None and this.uploader is None:
         this.uploader = StoreUploader(this.place, this.rundir)
         this.uploader.start()

@@ -24,7 +24,7 @@ from bai_agent.errors import BusyError
 
 @dataclass(frozen=True)
 class RunDir:
-    """Where each file of a run is; see `docs/design.md` for who writes it and how it survives a kill."""
+    """Where each file of a run is; see `docs/run-directory.md` for who writes it and how it survives a kill."""
 
     path: Path
 

@@ -41,6 +41,8 @@ class SetupError(BaiError):
 
 @dataclass(frozen=True, kw_only=True)
 class User:
+    """The account that a benchmark runs as."""
+
     name: str
     uid: int
     gid: int

@@ -124,9 +124,8 @@ def create_output(rundir: RunDir) -> None:
     """Make the empty output.log, and its second name, under which a reader of the job store looks for it."""
     rundir.output.touch()
     rundir.log_chunks.mkdir(exist_ok=True)
-    name = rundir.log_chunks / f"{0:020d}"
-    if not name.exists():
-        name.hardlink_to(rundir.output)
+    if not rundir.kept_output.exists():
+        rundir.kept_output.hardlink_to(rundir.output)
 
 
 def find_py_spy() -> Path | None:

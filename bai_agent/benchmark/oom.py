@@ -20,8 +20,8 @@ class OomWatch:
     def struck(self, *, code: int | None, signal: int | None) -> bool:
         """Return whether the killer took a process of the benchmark that ended with this code or signal.
 
-        The counter of our own cgroup is believed. The machine's counts the neighbours' dead too: it is believed for a SIGKILL (the benchmark's own, or the one
-        that its shell reports), and for a bad end where there is no other.
+        The counter of our own cgroup is believed. The machine's counts the neighbours' dead too: it is believed for a
+        SIGKILL (the benchmark's own, or the one that its shell reports), and for a bad end where there is no other.
         """
         if code is None and signal is None:
             return False

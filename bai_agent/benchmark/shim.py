@@ -61,6 +61,8 @@ class Stop:
 
 
 class Shim:
+    """One benchmark, from its fork to its exit.json."""
+
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
         self._files: dict[str, str] = order["files"]
@@ -279,6 +281,7 @@ class Shim:
 
 
 def main() -> int:
+    """Run the benchmark of the order on stdin; the exit codes are those above."""
     try:
         order = json.loads(sys.stdin.buffer.read())
     except ValueError:

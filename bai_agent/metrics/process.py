@@ -64,7 +64,7 @@ class Work:
         last = self._records.last.get("log", Key(0, -1, 0, 0))
         place = start.log if last.gen <= start.log.generation else Place(generation=last.gen)
         self._log = Follower(
-            (rundir.log_chunks / f"{0:020}", rundir.output),
+            (rundir.kept_output, rundir.output),
             place=place,
             seen=last.off + 1 if last.gen == place.generation else 0,
         )

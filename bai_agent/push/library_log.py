@@ -25,6 +25,7 @@ def last_trouble() -> Exception | None:
 
 
 def forget_trouble() -> None:
+    """Begin anew: what the library logged so far explains nothing that is to come."""
     _LIBRARY_LOG.last = None
 
 

@@ -52,8 +52,8 @@ class StoreUploader(threading.Thread):
         self._streams = {
             name: self._stream(name, path, reached, object_bytes)
             for name, path in (
-                ("log", rundir.log_chunks / f"{0:020}"),
-                ("metrics", rundir.metric_chunks / f"{0:020}.jsonl"),
+                ("log", rundir.kept_output),
+                ("metrics", rundir.kept_metrics),
             )
         }
         self._due = dict.fromkeys(self._streams, 0.0)

@@ -10,6 +10,8 @@ from bai_agent.job import Job
 
 @dataclass(frozen=True)
 class SingleNode:
+    """The job as its one node runs it. Raises DescriptorError for a job of several."""
+
     job: Job
 
     def __post_init__(self) -> None:
