@@ -85,7 +85,8 @@ class Env(Table):
     """What the benchmark runs in."""
 
     docker_image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The benchmark service's key for the image. Used here where it is an AMI (`ami-…` or `ssm:/…`): no containers are started."""
+    """The benchmark service's key for the image. Used here where it is an AMI (`ami-…` or `ssm:/…`): no containers
+    are started."""
     image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
     """The image, for whichever engine. `[aws.ec2] image` wins over it."""
     privileged: bool = False

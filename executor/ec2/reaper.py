@@ -63,9 +63,9 @@ def reap(
     client_id: str | None = None,
     told: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate what should not be there any more, and return it; `told` hears of each. Raises BaiError where EC2 cannot be asked.
+    """Terminate what should not be there any more, and return it; `told` hears of each.
 
-    client_id: only that client's. A machine that cannot be terminated does not keep the others.
+    Raises BaiError where EC2 cannot be asked. client_id: only that client's. A machine that cannot be terminated does not keep the others.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
