@@ -123,7 +123,10 @@ JOBS = st.builds(
     kafka=maybe(
         st.builds(Kafka, brokers=st.lists(TEXT, max_size=2).map(tuple), topic=TEXT, sasl_password=maybe(TEXT))
     ),
-    output=st.builds(Output, artifacts=st.lists(TEXT, max_size=2).map(tuple)),
+    output=st.builds(
+        Output,
+        artifacts=st.lists(st.sampled_from(["runs/**", "*.csv", "é \"'\\[a]\u2028"]), max_size=2).map(tuple),
+    ),
     store=maybe(st.builds(Store, url=TEXT)),
     end=st.builds(End, power=st.sampled_from(Power)),
     git=maybe(st.builds(Git, commit=TEXT, branch=TEXT, dirty=st.booleans())),
