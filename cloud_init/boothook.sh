@@ -22,7 +22,7 @@ this_boot=$(this_boot)
 read -r known 2>/dev/null <"$state/boot_id" || known=
 [ "$known" != "$this_boot" ] || exit 0
 { printf '%s\n' "$this_boot" >"$state/boot_id"; } 2>/dev/null
-rm -f "$state/guardian.pid" "$state/agent.pid"
+rm -f "$state/guardian.pid" "$state/agent.pid" "$state/clock_right"
 
 # One byte for each boot: to append one needs no new block, so a full disk does not stop the count.
 { printf . >>"$state/boots"; } 2>/dev/null
@@ -44,34 +44,28 @@ end() {
     power_off
 }
 
-# What is left is the smaller of two accounts: the time that the machine was on, which no clock can falsify, and the clock, which
-# counts while it was off. The first boot keeps setting the deadline by the first account, as the clock may not be right yet.
+# What is left goes by the time that the machine was on, which no clock can falsify. That it was off for a while counts too: by a
+# clock that the guardian has found right, read once in each boot, as it may be set, and jump, at any other time.
 deadman() {
     { echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
-    read -r spent deadline seen _ 2>/dev/null <"$state/deadline" || { spent=0 deadline='' seen=''; }
+    read -r spent start 2>/dev/null <"$state/deadline" || spent=0 start=0
     is_number "$spent" || spent=0
-    # A clock that was not set when the deadline was written (before September 2020) says nothing.
-    is_number "$deadline" && is_number "$seen" && [ "$seen" -gt 1600000000 ] || deadline=
-    missing=0
+    is_number "$start" || start=0
+    missing=0 clock=
     while :; do
         now
         on=$(((now - begun) / 100))
-        clock=$(date +%s)
+        if [ -z "$clock" ] && [ -e "$state/clock_right" ]; then
+            clock=$(date +%s)
+            [ "$start" -gt 0 ] || start=$((clock - on - spent))
+            [ $((clock - on - start)) -le "$spent" ] || spent=$((clock - on - start))
+        fi
         read -r limit 2>/dev/null <"$state/limit" || limit=
         is_number "$limit" && [ "$limit" -le "$deadman_seconds" ] || limit=$deadman_seconds
         left=$((limit - spent - on))
-        if [ "$boots" -le 1 ] || [ -z "$deadline" ]; then
-            due=$((clock + left))
-        else
-            due=$deadline
-            # A clock that is behind what it was in an earlier boot is not set yet.
-            if [ "$clock" -ge "$seen" ] && [ $((due - clock)) -lt "$left" ]; then
-                left=$((due - clock))
-            fi
-        fi
         [ "$left" -gt 0 ] || end deadline
         # In place, in blocks that it has already, for a disk that is full.
-        { printf '%15d %15d %15d\n' $((spent + on)) "$due" "$clock" 1<>"$state/deadline"; } 2>/dev/null
+        { printf '%15d %15d\n' $((spent + on)) "$start" 1<>"$state/deadline"; } 2>/dev/null
         [ ! -e "$state/stays" ] || exit 0
         watch_guardian
         [ "$left" -ge "$poll_seconds" ] || poll_seconds=$left

@@ -4,9 +4,10 @@
     fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check
     fetch_agent.py facts                                    print the instance's id and its launch index
     fetch_agent.py listed s3://BUCKET/KEY                   exit 0: the object is there; 1: it is not
+    fetch_agent.py clock  s3://BUCKET                       wait until this machine's clock is set, by S3's
 
 Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of it all, 600).
-Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk.
+Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock.
 """
 
 import calendar
@@ -29,11 +30,15 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from xml.sax.saxutils import escape
 
-UNREACHABLE, DENIED, MISSING, CORRUPT, DISK = 3, 4, 5, 6, 7
+UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK = 3, 4, 5, 6, 7, 8
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
-PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0}
+PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300}
 """Seconds for which a failure is met by another try. A role that has just been made is not known everywhere at once."""
+TOLERATED = 60
+"""Seconds by which a clock may be wrong; S3 takes no signature that is off by 900."""
+CERTIFICATE_TIME = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
@@ -56,6 +61,7 @@ def main(arguments: List[str]) -> int:
         "file": file,
         "facts": facts,
         "listed": listed,
+        "clock": clock,
     }
     try:
         return persist(lambda: commands[command](*rest), limit)
@@ -139,6 +145,30 @@ def listed(url: str) -> int:
     return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
 
 
+def clock(url: str) -> int:
+    """Nothing can be signed, and no time be believed, while our clock is not set. S3 tells everybody its own, refused or not."""
+    base, path = place(split(url)[0], "")
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(base + path, method="HEAD"), timeout=TIMEOUT
+        ) as answer:
+            told = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:
+        told = error.headers.get("Date")
+    except (OSError, http.client.HTTPException) as error:
+        raise unreachable(error, url) from error
+    date = email.utils.parsedate(told or "")
+    if date and abs(calendar.timegm(date) - time.time()) > TOLERATED:
+        raise clock_is_wrong(f"S3's says {told}")
+    return 0
+
+
+def clock_is_wrong(sign: str) -> FetchError:
+    ours = email.utils.formatdate(usegmt=True)
+    sentence = f"this machine's clock says {ours}, but {sign}; does a time service (chronyd, systemd-timesyncd) run on the image?"
+    return FetchError(CLOCK, sentence)
+
+
 def on_disk(error: OSError, path: str) -> FetchError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FetchError(DISK, f"no space is left for {path}", final=True)
@@ -148,19 +178,12 @@ def on_disk(error: OSError, path: str) -> FetchError:
 def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     """Yield the object's bytes; with a query, those of the answer to it."""
     bucket, key = split(url)
-    region: str = _learned["region"] or os.environ["AWS_REGION"]
-    custom = os.environ.get("S3_ENDPOINT")
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    scheme, _, host = (custom or f"https://s3.{region}.{domain}").rstrip("/").partition("://")
-    path = "/" + urllib.parse.quote(key, safe="/~")
-    if custom or "." in bucket:  # a bucket with dots does not fit S3's certificate
-        path = f"/{bucket}{path if key else ''}"
-    else:
-        host = f"{bucket}.{host}"
+    base, path = place(bucket, key)
+    _, _, host = base.partition("://")
     wanted = sorted((query or {}).items())
     text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
     request = urllib.request.Request(
-        f"{scheme}://{host}{path}{'?' if text else ''}{text}", headers=signed(host, path, text, region)
+        f"{base}{path}{'?' if text else ''}{text}", headers=signed(host, path, text, region())
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
@@ -171,7 +194,30 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     except urllib.error.HTTPError as error:
         raise refused(error, url) from error
     except (OSError, http.client.HTTPException) as error:
-        raise FetchError(UNREACHABLE, f"{url} cannot be read: {getattr(error, 'reason', error)}") from error
+        raise unreachable(error, url) from error
+
+
+def place(bucket: str, key: str) -> Tuple[str, str]:
+    """Return where an object, or without a key the bucket, is: scheme and host; path."""
+    custom = os.environ.get("S3_ENDPOINT")
+    domain = "amazonaws.com.cn" if region().startswith("cn-") else "amazonaws.com"
+    base = (custom or f"https://s3.{region()}.{domain}").rstrip("/")
+    path = "/" + urllib.parse.quote(key, safe="/~")
+    if custom or "." in bucket:  # a bucket with dots does not fit S3's certificate
+        return base, f"/{bucket}{path if key else ''}"
+    return base.replace("://", f"://{bucket}."), path
+
+
+def region() -> str:
+    found: str = _learned["region"] or os.environ["AWS_REGION"]
+    return found
+
+
+def unreachable(error: Exception, url: str) -> FetchError:
+    reason = getattr(error, "reason", error)
+    if getattr(reason, "verify_code", 0) in CERTIFICATE_TIME:
+        return clock_is_wrong(f"S3's certificate is not valid then ({reason})")
+    return FetchError(UNREACHABLE, f"{url} cannot be read: {reason}")
 
 
 def refused(error: urllib.error.HTTPError, url: str) -> FetchError:
@@ -185,9 +231,9 @@ def refused(error: urllib.error.HTTPError, url: str) -> FetchError:
     if code == "RequestTimeTooSkewed" and date:
         _learned["skew"] = calendar.timegm(date) - time.time()
         return FetchError(UNREACHABLE, sentence)
-    region = error.headers.get("x-amz-bucket-region")
-    if region and region != _learned["region"]:
-        _learned["region"] = region
+    elsewhere = error.headers.get("x-amz-bucket-region")
+    if elsewhere and elsewhere != _learned["region"]:
+        _learned["region"] = elsewhere
         return FetchError(UNREACHABLE if error.code < 400 or error.code == 400 else DENIED, sentence)
     if error.code == 403:
         return FetchError(DENIED, f"{sentence}; may the instance's role read it?")

@@ -76,6 +76,10 @@ _LAST_WORDS = {
         Outcome.BOOT_FAILED,
         "the agent's bundle is not what was submitted; `bai bundle --upload` renews it",
     ),
+    "clock-wrong": (
+        Outcome.BOOT_FAILED,
+        "the machine's clock was wrong and nothing set it within 5 min; use an AMI with a time service (chrony)",
+    ),
     "disk-full": (Outcome.DISK_FULL, "the machine's disk was full before the benchmark started"),
     "init-failed": (Outcome.BOOT_FAILED, "one of init_commands failed"),
     "bad-descriptor": (Outcome.BAD_DESCRIPTOR, "its agent refused the job descriptor"),

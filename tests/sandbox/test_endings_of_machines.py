@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from sandbox.desk import Desk
 from sandbox.ends import RUN, WAITS, ended, outcome, wait_inside
 from sandbox.world import Shape, hide_python
@@ -19,6 +21,74 @@ def test_an_image_without_python(desk: Desk) -> None:
 
     assert outcome(status) == ("ERROR", "boot_failed", 5)
     assert "no Python 3.10 or newer" in status["sentence"]
+
+
+def test_a_clock_that_is_set_after_the_boot(desk: Desk) -> None:
+    """No layer has to act: the guardian waits, nothing is refused and nothing runs at a wrong time."""
+    desk.world.shape = Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc))
+    machine = desk.submit(desk.descriptor("date +%Y >/var/year"))
+    machine.wait_for("job job")
+    machine.run(["sh", "-c", "until pgrep -f '[f]etch_agent.py clock'; do sleep 0.1; done"])
+    now = datetime.now(timezone.utc)
+    machine.set_clock(now)
+
+    assert outcome(ended(desk, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
+    assert machine.read("/var/year") == f"{now.year}\n".encode()
+
+
+def test_a_clock_that_nothing_sets(desk: Desk) -> None:
+    """Guardian: powers off where the clock is not S3's within 300 s; five here."""
+    clock = datetime(2001, 1, 1, tzinfo=timezone.utc)
+    desk.world.shape = Shape(clock=clock, environment={"BAI_FETCH_SECONDS": "5"})
+    machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
+
+    status = ended(desk, machine, "clock-wrong")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert "the machine's clock was wrong" in status["sentence"]
+    assert "this machine's clock says Mon, 01 Jan 2001" in machine.console()
+    with pytest.raises(FileNotFoundError):
+        machine.read("/var/begun")
+
+
+def test_a_network_without_a_way_to_s3(desk: Desk) -> None:
+    """Guardian: powers off when S3 cannot be reached for 600 s; five here."""
+    desk.world.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
+    desk.world.hide(desk.world.control_plane.port)
+    machine = desk.submit(desk.descriptor(WAITS))
+
+    status = ended(desk, machine, "fetch-failed")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert "S3 cannot be reached" in status["sentence"]
+
+
+def test_a_network_that_goes_once_the_user_data_is_there(desk: Desk) -> None:
+    """Guardian: powers off when the metadata service does not answer for 600 s; five here."""
+    desk.world.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
+    machine = desk.submit(desk.descriptor(WAITS))
+    machine.wait_for("boot 1 of at most 3")
+    machine.plug(False)
+
+    status = ended(desk, machine, "no-metadata")
+
+    assert outcome(status) == ("ERROR", "boot_failed", 5)
+    assert "the instance metadata service did not answer" in status["sentence"]
+
+
+def test_a_network_that_never_comes(desk: Desk) -> None:
+    """`bai reap`: without the metadata service there is no user data, and nothing of ours on the machine."""
+    desk.world.shape = Shape(network_after=timedelta(days=1))
+    machine = desk.submit(desk.descriptor(WAITS))
+    machine.wait_for("cloud-init")
+    _let_time_pass(desk, machine.instance_id)
+
+    assert f"{machine.instance_id}  t3.small  running  job" in desk.bai("reap").stdout
+    machine.wait_off()
+
+    assert "BAI" not in machine.console()
+    assert desk.world.state(machine.instance_id) == "terminated"
+    assert outcome(desk.status()) == ("ERROR", "lost", 5)
 
 
 def test_a_reboot_loop(desk: Desk) -> None:

@@ -59,7 +59,8 @@ def test_without_python_cloud_init_still_runs(world: World) -> None:
     assert machine.run(["/usr/libexec/platform-python", "-c", "print(1)"]).stdout == "1\n"
 
 
-def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: World) -> None:
+@pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
+def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: World, image: Image) -> None:
     world.client("s3").put_object(Bucket=world.bucket, Key="hello", Body=b"good morning")
     mine = world.identities.of("user")
     read = f'curl -s --aws-sigv4 aws:amz:eu-central-1:s3 --user {mine.access_key}:{mine.secret_key} "$AWS_ENDPOINT_URL/{world.bucket}/hello"'
@@ -67,7 +68,7 @@ def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: Wor
         world,
         Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc)),
         runcmd=SAY + f'while :; do say "IN $(date +%Y): $({read})"; sleep 0.3; done',
-        image=TRIXIE,
+        image=image,
     )
     machine.wait_for("RequestTimeTooSkewed")
     assert "IN 2001: <" in machine.console()

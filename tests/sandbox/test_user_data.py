@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from sandbox.world.roots import cloud_init, root
 from sandbox.world.world import REGION
 
 AGENT = 'print("BENCHMARK RUNS", file=open("/dev/console", "w")); end(0)'
+ACCOUNT = "/var/lib/bai/boot/deadline"
+"""What the deadman writes each time that it looks."""
 NOT_OURS = re.compile("install-hotplug|emit_upstart|apt_preserve_sources_list")
 """A namespace has no udev to talk to; and a newer cloud-init does not like all that Debian 11 has configured."""
 
@@ -139,3 +141,26 @@ def test_a_late_network_and_a_read_only_tmp_do_not_matter(world: World) -> None:
     machine = start(world)
     machine.wait_off(seconds=180)
     assert "BAI-END done 0" in machine.console()
+
+
+def test_a_clock_that_jumps_ahead_ends_no_job(world: World) -> None:
+    now = datetime.now(timezone.utc)
+    world.shape = Shape(clock=now)
+    machine = start(world, agent="exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)")
+    machine.wait_for("agent start 1")
+    machine.set_clock(now + timedelta(days=3650))
+    before = machine.read(ACCOUNT).decode().rstrip("\n")
+    machine.run(["sh", "-c", f'until [ "$(cat {ACCOUNT})" != "$0" ]; do sleep 0.1; done', before])
+    machine.write("/var/go", "")
+    machine.wait_off()
+    assert "BAI-END done 0" in machine.console()
+
+
+def test_a_clock_that_jumps_back_prolongs_no_job(world: World) -> None:
+    now = datetime.now(timezone.utc)
+    world.shape = Shape(clock=now)
+    machine = start(world, agent="time.sleep(600)", deadman=timedelta(seconds=15))
+    machine.wait_for("agent start 1")
+    machine.set_clock(now - timedelta(days=3650))
+    machine.wait_off()
+    assert "BAI-END deadline" in machine.console()

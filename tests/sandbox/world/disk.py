@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
-from sandbox.world import guest_files
+from sandbox.world import clock, guest_files
 from sandbox.world.namespaces import Holder
 from sandbox.world.roots import root
 from sandbox.world.shape import Shape
@@ -42,7 +42,7 @@ class Disk:
         guest_files.write(self._seen, path, content)
 
     def set_clock(self, time: datetime) -> None:
-        guest_files.set_clock(self._seen, (time - datetime.now(timezone.utc)).total_seconds())
+        clock.move(self._seen, time)
 
     def take_halt_mark(self) -> bool:
         """Return whether the machine was halted rather than switched off; says so once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sandbox.world import clock
 from sandbox.world.namespaces import Holder
 from sandbox.world.shape import Shape
 
@@ -18,8 +19,6 @@ ExecStart={command}
 [Install]
 WantedBy=sysinit.target
 """
-_CLOCK_FILE = "/etc/sandbox-clock"
-_FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
 def write(root: Path, path: str, content: str | bytes) -> None:
@@ -42,14 +41,8 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         write(seen, name, content)
     environment = dict(shape.environment)
     if shape.clock is not None:
-        if not _inside(seen, _FAKETIME).exists():
-            raise OSError("its root has no libfaketime, so its clock cannot be set")
-        environment |= {
-            "LD_PRELOAD": _FAKETIME,
-            "FAKETIME_TIMESTAMP_FILE": _CLOCK_FILE,
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_NO_CACHE": "1",
-        }
+        clock.install(seen)
+        environment |= clock.ENVIRONMENT
     lines = "".join(f'DefaultEnvironment="{name}={value}"\n' for name, value in environment.items())
     write(seen, "/etc/systemd/system.conf.d/sandbox.conf", f"[Manager]\n{lines}")
     if shape.tmp_read_only:
@@ -59,12 +52,6 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         wants.symlink_to("../sandbox-tmp.service")
     if shape.prepare:
         holder.run("chroot", str(root), "/bin/sh", "-euc", shape.prepare)
-
-
-def set_clock(root: Path, offset_seconds: float) -> None:
-    """Let the machine's services believe that it is so much later than it is."""
-    target = _inside(root, _CLOCK_FILE)
-    target.write_text(f"{offset_seconds:+.0f}\n")
 
 
 def read(root: Path, path: str) -> bytes:

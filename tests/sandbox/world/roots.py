@@ -43,8 +43,8 @@ VARIANTS = {
     "bullseye": Variant(cloud_init="20.4.1", packages=(*_PACKAGES, "isc-dhcp-client")),
     # systemd 252, Python 3.11
     "bookworm": Variant(cloud_init="22.4.2", packages=(*_PACKAGES, "isc-dhcp-client")),
-    # systemd 257, Python 3.13; the first libfaketime under which Python still sleeps
-    "trixie": Variant(cloud_init="25.1", packages=(*_PACKAGES, "dhcpcd-base", "libfaketime")),
+    # systemd 257, Python 3.13
+    "trixie": Variant(cloud_init="25.1", packages=(*_PACKAGES, "dhcpcd-base")),
 }
 EVERYDAY = ("bookworm", "trixie")
 """Those that nearly every test needs; `world` has them."""

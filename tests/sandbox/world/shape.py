@@ -37,10 +37,7 @@ class Shape:
     """Room for what the machine writes: a size as tmpfs takes it."""
     tmp_read_only: bool = False
     clock: datetime | None = None
-    """What every service takes for the time when the machine boots (it runs on from there); None: the host's.
-
-    Only for roots with libfaketime (see `roots`).
-    """
+    """What every service takes for the time when the machine boots (it runs on from there); None: the host's."""
     network_after: timedelta = timedelta(0)
     """From boot until the cable is plugged in: DHCP and IMDS are not there before."""
 
