@@ -81,6 +81,11 @@ class Settings(Table):
         return f"s3://{self.bucket}/jobs" if self.bucket else None
 
     @property
+    def aws_profile(self) -> str | None:
+        """Return the profile to ask AWS's library for; None where its own variable names one, which it honours behind keys."""
+        return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
+
+    @property
     def client(self) -> str:
         """Return whose jobs these are."""
         return self.client_id or user_name()

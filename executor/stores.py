@@ -44,7 +44,7 @@ def open_bucket(url: str, settings: Settings) -> JobStore:
     from executor.ec2.session import Aws
 
     region = settings.region if url == settings.store_url else None
-    aws = Aws(settings.region or _ANY_REGION, settings.profile)
+    aws = Aws(settings.region or _ANY_REGION, settings.aws_profile)
     return open_store(url, region=region, credentials=from_botocore(aws.credentials()))
 
 

@@ -214,7 +214,7 @@ def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:
     if region is None or settings.bucket is None:
         say(f"no {'region' if region is None else 'bucket'} is configured; what only AWS knows is left open")
         return None
-    aws = Aws(region, settings.profile)
+    aws = Aws(region, settings.aws_profile)
     try:
         aws.credentials()
     except CredentialsError as error:

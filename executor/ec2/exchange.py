@@ -28,7 +28,7 @@ class Upload:
 
 def exchange(settings: Settings) -> JobStore:
     """Return the exchange bucket as a store of objects. Raises UsageError, StoreError."""
-    aws = Aws(settings.need_region(), settings.profile)
+    aws = Aws(settings.need_region(), settings.aws_profile)
     return open_store(
         f"s3://{settings.need_bucket()}", region=aws.region, credentials=from_botocore(aws.credentials())
     )

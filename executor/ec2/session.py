@@ -80,9 +80,7 @@ class Aws:
         try:
             return boto3.Session(profile_name=self.profile, region_name=self.region)
         except ProfileNotFound as error:
-            raise UsageError(
-                f'the AWS configuration has no profile "{self.profile}"; `aws configure list-profiles` shows them'
-            ) from error
+            raise _unusable(error) from error
 
     def ec2(self) -> EC2Client:
         client: EC2Client = self._client("ec2", _USUAL)
@@ -135,7 +133,7 @@ class Aws:
     def _client(self, service: Any, config: Config, **options: Any) -> Any:
         try:
             return self.session.client(service, config=config, **options)
-        except (CredentialRetrievalError, InvalidConfigError) as error:
+        except (CredentialRetrievalError, InvalidConfigError, ProfileNotFound) as error:
             raise _unusable(error) from error
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"{service} cannot be used in region {self.region}: {error}") from error
@@ -143,7 +141,7 @@ class Aws:
 
 def aws_of(settings: Settings, *, region: str | None = None) -> Aws:
     """Return AWS as configured, in `region` or the configured one. Raises UsageError where none is known."""
-    return Aws(region or settings.need_region(), settings.profile)
+    return Aws(region or settings.need_region(), settings.aws_profile)
 
 
 def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
@@ -176,6 +174,10 @@ def _unusable(error: Failure) -> CredentialsError:
     """Return why there are credentials here that cannot be used."""
     if isinstance(error, (SSOError, TokenRetrievalError)):
         return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+    if isinstance(error, ProfileNotFound):
+        return CredentialsError(
+            f'the AWS configuration has no profile "{error.kwargs["profile"]}"; `aws configure list-profiles` shows them'
+        )
     return CredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
 
 

@@ -76,7 +76,7 @@ def submit(
             agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
             upload(exchange(settings), [*agent, *files.uploads], told=uploading)
             new, file = _write_down(record, drawing, wish)
-    launch(record, file, Aws(file.region, settings.profile), told=said, sleep=sleep)
+    launch(record, file, Aws(file.region, settings.aws_profile), told=said, sleep=sleep)
     return Submitted(record, record.job(), new=new)
 
 

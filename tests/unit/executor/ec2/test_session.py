@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import TokenRetrievalError
 
-from executor.config import Settings
+from executor.config import Settings, read_settings
 from executor.ec2.exchange import exchange
 from executor.ec2.instances import described
-from executor.ec2.session import Aws, CredentialsError, said
+from executor.ec2.session import Aws, CredentialsError, aws_of, said
 from executor.stores import bucket_store
 
 _CONFIG = """\
@@ -22,6 +22,9 @@ sso_account_id = 123456789012
 sso_role_name = bai
 [profile program]
 credential_process = false
+[profile keys]
+aws_access_key_id = OF-THE-PROFILE
+aws_secret_access_key = secret
 [profile role]
 role_arn = arn:aws:iam::123456789012:role/bai
 source_profile = nobody
@@ -38,11 +41,11 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask_for_credentials(settings: Settings) -> None:
-    Aws("eu-central-1", settings.profile).credentials()
+    Aws("eu-central-1", settings.aws_profile).credentials()
 
 
 def ask_ec2(settings: Settings) -> None:
-    described(Aws("eu-central-1", settings.profile).ec2(), [])
+    described(Aws("eu-central-1", settings.aws_profile).ec2(), [])
 
 
 @pytest.mark.parametrize("wants", [ask_for_credentials, ask_ec2, bucket_store, exchange])
@@ -66,6 +69,31 @@ def test_what_is_wrong_with_a_profile_is_said_by_whoever_needs_it(
         wants(settings)
 
     assert str(raised.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("named_by", "used"), [("AWS_PROFILE", "OF-THE-ENVIRONMENT"), ("BAI_PROFILE", "OF-THE-PROFILE")]
+)
+def test_keys_of_the_environment_win_over_awss_own_variable_alone(
+    monkeypatch: pytest.MonkeyPatch, named_by: str, used: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OF-THE-ENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("BAI_REGION", "eu-central-1")
+    monkeypatch.setenv(named_by, "keys")
+
+    assert aws_of(read_settings()).credentials().access_key == used
+
+
+@pytest.mark.parametrize("named_by", ["AWS_PROFILE", "BAI_PROFILE"])
+@pytest.mark.parametrize("wants", [ask_for_credentials, ask_ec2])
+def test_a_profile_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, named_by: str, wants: Callable[[Settings], object]
+) -> None:
+    monkeypatch.setenv(named_by, "nope")
+
+    with pytest.raises(CredentialsError, match='has no profile "nope"'):
+        wants(read_settings())
 
 
 def test_a_sign_on_that_cannot_be_renewed_has_expired() -> None:
