@@ -65,6 +65,11 @@ def _handler(services: Services) -> type[BaseHTTPRequestHandler]:
             lives = self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "")
             self._answer(200 if self.path == "/latest/api/token" and lives.isdigit() else 400, b"the-token")
 
+        def do_HEAD(self) -> None:
+            """S3 tells nothing to who has not signed, but the time."""
+            services.refuse(self.path)
+            self._answer(403)
+
         def do_GET(self) -> None:
             refusal = services.refuse(self.path)
             if refusal is not None:

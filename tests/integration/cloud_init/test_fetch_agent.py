@@ -6,14 +6,21 @@ import ast
 import gzip
 import io
 import os
+import ssl
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from instance_services import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Services
 
 from cloud_init.user_data import fetch_agent, piece
@@ -54,6 +61,27 @@ def fetch(
         timeout=60,
         check=False,
     )
+
+
+def certificate_from(begin: datetime, folder: Path) -> Path:
+    """Write the certificate, with its key, of a server at 127.0.0.1 that is valid for a day from `begin`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "S3")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = folder / "certificate.pem"
+    path.write_bytes(secret + made.public_bytes(Encoding.PEM))
+    return path
 
 
 def archive(**files: str) -> bytes:
@@ -157,6 +185,56 @@ def test_a_clock_that_is_wrong_does_not_matter(services: Services, program: Path
     services.clock = timedelta(days=700)
     sha256 = services.put("bucket/key", b"content")
     assert fetch(program, services, "file", "s3://bucket/key", sha256, tmp_path / "out").returncode == 0
+
+
+def test_a_clock_is_waited_for_until_it_is_set(services: Services, program: Path) -> None:
+    services.clock = timedelta(days=700)
+    seen: list[str] = []
+
+    def set_at_the_second_look(path: str) -> None:
+        seen.append(path)
+        if len(seen) == 2:
+            services.clock = timedelta(seconds=20)
+
+    services.refuse = set_at_the_second_look
+    done = fetch(program, services, "clock", "s3://bucket/jobs")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert seen == ["/bucket", "/bucket"]
+
+
+def test_a_clock_that_nobody_sets_is_said(services: Services, program: Path) -> None:
+    services.clock = timedelta(days=-700)
+    done = fetch(program, services, "clock", "s3://bucket/jobs", seconds=1)
+    assert done.returncode == 8
+    assert "this machine's clock says" in done.stdout
+    assert "S3's says" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["clock", "s3://bucket"], ["listed", "s3://bucket/key"]])
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_certificate_of_another_time_is_the_clocks_fault(
+    services: Services, program: Path, tmp_path: Path, arguments: list[str], years: int
+) -> None:
+    """Where S3 is reached by TLS, a clock that is years off is met by this before anything is answered."""
+    certificate = certificate_from(datetime.now(timezone.utc) + timedelta(days=365 * years), tmp_path)
+    server = Services().serve()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+
+    done = fetch(
+        program,
+        services,
+        *arguments,
+        seconds=1,
+        S3_ENDPOINT=f"https://127.0.0.1:{server.server_address[1]}",
+        SSL_CERT_FILE=str(certificate),
+    )
+    server.shutdown()
+    server.server_close()
+
+    assert done.returncode == 8
+    assert "S3's certificate is not valid then" in done.stdout
 
 
 def test_nobody_there_ends_within_the_limit(services: Services, program: Path, tmp_path: Path) -> None:
