@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.errors import BaiError
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 
@@ -49,12 +50,18 @@ class Standing:
         return {**self.__dict__, "seconds": self.seconds}
 
 
+class UnlaunchedError(BaiError):
+    """Nobody launches the job that somebody waits for; the message says how it goes on."""
+
+
 DIED = "DIED"
 """The agent of a job on this machine is gone, and there is no result."""
 SILENT = "SILENT"
 """The machine of a job on EC2 runs, and its agent gives no sign of life."""
 UNREADABLE = "UNREADABLE"
 """The job's descriptor is broken, or of another version."""
+UNLAUNCHED = "UNLAUNCHED"
+"""The submission of a job on EC2 was cut short: nothing of it runs, or will, unless it is submitted again."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 

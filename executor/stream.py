@@ -14,7 +14,7 @@ from executor.follow import PIECE, result_of, was_truncated
 from executor.jobs import standing
 from executor.program import program
 from executor.reach import Reach
-from executor.standing import DIED
+from executor.standing import DIED, UNLAUNCHED, UnlaunchedError
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
@@ -35,7 +35,7 @@ def pieces(
     on_truncated: Callable[[], None] = lambda: None,
     said: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[bytes]:
-    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError.
+    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, UnlaunchedError.
 
     A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
     cannot be reached for a while.
@@ -67,8 +67,11 @@ def pieces(
 
 
 def _check_alive(record: JobRecord) -> None:
-    """Raise DeadAgentError where nobody writes any more. Where the machines of a job are gone, this writes its result."""
-    if standing(record).status == DIED:
+    """Raise DeadAgentError or UnlaunchedError where nobody writes. Where the machines of a job are gone, this writes its result."""
+    now = standing(record)
+    if now.status == UNLAUNCHED:
+        raise UnlaunchedError(str(now.machine).removesuffix("."))
+    if now.status == DIED:
         raise DeadAgentError(
             f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
             f"{program()} resume {record.job_id}"

@@ -62,14 +62,14 @@ def status(
     from executor.follow import result_of
     from executor.jobs import find_job, is_over, last_values, standing
     from executor.reach import Reach
-    from executor.standing import DIED
+    from executor.standing import DIED, UNLAUNCHED
     from executor.stores import stores
     from executor.watch import exit_code_of
 
     record = find_job(stores(store), job)
     now = standing(record)
     reach = Reach(far=now.where != "local")
-    while wait and not is_over(now) and now.status != DIED:
+    while wait and not is_over(now) and now.status not in (DIED, UNLAUNCHED):
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         try:
             now = standing(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ class Lookout:
     """AWS in a region; None: the configured one."""
     clock: Callable[[str], int] = store_now
     """The time (ms UTC) by the clock of the store at a url."""
+    _kept: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    """Objects that are written once, and were there."""
 
     def look(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Situation:
         """Return how the job stands. known: its instances, where they were described already. ask: EC2, else the store only.
@@ -121,10 +123,13 @@ class Lookout:
         ]
         return max(numbers, default=0)
 
-    @cached_property
+    @property
     def launch(self) -> Mapping[str, Any] | None:
         """What was asked of EC2; None for machines that somebody launched by hand, and before it is written."""
-        return self._attempt_object("launch.json")
+        name = "launch.json"
+        if name not in self._kept and (found := self._attempt_object(name)) is not None:
+            self._kept[name] = found
+        return self._kept.get(name)
 
     @property
     def region(self) -> str | None:
@@ -145,7 +150,9 @@ class Lookout:
         limits = self.job.limits
         facts = Facts(
             now=datetime.fromtimestamp(now / 1000, tz=timezone.utc),
+            job_id=self.record.job_id,
             nodes=nodes,
+            written=self._age(self.record.key("job.toml"), now),
             launch_age=self._launch_age(now),
             accepted=bool(launched.get("instances")),
             refusal=_refusal(launched),
@@ -169,7 +176,10 @@ class Lookout:
     def _launch_age(self, now: int) -> timedelta | None:
         if self.launch is None:
             return None
-        return self._age(self._attempt_key("launch.json"), now) or timedelta()
+        # Each refusal of a zone, and the decision, is a sign that somebody was still at it.
+        names = ("launch.json", "refused/", "launched.json")
+        ages = [self._age(self._attempt_key(name), now) for name in names]
+        return min((age for age in ages if age is not None), default=timedelta())
 
     def _sign(self, rank: int, now: int) -> timedelta | None:
         """Return the age of a node's last sign of life; None where it has not given any."""
@@ -178,12 +188,10 @@ class Lookout:
         return min((age for age in ages if age is not None), default=None)
 
     def _age(self, key: str, now: int) -> timedelta | None:
-        for each in self.record.store.find(key):
-            if each.key == key:
-                return timedelta(
-                    milliseconds=max(0, now - (each.modified if each.modified is not None else now))
-                )
-        return None
+        """Return the age of an object, or of the youngest one below a key that ends in a slash; None where there is none."""
+        found = self.record.store.find(key)
+        times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
+        return timedelta(milliseconds=max(0, now - max(times))) if times else None
 
     def _has(self, name: str, rank: int) -> bool:
         return bool(self.record.store.find(f"{self.record.node(rank, attempt=self.attempt)}/{name}"))

@@ -18,7 +18,7 @@ from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
 from executor.follow import events_of, result_of
 from executor.local import created
-from executor.standing import ENDING, SILENT, UNREADABLE, Standing, ended_standing
+from executor.standing import ENDING, SILENT, UNLAUNCHED, UNREADABLE, Standing, ended_standing
 from executor.state import RunState
 
 _AT_ONCE = 16
@@ -135,7 +135,8 @@ def _status(found: Situation, state: RunState) -> str:
     if found.stage is Stage.RUNNING:
         # Its agent lives, and the first events are on their way.
         return state.status.value if state.phase is not None else Status.INITIALIZING.value
-    return {Stage.SILENT: SILENT, Stage.ENDING: ENDING}.get(found.stage, Status.PENDING.value)
+    words = {Stage.SILENT: SILENT, Stage.ENDING: ENDING, Stage.ABANDONED: UNLAUNCHED}
+    return words.get(found.stage, Status.PENDING.value)
 
 
 def _still_there(lookout: Lookout) -> str | None:

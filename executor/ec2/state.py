@@ -4,7 +4,8 @@ The store is asked first: a job with a result has ended, and none of this is nee
 
 | stage | what is seen |
 |---|---|
-| unlaunched | no instance yet: the submission is under way, or was cut short |
+| unlaunched | no instance yet: the submission is under way |
+| abandoned | no instance, and none will come: the submission was cut short, and only repeating it goes on |
 | pending | EC2 has accepted the launch; a machine is being started |
 | booting | a machine runs, and its agent has not reported yet |
 | running | the agents' signs of life are fresh, and their machines are there |
@@ -30,12 +31,15 @@ STALE = timedelta(seconds=60)
 """Heartbeats come each 15 s; after so long without one the agent is silent."""
 CONSISTENT = timedelta(minutes=10)
 """EC2 may not show an instance that it has just accepted; after so long it does."""
+ABANDONED = timedelta(minutes=10)
+"""A submitter leaves a sign in the store more often: asking for one candidate, the longest of its steps, is bounded by half."""
 OVERDUE = timedelta(minutes=15)
 """After its expiry a machine has so long to be gone by itself: it may be keeping a failed benchmark to look into."""
 
 
 class Stage(str, Enum):
     UNLAUNCHED = "unlaunched"
+    ABANDONED = "abandoned"
     PENDING = "pending"
     BOOTING = "booting"
     RUNNING = "running"
@@ -49,9 +53,12 @@ class Facts:
     """All that is known of an attempt without a result."""
 
     now: datetime
+    job_id: str = "JOB"
     nodes: int = 1
+    written: timedelta | None = None
+    """Since the job was written down; None where nothing tells."""
     launch_age: timedelta | None = None
-    """Since the launch was written down; None where it was not (a machine that somebody launched by hand)."""
+    """Since the launch was written down or last went on; None where it was not written (a machine launched by hand)."""
     accepted: bool = False
     """EC2 has accepted the launch."""
     refusal: Verdict | None = None
@@ -192,11 +199,7 @@ def _nothing_seen(facts: Facts) -> Situation:
     if fresh and len(fresh) == len(facts.signs):
         return _by_signs(facts, why="EC2 does not show its machine")
     if facts.launch_age is None:
-        if facts.signs:
-            return _by_signs(facts, why="EC2 does not show its machine")
-        if facts.cancelled is not None:
-            return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
-        return Situation(stage=Stage.UNLAUNCHED, sentence="The job is written down and not launched yet.")
+        return _by_signs(facts, why="EC2 does not show its machine") if facts.signs else _unlaunched(facts)
     if facts.launch_age <= CONSISTENT:
         if facts.accepted:
             return Situation(
@@ -214,16 +217,37 @@ def _nothing_seen(facts: Facts) -> Situation:
         return _gone(
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )
+    return _abandoned(facts, f"The launch was cut short {_span(facts.launch_age)} ago")
+
+
+def _unlaunched(facts: Facts) -> Situation:
+    """Judge a job whose launch was never written down, so that nobody has asked EC2 for anything."""
+    if facts.cancelled is not None:
+        return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
+    if _forgotten(facts):
+        return _abandoned(
+            facts, f"The submission was cut short {_span(facts.written or ABANDONED)} ago, before the launch"
+        )
+    return Situation(stage=Stage.UNLAUNCHED, sentence="The job is written down and not launched yet.")
+
+
+def _forgotten(facts: Facts) -> bool:
+    return facts.written is not None and facts.written > ABANDONED
+
+
+def _abandoned(facts: Facts, what: str) -> Situation:
+    # No verdict: a result would keep the submission from being repeated, and hurt one that is only slow.
     return Situation(
-        stage=Stage.UNLAUNCHED,
-        sentence=f"The launch was begun {_span(facts.launch_age)} ago and cut short; the same submission with "
-        "--job-id completes it.",
+        stage=Stage.ABANDONED,
+        sentence=f"{what}, and nothing runs; submit it again with --job-id {facts.job_id}, and it goes on.",
     )
 
 
 def _by_signs(facts: Facts, *, why: str) -> Situation:
     """Judge by the store alone."""
     if not facts.signs:
+        if facts.launch_age is None and _forgotten(facts):
+            return _unlaunched(facts)
         return Situation(stage=Stage.PENDING, sentence=f"Its agent has not reported yet, and {why}.")
     oldest = max(facts.signs.values())
     if oldest > STALE:

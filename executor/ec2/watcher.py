@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from bai_agent.errors import BaiError
 from executor.ec2.lookout import Lookout
+from executor.ec2.state import Stage
+from executor.standing import UnlaunchedError
 
 EVERY = 10.0
 """Seconds between two looks."""
@@ -29,7 +31,7 @@ class Watcher:
     def look(self, *, news: bool, cancelling: bool) -> str | None:
         """Do what is due; return a sentence where there is a new one to say. news: something has come from the job.
 
-        A job that is being cancelled is looked at however much it says: its time to end is limited.
+        A job that is being cancelled is looked at however much it says: its time to end is limited. Raises UnlaunchedError.
         """
         now = self.clock()
         if news:
@@ -40,9 +42,15 @@ class Watcher:
         try:
             if not cancelling and self.lookout.all_well():
                 return None
-            sentence = self.lookout.look_after().sentence
+            found = self.lookout.look_after()
         except BaiError as error:
-            sentence = str(error)
+            return self._news(str(error))
+        if found.stage is Stage.ABANDONED:
+            raise UnlaunchedError(found.sentence.removesuffix("."))
+        return self._news(found.sentence)
+
+    def _news(self, sentence: str) -> str | None:
+        """Return a sentence that was not said just before."""
         # A time span that grows is no news.
         gist = re.sub(r"\d+", "", sentence)
         if gist == self._said:

@@ -49,6 +49,7 @@ def judged(*machines: Instance, console: Console | None = None, **facts: object)
     consoles = {each.id: console for each in machines} if console is not None else {}
     defaults = {
         "now": NOW,
+        "job_id": "job-9",
         "launch_age": timedelta(minutes=1),
         "accepted": True,
         "expires": NOW + timedelta(hours=1),
@@ -64,7 +65,12 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
     [
         (judged(launch_age=None, accepted=False), Stage.UNLAUNCHED, "not launched"),
         (judged(accepted=False), Stage.UNLAUNCHED, "being launched"),
-        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.UNLAUNCHED, "cut short"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.ABANDONED, "launch was cut short 1h ago"),
+        (judged(launch_age=None, accepted=False, written=timedelta(minutes=9)), Stage.UNLAUNCHED, "not launched"),
+        (judged(launch_age=None, accepted=False, written=timedelta(minutes=11)), Stage.ABANDONED, "--job-id job-9"),
+        (judged(machine(), launch_age=None, written=timedelta(hours=1)), Stage.BOOTING, "booting"),
+        (judged(launch_age=None, written=timedelta(hours=1), signs={0: FRESH}), Stage.RUNNING, "does not show"),
+        (situation(Facts(now=NOW, instances=None, written=timedelta(hours=1))), Stage.ABANDONED, "nothing runs"),
         (judged(), Stage.PENDING, "accepted"),
         (judged(machine("pending")), Stage.PENDING, "i-0"),
         (judged(machine()), Stage.BOOTING, "booting"),
@@ -226,6 +232,7 @@ def facts(draw: st.DrawFn) -> Facts:
     return Facts(
         now=NOW,
         nodes=nodes,
+        written=draw(st.none() | ages),
         launch_age=draw(st.none() | ages),
         accepted=draw(st.booleans()),
         refusal=draw(st.none() | st.just(REFUSED)),

@@ -1,0 +1,114 @@
+"""A submission that was killed before its launch was written down: nobody waits for it for ever, and repeating it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from bai_program import PROGRAM, Answer, ask_bai
+from moto.s3.models import s3_backends
+from paper_aws import PaperAws, open_paper_aws
+from sandbox.world.calls import Call
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "Says hello"
+execution_engine = "aws.ec2"
+[hardware]
+instance_type = "t3.small"
+[ml]
+benchmark_code = "echo hello"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+"""
+
+
+@pytest.fixture
+def paper() -> Iterator[PaperAws]:
+    with open_paper_aws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def bai(paper: PaperAws, tmp_path: Path) -> Callable[..., Answer]:
+    (tmp_path / "b.toml").write_text(_DESCRIPTOR)
+    environment = {**os.environ, **paper.environment(), "HOME": str(tmp_path)}
+    return lambda *arguments: ask_bai(*arguments, folder=tmp_path, environment=environment)
+
+
+def kill_after(paper: PaperAws, folder: Path, key: str) -> None:
+    """Submit cut-1, and kill the submitter when it has written `key` and has not heard of it."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def kill(call: Call) -> None:
+        if call.action == "PutObject" and call.resource.endswith(key):
+            running[0].send_signal(signal.SIGKILL)
+
+    paper.answered = kill
+    command = (*PROGRAM, "submit", "b.toml", "--job-id", "cut-1")
+    environment = {**os.environ, **paper.environment(), "HOME": str(folder)}
+    running.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL))
+    assert running[0].wait(timeout=120) == -signal.SIGKILL
+    paper.answered = lambda call: None
+
+
+def age(paper: PaperAws, by: timedelta) -> None:
+    """Let all objects of the job be so much older."""
+    for key in s3_backends[paper.account]["aws"].buckets[paper.bucket].keys.values():
+        if key.name.startswith("jobs/cut-1/"):
+            key.last_modified -= by
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("job.toml", "The submission was cut short 15m ago, before the launch"),
+        ("attempts/0/launch.json", "The launch was cut short 15m ago"),
+    ],
+)
+def test_who_waits_for_it_hears_how_it_goes_on(
+    paper: PaperAws, tmp_path: Path, bai: Callable[..., Answer], written: str, said: str
+) -> None:
+    # given a submitter that was killed a while ago
+    kill_after(paper, tmp_path, f"cut-1/{written}")
+    age(paper, timedelta(minutes=15))
+    advice = "nothing runs; submit it again with --job-id cut-1, and it goes on"
+
+    # when somebody waits for the job, follows it, or follows its log
+    waited = bai("status", "cut-1", "--wait", "--json")
+    followed = bai("resume", "cut-1", "-f")
+    log = bai("logs", "cut-1", "-f")
+
+    # then all of them end, and say what to do
+    (found,) = waited.objects
+    assert (waited.code, found["status"], found["result"]) == (5, "UNLAUNCHED", None), waited.err
+    assert said in found["machine"]
+    assert advice in found["machine"]
+    for answer in (followed, log):
+        assert answer.code == 5
+        assert advice in answer.err.splitlines()[-1]
+    assert [each["status"] for each in bai("list", "--json").objects] == ["UNLAUNCHED"]
+    # and the job can still be launched, once
+    again = bai("submit", "b.toml", "--job-id", "cut-1")
+    assert again.code == 0, again.err
+    assert len(paper.instances()) == 1
+
+
+def test_a_submitter_that_may_only_be_slow_is_waited_for(
+    paper: PaperAws, tmp_path: Path, bai: Callable[..., Answer]
+) -> None:
+    kill_after(paper, tmp_path, "cut-1/job.toml")
+    age(paper, timedelta(minutes=5))
+
+    (found,) = bai("status", "cut-1", "--json").objects
+
+    assert (found["status"], found["machine"]) == (
+        "PENDING",
+        "The job is written down and not launched yet.",
+    )
