@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 _SMALL = 2**20
 _AT_A_TIME = 16
 """Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger one is read in parts anyway."""
+_NAMED = 20
+"""Artifacts that could not be kept and are named one by one: where a disk is full, thousands may be."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ def keep_artifacts(
     came_of.update((path, keep(path)) for path in found if path not in came_of)
     kept = [each for each in came_of.values() if isinstance(each, int)]
     warnings = [each for path in found if isinstance(each := came_of[path], str)]
-    if late := len(found) - len(kept) - len(warnings):
+    refused = len(warnings)
+    if refused > _NAMED:
+        warnings[_NAMED:] = [f"{refused - _NAMED} more artifacts were not kept."]
+    if late := len(found) - len(kept) - refused:
         warnings.append(f"{late} artifacts were not kept: there was no time left.")
     return Kept(len(kept), sum(kept), (*warnings, *nothing))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from bai_agent.rundir import RunDir
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a write fails with where there is no space: on the disk, or for this user."""
 
 _RECORDS_BYTES = 2**20
 _RESULT_BYTES = 2**18

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
+from bai_agent.ballast import FULL
 from bai_agent.detach import say_ready, say_refused, start_detached
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.events import EventLog
 from bai_agent.job import Job, read_job
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
-from bai_agent.parts import missing_parts
-from bai_agent.rundir import RunDir, boot_id, locked, read_json, write_atomic
+from bai_agent.rundir import RunDir, locked, read_json, write_atomic
 from bai_agent.secrets import Redactor
 from bai_agent.store import open_store
 from bai_agent.store.directory import DirectoryStore
@@ -136,9 +136,6 @@ def _run(
         finish_publishing(job, rundir, record, place, outcome=outcome)
         return outcome
     events = EventLog(rundir.events, redact=redactor.redact)
-    events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
-    for sentence in missing_parts():
-        events.add("warning", message=sentence)
     watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
     extractor = Extractor(rundir)
@@ -182,12 +179,16 @@ def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank:
 
 
 def _make(rundir: RunDir) -> None:
+    probe = rundir.path / f".probe.{os.getpid()}"
     try:
         rundir.path.mkdir(parents=True, exist_ok=True)
-        probe = rundir.path / f".probe.{os.getpid()}"
-        probe.write_bytes(b"x")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"x")
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
+        if error.errno in FULL and rundir.job.exists():
+            return  # a run that has begun has set aside what it needs to end
         raise BaiError(f"the run directory {rundir.path} cannot be written: {error.strerror}") from error
 
 

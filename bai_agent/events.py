@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bai_agent.ballast import FULL
 from bai_agent.rundir import append_line, now_ms, open_append
 
 log = logging.getLogger(__name__)
@@ -27,15 +28,22 @@ class EventLog:
         self._redact = redact
         self._clock = clock
         self.seen: list[dict[str, Any]] = list(read_events(path))
+        self.lenient = False
+        """Whether an event that finds no space is only remembered: at the end of a run its result matters more."""
 
     def add(self, kind: str, **details: Any) -> None:
-        """Append one event: `{"time": ms UTC, "type": kind, …details}`."""
+        """Append one event: `{"time": ms UTC, "type": kind, …details}`. It is in `seen` even where that raises OSError."""
         told = {key: self._redacted(value) for key, value in details.items()}
         line = json.dumps({"time": self._clock(), "type": kind, **told}, ensure_ascii=False)
         content = f"{line}\n".encode(errors="replace")
-        append_line(self._descriptor, content)
         self.seen.append(json.loads(content))
         log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in told.items()))
+        try:
+            append_line(self._descriptor, content)
+        except OSError as error:
+            if not self.lenient or error.errno not in FULL:
+                raise
+            log.warning("there is no space for the event %s", kind)
 
     def finished_phases(self) -> dict[str, float]:
         """Return the phases that have finished, with their seconds."""

@@ -64,10 +64,10 @@ def write_result(this: Run) -> Outcome:
         "git": write_table(this.job.git) if this.job.git else None,
         "warnings": _warnings(this, extracted or {}),
     }
+    make_room_for_result(this.rundir)
     this.events.add(
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
     )
-    make_room_for_result(this.rundir)
     write_json(this.rundir.result, result)
     return outcome
 

@@ -6,24 +6,26 @@ not is taken up where the files in the run directory say that it stopped.
 
 from __future__ import annotations
 
-import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 
-from bai_agent.ballast import make_room
+from bai_agent import __version__
+from bai_agent.ballast import FULL, make_room
 from bai_agent.benchmark import process
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.errors import PullError
 from bai_agent.job import Job, SourceKind
 from bai_agent.outcome import Outcome
+from bai_agent.parts import missing_parts
 from bai_agent.prepare import prepare, secrets_of, start_uploader
 from bai_agent.pull import NoSpaceError, Progress, PullStopped, pull
 from bai_agent.push.place import Place
 from bai_agent.push.store import Left, StoreUploader
 from bai_agent.result import publish_result, write_result
 from bai_agent.run_state import POWER_OFF_GRACE, Run
-from bai_agent.rundir import RunDir, now_ms
+from bai_agent.rundir import RunDir, boot_id, now_ms
 from bai_agent.secrets import SecretError
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
@@ -41,6 +43,7 @@ _SHIM_MARGIN = 20.0
 def run(this: Run) -> Outcome:
     """Run the job to its end and return how it ended, which `result.json` then says too."""
     try:
+        _begin(this)
         _do(this, "prepare", prepare)
         start_uploader(this)
         _do(this, "pull", _pull)
@@ -48,13 +51,15 @@ def run(this: Run) -> Outcome:
         _do(this, "run", _run_benchmark)
     except EndedError as ended:
         this.reason = ended.reason
+        this.events.lenient = True
         this.events.add("stop", reason=ended.reason.outcome.value, message=ended.reason.message)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise
         make_room(this.rundir)
         this.reason = Reason(Outcome.DISK_FULL, f"No space is left for the run directory {this.rundir.path}.")
         process.end_without_order(this.rundir)
+    this.events.lenient = True
     if this.rundir.started.exists():
         _do(this, "drain", _drain)
     _do(this, "end", _end)
@@ -104,6 +109,12 @@ def _do(this: Run, phase: str, work: Callable[[Run], None]) -> None:
         this.events.add("phase", phase=phase, state="started")
     work(this)
     this.events.add("phase", phase=phase, state="finished", seconds=round(time.monotonic() - begun, 3))
+
+
+def _begin(this: Run) -> None:
+    this.events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
+    for sentence in missing_parts():
+        this.warn(sentence)
 
 
 def _pull(this: Run) -> None:

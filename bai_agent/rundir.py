@@ -189,6 +189,10 @@ def write_atomic(path: Path, content: bytes) -> None:
     try:
         write_all(descriptor, content)
         os.fsync(descriptor)
+    except OSError:
+        # On a full disk a half of it would keep others from being written.
+        temporary.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
     temporary.replace(path)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from bai_agent.ballast import FULL
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+log = logging.getLogger(__name__)
 
 
 def wait_for_room(

@@ -10,9 +10,10 @@ from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bai_agent.ballast import FULL
 from bai_agent.job import Job
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from bai_agent.metrics.disk import FULL, wait_for_room
+from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from agent_runs import (
     AGENT,
+    begun,
     environment,
     events_of,
     is_alive,
@@ -22,6 +21,7 @@ from agent_runs import (
     result_of,
     run_agent,
     start_agent,
+    wait_until,
     write_job,
 )
 
@@ -31,17 +31,6 @@ for step in range(5):
 """
 FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
 LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "required": True}]
-
-
-def wait_until(condition: Callable[[], object], *, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def begun(rundir: Path) -> Callable[[], bool]:
-    return lambda: (rundir / "output.log").exists() and b"begun" in (rundir / "output.log").read_bytes()
 
 
 def test_a_run_leaves_numbers_a_result_and_its_story(tmp_path: Path) -> None:
@@ -370,41 +359,6 @@ def test_a_source_that_cannot_be_pulled_is_named(tmp_path: Path) -> None:
     assert result_of(rundir)["benchmark"] is None
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True, timeout=30)
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True, timeout=30)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_run_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, small_disk: Path) -> None:
-    rundir = small_disk / "run"
-    program = (
-        "import sys, time\nwhile True:\n    sys.stdout.write('x' * 65535 + chr(10))\n    time.sleep(0.005)\n"
-    )
-
-    code = run_agent(python_job(tmp_path, program, limits={"grace": "1s"}), rundir)
-
-    assert code == 5
-    assert result_of(rundir)["outcome"] == "disk_full"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Path) -> None:
-    (small_disk / "filler").write_bytes(b"x" * (22 * 2**20))
-
-    with (tmp_path / "err").open("wb") as err:
-        code = subprocess.run(
-            [*AGENT, write_job(tmp_path, ["true"]), "--dir", small_disk / "run"], stderr=err, timeout=60
-        ).returncode
-
-    assert code == 5
-    assert b"bytes left" in (tmp_path / "err").read_bytes() or b"No space" in (tmp_path / "err").read_bytes()
-
-
 def test_usage_is_explained(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bai_agent", "run"], capture_output=True, text=True, timeout=60, cwd=tmp_path
@@ -412,20 +366,6 @@ def test_usage_is_explained(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "JOB.toml" in done.stderr
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_benchmark_that_fails_because_the_disk_is_full_ended_for_that_reason(
-    tmp_path: Path, small_disk: Path
-) -> None:
-    rundir = small_disk / "run"
-    program = "with open('checkpoint', 'wb') as file:\n    file.write(bytes(64 * 2**20))\n"
-
-    code = run_agent(python_job(tmp_path, program), rundir)
-
-    assert code == 5
-    assert result_of(rundir)["outcome"] == "disk_full"
-    assert "exited with code 1" in result_of(rundir)["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -483,36 +423,6 @@ def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Pat
     assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
 
     assert any('buffering = "timed"' in warning for warning in result_of(rundir)["warnings"])
-
-
-NO_ROOM_FOR_AN_ORDER = """
-import errno
-from bai_agent import cli
-from bai_agent.benchmark import process
-
-def request_stop(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-process.request_stop = request_stop
-cli.main()
-"""
-
-
-def test_a_benchmark_is_ended_although_the_disk_has_no_room_for_the_order(tmp_path: Path) -> None:
-    rundir = tmp_path / "run"
-    job = python_job(tmp_path, FOREVER)
-    agent = subprocess.Popen(
-        [*(sys.executable, "-c", NO_ROOM_FOR_AN_ORDER, "run", job), "--dir", rundir, "--quiet"],
-        env=environment(),
-    )
-    with agent:
-        wait_until(begun(rundir))
-        (rundir / "cancel.json").write_text("{}")
-        code = agent.wait(timeout=60)
-
-    assert not is_alive(json.loads((rundir / "started.json").read_bytes())["pid"])
-    assert result_of(rundir)["outcome"] == "disk_full"
-    assert code == 5
 
 
 def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> None:

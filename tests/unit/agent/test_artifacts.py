@@ -72,3 +72,18 @@ def test_what_cannot_be_looked_for_is_a_warning(work: Path) -> None:
 
     assert names == ["notes.txt"]
     assert "cannot be looked for" in kept.warnings[0]
+
+
+def test_of_very_many_that_cannot_be_kept_some_are_named(work: Path) -> None:
+    many = work / "many"
+    many.mkdir()
+    for number in range(100):
+        (many / str(number)).touch()
+    (work.parent / "store/job-1/artifacts").mkdir(parents=True)
+    (work.parent / "store/job-1/artifacts/many").write_text("a file where a folder is needed")
+
+    kept, _ = keep(work, "many/*", "notes.txt")
+
+    assert kept.files == 1
+    assert len(kept.warnings) == 21
+    assert kept.warnings[-1] == "80 more artifacts were not kept."

@@ -1,0 +1,170 @@
+"""What is left of a run whose disk is full: its result, whenever the disk filled up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_runs import (
+    AGENT,
+    begun,
+    environment,
+    is_alive,
+    python_job,
+    result_of,
+    run_agent,
+    start_agent,
+    wait_until,
+    write_job,
+)
+
+FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True, timeout=30)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True, timeout=30)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_run_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, small_disk: Path) -> None:
+    rundir = small_disk / "run"
+    program = (
+        "import sys, time\nwhile True:\n    sys.stdout.write('x' * 65535 + chr(10))\n    time.sleep(0.005)\n"
+    )
+
+    code = run_agent(python_job(tmp_path, program, limits={"grace": "1s"}), rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "disk_full"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * (22 * 2**20))
+
+    with (tmp_path / "err").open("wb") as err:
+        code = subprocess.run(
+            [*AGENT, write_job(tmp_path, ["true"]), "--dir", small_disk / "run"], stderr=err, timeout=60
+        ).returncode
+
+    assert code == 5
+    assert b"bytes left" in (tmp_path / "err").read_bytes() or b"No space" in (tmp_path / "err").read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_benchmark_that_fails_because_the_disk_is_full_ended_for_that_reason(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    rundir = small_disk / "run"
+    program = "with open('checkpoint', 'wb') as file:\n    file.write(bytes(64 * 2**20))\n"
+
+    code = run_agent(python_job(tmp_path, program), rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "disk_full"
+    assert "exited with code 1" in result_of(rundir)["sentence"]
+
+
+# 4 KiB each, the block of a tmpfs: together they leave no block free, and one warning each for those that did not fit.
+MANY_SMALL_FILES = """
+import os
+os.mkdir("kept")
+free = os.statvfs(".").f_bavail
+for number in range(free * 6 // 10):
+    with open(f"kept/{number:05}", "wb") as file:
+        file.write(bytes(4096))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_artifacts_that_fill_the_disk_do_not_cost_the_result(tmp_path: Path, small_disk: Path) -> None:
+    store = small_disk / "jobs"
+    job = python_job(
+        tmp_path,
+        MANY_SMALL_FILES,
+        output={"artifacts": ["kept/*"]},
+        store={"url": store.as_uri()},
+    )
+    rundir = store / "job/attempts/0/nodes/0"
+    rundir.parent.mkdir(parents=True)
+
+    code = run_agent(job, rundir)
+
+    assert code == 0
+    result = result_of(rundir)
+    assert result["outcome"] == "succeeded"
+    assert result["artifacts"]["files"] > 0
+    assert any("No space left" in warning for warning in result["warnings"])
+    assert result_of(store / "job") == result
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_an_agent_that_comes_back_to_a_full_disk_ends_the_run_with_a_result(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    rundir = small_disk / "run"
+    job = python_job(tmp_path, FOREVER)
+    with start_agent(job, rundir) as agent:
+        wait_until(begun(rundir))
+        agent.kill()
+    fill(small_disk)
+
+    code = run_agent(job, rundir)
+
+    assert not is_alive(json.loads((rundir / "started.json").read_bytes())["pid"])
+    assert result_of(rundir)["outcome"] == "disk_full"
+    assert code == 5
+
+
+def fill(disk: Path) -> None:
+    """Leave no byte free, within files neither."""
+    with (disk / "filler").open("ab", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    for path in disk.rglob("*.jsonl"):
+        with path.open("ab", buffering=0) as file:
+            file.write(b"\n" * (-path.stat().st_size % 4096))
+
+
+NO_ROOM_FOR_AN_ORDER = """
+import errno
+from bai_agent import cli
+from bai_agent.benchmark import process
+
+def request_stop(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+process.request_stop = request_stop
+cli.main()
+"""
+
+
+def test_a_benchmark_is_ended_although_the_disk_has_no_room_for_the_order(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = python_job(tmp_path, FOREVER)
+    agent = subprocess.Popen(
+        [*(sys.executable, "-c", NO_ROOM_FOR_AN_ORDER, "run", job), "--dir", rundir, "--quiet"],
+        env=environment(),
+    )
+    with agent:
+        wait_until(begun(rundir))
+        (rundir / "cancel.json").write_text("{}")
+        code = agent.wait(timeout=60)
+
+    assert not is_alive(json.loads((rundir / "started.json").read_bytes())["pid"])
+    assert result_of(rundir)["outcome"] == "disk_full"
+    assert code == 5
