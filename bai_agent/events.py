@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.ballast import FULL
-from bai_agent.rundir import append_line, now_ms, open_append
+from bai_agent.rundir import append_line, now_ms, open_append, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ class EventLog:
     def __init__(
         self, path: Path, *, redact: Callable[[str], str] = str, clock: Callable[[], int] = now_ms
     ) -> None:
+        self._path = path
         self._descriptor = open_append(path)
         self._redact = redact
         self._clock = clock
@@ -52,6 +53,14 @@ class EventLog:
             for event in self.seen
             if event["type"] == "phase" and event["state"] == "finished"
         }
+
+    def restore(self) -> None:
+        """Write the file again, with all that is remembered, where somebody took it away. Raises OSError."""
+        content = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in self.seen)
+        write_atomic(self._path, content.encode(errors="replace"))
+        descriptor = open_append(self._path)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
 
     def close(self) -> None:
         os.close(self._descriptor)

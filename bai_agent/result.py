@@ -42,6 +42,7 @@ _LAST_BYTES = 65536
 
 def write_result(this: Run) -> Outcome:
     """Keep the artifacts, write `result.json` here, and return the outcome."""
+    this.rundir.path.mkdir(parents=True, exist_ok=True)  # the benchmark may have taken it away
     artifacts = _keep_artifacts(this)
     last_lines = _last_words(this)
     outcome, sentence = _judge(this)
@@ -102,7 +103,7 @@ def _judge(this: Run) -> tuple[Outcome, str]:
     told = [event for event in this.events.seen if event["type"] == "stop"]
     if left["stop"] is not None:
         return outcome, told[0]["message"] if told else sentence
-    if this.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED):
+    if this.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
         # We ended it, and not by way of an order to the shim.
         return this.reason.outcome, this.reason.message
     if outcome is Outcome.FAILED and told and told[-1]["reason"] == Outcome.DISK_FULL:
@@ -192,7 +193,7 @@ def _last_lines(path: Path) -> list[str]:
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             content = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     lines = content.decode(errors="replace").replace("\r", "\n").splitlines()
     return [line for line in lines if line.strip()][-_LAST_LINES:]

@@ -19,25 +19,22 @@ from bai_agent.errors import PullError
 from bai_agent.job import Job, SourceKind
 from bai_agent.outcome import Outcome
 from bai_agent.parts import missing_parts
-from bai_agent.prepare import prepare, secrets_of, start_uploader
+from bai_agent.prepare import prepare, start_uploader
 from bai_agent.pull import NoSpaceError, Progress, PullStopped, pull
 from bai_agent.push.place import Place
 from bai_agent.push.store import Left, StoreUploader
 from bai_agent.result import publish_result, write_result
-from bai_agent.run_state import POWER_OFF_GRACE, Run
+from bai_agent.run_benchmark import run_benchmark, start_followers
+from bai_agent.run_state import Run
 from bai_agent.rundir import RunDir, boot_id, now_ms
-from bai_agent.secrets import SecretError
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
 from bai_agent.watch import EndedError, Reason
 
 log = logging.getLogger(__name__)
 
-_TICK = 0.05
-"""Seconds between two looks at everything while the benchmark runs."""
-
-_SHIM_MARGIN = 20.0
-"""Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
+_TICK = 0.01
+"""Seconds between two looks at the followers while they come to their end."""
 
 
 def run(this: Run) -> Outcome:
@@ -48,7 +45,7 @@ def run(this: Run) -> Outcome:
         start_uploader(this)
         _do(this, "pull", _pull)
         _do(this, "join", _join)
-        _do(this, "run", _run_benchmark)
+        _do(this, "run", run_benchmark)
     except EndedError as ended:
         this.reason = ended.reason
         this.events.lenient = True
@@ -153,95 +150,13 @@ def _join(this: Run) -> None:
     strategy_of(this.job)
 
 
-def _run_benchmark(this: Run) -> None:
-    """Start the benchmark, or adopt the one that runs; stay until nothing of it is left."""
-    _start_followers(this)
-    if process.state(this.rundir) is process.State.NOT_STARTED:
-        if reason := this.watch.reason():
-            raise EndedError(reason)
-        _launch(this)
-    _follow_benchmark(this)
-    if process.state(this.rundir) is process.State.LOST:
-        process.end_lost(this.rundir)
-        this.events.add("stop", reason=Outcome.LOST.value, message=Outcome.LOST.sentence)
-    left = process.read_exit(this.rundir)
-    make_room(this.rundir)
-    if left["stop"] is None and left["code"] != 0 and (full := this.watch.disk_full()):
-        # It met the full disk before we looked at it: what we set aside is all that is left.
-        this.events.add("stop", reason=full.outcome.value, message=full.message)
-    this.events.add(
-        "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
-    )
-
-
-def _launch(this: Run) -> None:
-    try:
-        order = process.order(
-            this.job,
-            this.rundir,
-            argv=strategy_of(this.job).argv(),
-            scripts=this.scripts,
-            secrets=secrets_of(this),
-        )
-        process.launch(order, this.rundir)
-    except (SecretError, process.SetupError, process.LaunchError) as error:
-        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
-    started = process.wait_started(this.rundir, timeout=30)
-    if started is not None:
-        this.events.add("benchmark_started", pid=started["pid"], argv=order.argv)
-
-
-def _follow_benchmark(this: Run) -> None:
-    """Return when the benchmark has gone, asked or unasked."""
-    asked_at = time.monotonic() if this.rundir.stop.exists() else None
-    size = 0
-    while process.state(this.rundir) is process.State.RUNNING:
-        this.extractor.poll()
-        before, size = size, this.rundir.kept_output.stat().st_size
-        if size < before:
-            this.events.add("output_truncated", bytes=before)
-        reason = this.watch.reason(running_seconds=process.running_seconds(this.rundir))
-        if reason is not None and asked_at is None:
-            asked_at = time.monotonic()
-            this.reason = reason
-            if reason.outcome is Outcome.DISK_FULL:
-                make_room(this.rundir)
-            process.request_stop(
-                this.rundir,
-                reason=reason.outcome,
-                grace=min(this.job.limits.grace, POWER_OFF_GRACE)
-                if this.goes_down
-                else this.job.limits.grace,
-                stacks=reason.outcome is Outcome.NO_OUTPUT,
-            )
-            this.events.add("stop", reason=reason.outcome.value, message=reason.message)
-        if (
-            asked_at is not None
-            and time.monotonic() > asked_at + this.job.limits.grace.total_seconds() + _SHIM_MARGIN
-        ):
-            log.error("the shim did not end the benchmark in time; ending both without it")
-            process.end_lost(this.rundir)
-            return
-        time.sleep(_TICK)
-
-
-def _start_followers(this: Run) -> None:
-    if not this.extractor.finished:
-        this.extractor.start()
-    if this.job.kafka is not None and this.kafka is None:
-        from bai_agent.push.kafka import KafkaPusher
-
-        this.kafka = KafkaPusher(this.job, this.rundir, rank=this.node.rank)
-        this.kafka.start()
-
-
 def _drain(this: Run) -> None:
     """Let the followers come to the end of what the benchmark left."""
-    _start_followers(this)
+    start_followers(this)
     deadline = this.drain_deadline()
     while not this.extractor.finished and time.monotonic() < deadline:
         this.extractor.poll()
-        time.sleep(_TICK / 5)
+        time.sleep(_TICK)
     if not this.extractor.finished:
         this.warn(
             f"The metrics were not all extracted within limits.drain; {this.rundir.metrics} is incomplete."

@@ -209,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; None where there is no such file or it holds something else."""
     try:
         value = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -256,7 +256,7 @@ def is_locked(path: Path) -> bool:
     """Return whether a live process holds the lock file `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

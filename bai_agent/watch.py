@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 from bai_agent.durations import format_duration
 from bai_agent.errors import StoreError
+from bai_agent.held import HeldFile
 from bai_agent.job import Limits
 from bai_agent.outcome import Outcome
 from bai_agent.rundir import RunDir
@@ -56,6 +55,7 @@ class Watch:
         self._signal: signal.Signals | None = None
         self._reason: Reason | None = None
         self._next_slow_look = 0.0
+        self._outputs = (HeldFile(rundir.kept_output), HeldFile(rundir.emit))
         self._output = (0, 0)
         self._last_output = time.monotonic()
 
@@ -124,9 +124,7 @@ class Watch:
 
     def _silent_seconds(self, running_seconds: float) -> float:
         first = self._output == (0, 0)
-        stats = [
-            each for each in map(_stat, (self._rundir.kept_output, self._rundir.emit)) if each is not None
-        ]
+        stats = [each for each in (file.stat() for file in self._outputs) if each is not None]
         output = (sum(each.st_size for each in stats), max((each.st_mtime_ns for each in stats), default=0))
         if output != self._output:
             self._output = output
@@ -146,10 +144,3 @@ class Watch:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = signal.Signals(number)
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None

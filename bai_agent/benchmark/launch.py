@@ -22,6 +22,7 @@ from bai_agent.benchmark.environment import (
     prepare_environment,
     working_folder,
 )
+from bai_agent.benchmark.remains import kill_marked
 from bai_agent.benchmark.state import State, state
 from bai_agent.children import kill
 from bai_agent.errors import BaiError
@@ -34,6 +35,9 @@ OOM_SCORE_ADJ = 500
 
 _LAUNCH_LIMIT = 60.0
 """Seconds for the shim to say that the benchmark runs; its fsyncs on a slow disk are in them."""
+
+_DEATH_SECONDS = 1.0
+"""For a shim that has closed its streams to be dead, if it is dying."""
 
 
 class LaunchError(BaiError):
@@ -114,6 +118,11 @@ def launch(order: Order, rundir: RunDir) -> State:
             raise LaunchError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
+        if not _ended(child):
+            # It started the benchmark, which has deleted or renamed what would say so.
+            kill(child)
+            kill_marked(str(rundir.path))
+            said = "it deleted or renamed the files of its run directory at once"
         raise LaunchError(
             f"{rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
         )
@@ -136,6 +145,14 @@ def find_py_spy() -> Path | None:
             return folder / "py-spy"
     found = shutil.which("py-spy")
     return Path(found) if found else None
+
+
+def _ended(child: subprocess.Popen[bytes]) -> bool:
+    try:
+        child.wait(timeout=_DEATH_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _reap_in_the_end(child: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.environment import SetupError, working_folder
@@ -73,13 +75,16 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
     return True
 
 
-def end_lost(rundir: RunDir) -> None:
+def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> None:
     """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
 
-    Raises BusyError where the shim cannot even be killed.
+    started: what started.json said, for where the benchmark may have taken it away. Raises BusyError where the shim cannot
+    even be killed.
     """
-    _kill_shim(rundir)
-    killed = kill_remains(rundir)
+    started = started or read_json(rundir.started)
+    _kill_shim(rundir, started)
+    killed = kill_remains(rundir, started)
+    rundir.path.mkdir(parents=True, exist_ok=True)
     if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
         lost = {
             **dict.fromkeys(_UNKNOWN),
@@ -97,21 +102,20 @@ def end_without_order(rundir: RunDir) -> None:
     Raises what `end_lost` raises, which is the last resort.
     """
     if state(rundir) is State.RUNNING:
-        _signal_shim(rundir, signal.SIGTERM)
+        _signal_shim(read_json(rundir.started), signal.SIGTERM)
         if wait_exited(rundir, timeout=_SHIM_END_LIMIT) is State.RUNNING:
             end_lost(rundir)
 
 
-def _signal_shim(rundir: RunDir, number: int) -> None:
-    started = read_json(rundir.started)
+def _signal_shim(started: Mapping[str, Any] | None, number: int) -> None:
     if started is not None and started["boot_id"] == boot_id():
         process = read_process(started["shim_pid"])
         if process is not None and process.start == started["shim_start"]:
             send_signal(process, number)
 
 
-def _kill_shim(rundir: RunDir) -> None:
-    _signal_shim(rundir, signal.SIGKILL)
+def _kill_shim(rundir: RunDir, started: Mapping[str, Any] | None) -> None:
+    _signal_shim(started, signal.SIGKILL)
     deadline = time.monotonic() + _SHIM_DEATH_LIMIT
     while is_locked(rundir.shim_lock):
         if time.monotonic() >= deadline:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from bai_agent.benchmark.proc import RUN_MARKER, Process, all_processes, boot_id, descendants, send_signal
 from bai_agent.errors import BusyError
-from bai_agent.rundir import RunDir, is_locked, read_json
+from bai_agent.rundir import RunDir, is_locked
 
 _LIMIT = 10.0
 """Seconds after which processes that survive SIGKILL are given up."""
 
 
-def kill_remains(rundir: RunDir) -> int:
+def kill_remains(rundir: RunDir, started: Mapping[str, Any] | None) -> int:
     """Kill every process of the LOST benchmark of `rundir`; return how many there were.
 
-    They are known by the pid in started.json (with its start time and boot: a reused pid is never touched), by the
+    They are known by the pid in `started`, the content of started.json (with its start time and boot: a reused pid is never touched), by the
     session that it led, by descent, and by the mark in their environment. Raises BusyError where the shim lives.
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(
             f"{rundir.path}: the benchmark is still watched by its shim; ask that to stop it (stop.json)"
         )
-    started = read_json(rundir.started)
     if started is not None and started["boot_id"] != boot_id():
         started = None
     leader = None if started is None else (int(started["pid"]), int(started["start"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -53,9 +54,8 @@ def wait_exited(rundir: RunDir, *, timeout: float) -> State:
     return now
 
 
-def running_seconds(rundir: RunDir) -> float:
-    """Return how long ago the benchmark was started; 0 where it was not, in this boot."""
-    started = read_json(rundir.started)
+def running_seconds(started: Mapping[str, Any] | None) -> float:
+    """Return how long ago the benchmark was started, as started.json says; 0 where it was not, in this boot."""
     if started is None or started["boot_id"] != boot_id():
         return 0.0
     begun = int(started["start"]) / os.sysconf("SC_CLK_TCK")

@@ -109,7 +109,12 @@ class Extractor:
             path.append(package)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
         command = [sys.executable, "-m", "bai_agent.metrics", f"--parent={os.getpid()}", *self._flags]
-        with self._rundir.agent_log.open("ab") as errors:
+        try:
+            errors = self._rundir.agent_log.open("ab")
+        except OSError as error:  # the benchmark may have taken the run directory away
+            log.warning("the extractor's errors are not logged: %s", error)
+            errors = Path(os.devnull).open("ab")  # noqa: SIM115
+        with errors:
             self._child = subprocess.Popen(
                 [*command, str(self._rundir.path.absolute())],
                 stdin=subprocess.DEVNULL,

@@ -410,13 +410,6 @@ print("loss=2.0")
     assert [each["bytes"] for each in events_of(rundir) if each["type"] == "output_truncated"] == [45]
 
 
-def test_a_run_directory_that_is_taken_away_is_not_called_the_benchmarks_failure(tmp_path: Path) -> None:
-    rundir = tmp_path / "run"
-    program = "import os, shutil, time\nshutil.rmtree(os.environ['BAI_RUN_DIR'])\ntime.sleep(2)\n"
-
-    assert run_agent(python_job(tmp_path, program), rundir) == 5
-
-
 def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 

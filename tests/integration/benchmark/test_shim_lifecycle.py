@@ -18,7 +18,7 @@ from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import boot_id, read_process
 from bai_agent.errors import BusyError
 from bai_agent.outcome import Outcome
-from bai_agent.rundir import is_locked
+from bai_agent.rundir import is_locked, read_json
 
 
 def test_exit_code_and_output_are_kept(bench: Bench) -> None:
@@ -221,7 +221,7 @@ def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
         process.end_lost(bench.rundir)
 
         assert bystander.poll() is None
-        assert process.running_seconds(bench.rundir) == 0
+        assert process.running_seconds(read_json(bench.rundir.started)) == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -233,7 +233,7 @@ def test_remains_of_a_living_shim_are_not_touched(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
     with pytest.raises(BusyError, match="still watched by its shim"):
-        kill_remains(bench.rundir)
+        kill_remains(bench.rundir, read_json(bench.rundir.started))
 
     assert read_process(bench.started["pid"]) is not None
 
@@ -252,9 +252,9 @@ def test_a_shim_that_hangs_is_ended_with_its_benchmark(bench: Bench) -> None:
 def test_running_seconds_count_from_the_start(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
-    first = process.running_seconds(bench.rundir)
+    first = process.running_seconds(read_json(bench.rundir.started))
 
-    until(lambda: process.running_seconds(bench.rundir) > first + 0.05, "time passes")
+    until(lambda: process.running_seconds(read_json(bench.rundir.started)) > first + 0.05, "time passes")
     assert first < 60
 
 
