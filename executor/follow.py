@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.store import RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord, Stream
+from executor.records import events_in, result_of
 
 PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
@@ -16,6 +17,8 @@ PIECE = 2**20
 TRUNCATED = "the benchmark truncated its output; from its start again"
 """What is said where that was seen."""
 
+LONGEST_LINE = 16 * PIECE
+"""Bytes of a line of events or metrics; ours have some hundred."""
 _BEHIND = 8 * PIECE
 _KEPT = PIECE // 4
 
@@ -51,10 +54,15 @@ class LineStream:
         self._limit = PIECE
 
     def read(self) -> tuple[bytes, bool]:
-        """Return the next whole lines, and whether there are more."""
+        """Return the next whole lines, and whether there are more. Raises StoreError."""
         content = self._record.read(self._stream, self._position, limit=self._limit)
         end = content.rfind(b"\n") + 1
         more = len(content) == self._limit
+        if more and not end and self._limit >= LONGEST_LINE:
+            where = f"{self._record.store.url}/{self._record.node()}/{self._stream}"
+            raise RecordError(
+                f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
+            )
         # A line longer than a piece: take a larger one, or it would never end.
         self._limit = self._limit * 2 if more and not end else PIECE
         self._position += end
@@ -81,7 +89,7 @@ class Follower:
         result = result_of(self._record)
         events, more_events = self._events.read()
         before: list[dict[str, Any]] = []
-        for event in _objects(events):
+        for event in events_in(events):
             # All that follows the first one held back waits with it: the story keeps its order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
@@ -117,11 +125,6 @@ class Follower:
         return skipped
 
 
-def result_of(record: JobRecord) -> dict[str, Any] | None:
-    """Return how the job ended; also where only its node could write that down."""
-    return record.result() or record.node_object("result.json")
-
-
 def was_truncated(record: JobRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, to which it was read before."""
     # In a bucket it never does: what comes after a truncation is put behind what came before.
@@ -136,13 +139,12 @@ def tail_position(record: JobRecord, stream: Stream, size: int) -> int:
     return start + max(0, record.read(stream, start - 1, limit=size + 1).find(b"\n"))
 
 
-def events_of(record: JobRecord) -> list[dict[str, Any]]:
-    """Return all events of the job's first node."""
-    stream, events, more = LineStream(record, "events"), [], True
+def events_of(record: JobRecord) -> Iterator[dict[str, Any]]:
+    """Yield all events of the job's first node. Raises StoreError."""
+    stream, more = LineStream(record, "events"), True
     while more:
         content, more = stream.read()
-        events += _objects(content)
-    return events
+        yield from events_in(content)
 
 
 def _comes_after_output(event: Mapping[str, Any]) -> bool:
@@ -150,15 +152,3 @@ def _comes_after_output(event: Mapping[str, Any]) -> bool:
         phase = event.get("phase")
         return phase in ("drain", "end") or (phase == "run" and event.get("state") == "finished")
     return event.get("type") in ("benchmark_exited", "outcome")
-
-
-def _objects(content: bytes) -> list[dict[str, Any]]:
-    found = []
-    for line in content.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import stat
 from collections.abc import Iterable
@@ -15,13 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.outcome import Status
-from bai_agent.store import JobStore
+from bai_agent.store import JobStore, RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
-from executor.follow import events_of, result_of, tail_position
-from executor.local import created, local_agent
-from executor.standing import DIED, Standing, ended_standing
+from executor.follow import events_of, tail_position
+from executor.local import local_agent
+from executor.records import events_in, records_in, result_of
+from executor.standing import DIED, Standing, created, ended_standing, unreadable_standing
 from executor.state import RunState
 
 _AT_ONCE = 16
@@ -143,16 +143,23 @@ def _listed(store: JobStore, count: int | None) -> list[tuple[Standing, str]]:
             records = [records[i] for i in order[-count:]]
         names = list(pool.map(_name, records))
     if isinstance(store, DirectoryStore):
-        return list(zip((standing(each) for each in records), names, strict=True))
+        return list(zip(map(_standing_here, records), names, strict=True))
     from executor.ec2.standing import standings_on_ec2
 
     return list(zip(standings_on_ec2(records), names, strict=True))
 
 
+def _standing_here(record: JobRecord) -> Standing:
+    try:
+        return standing(record)
+    except RecordError as error:
+        return unreadable_standing(record, error, where="local")
+
+
 def _name(record: JobRecord) -> str:
     try:
         return record.job().job.name
-    except DescriptorError:
+    except (DescriptorError, RecordError):
         # Another version's, or broken: no reason to hide the other jobs.
         return ""
 
@@ -191,14 +198,15 @@ def standing(record: JobRecord) -> Standing:
 
 def started_of(record: JobRecord) -> int:
     """Return when a job was started; 0 where nothing tells."""
-    result = result_of(record)
-    if result is not None and isinstance(result.get("started"), int):
+    try:
+        result = result_of(record)
+    except RecordError:
+        result = None
+    if result is not None and result.get("started") is not None:
         return int(result["started"])
     first, _, _ = record.read("events", 0, limit=4096).partition(b"\n")
-    try:
-        return int(json.loads(first)["time"])
-    except (ValueError, KeyError, TypeError):
-        return created(record) or 0
+    times = [int(each["time"]) for each in events_in(first)]
+    return times[0] if times else created(record) or 0
 
 
 def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
@@ -206,12 +214,8 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
     position = tail_position(record, "metrics", 2**18)
     found: dict[str, dict[str, Any]] = {}
     content = record.read("metrics", position, limit=2**18)
-    for line in content[: content.rfind(b"\n") + 1].splitlines():
-        try:
-            value = json.loads(line)
-            found[value["name"]] = value
-        except (ValueError, KeyError, TypeError):
-            continue
+    for each in records_in(content[: content.rfind(b"\n") + 1]):
+        found[each["name"]] = dict(each)
     return found
 
 

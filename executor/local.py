@@ -124,9 +124,3 @@ def local_agent(record: JobRecord) -> LocalAgent | None:
         return None
     folder = record.store.folder
     return LocalAgent(record, RunDir(folder / record.node()), folder / record.key("job.toml"))
-
-
-def created(record: JobRecord) -> int | None:
-    """Return when a job was written down, ms UTC; its events tell more as soon as there are any."""
-    key = record.key("job.toml")
-    return next((each.modified for each in record.store.find(key) if each.key == key), None)

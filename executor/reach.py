@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from bai_agent.errors import StoreError
-from bai_agent.store import StoreRefusedError
+from bai_agent.store import RecordError, StoreRefusedError
 
 _AWAY = 600.0
 """Seconds in which a store that cannot be reached is asked again."""
@@ -27,6 +27,10 @@ class Reach:
 
     def failed(self, error: StoreError) -> str:
         """Return what to say before it is asked again. Raises `error` where that would not help any more."""
-        if not self._far or isinstance(error, StoreRefusedError) or self._clock() - self._reached > _AWAY:
+        if (
+            not self._far
+            or isinstance(error, (StoreRefusedError, RecordError))
+            or self._clock() - self._reached > _AWAY
+        ):
             raise error
         return f"{error}; trying again"

@@ -59,11 +59,35 @@ DIED = "DIED"
 SILENT = "SILENT"
 """The machine of a job on EC2 runs, and its agent gives no sign of life."""
 UNREADABLE = "UNREADABLE"
-"""The job's descriptor is broken, or of another version."""
+"""The job's descriptor, or another record of it, is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
 """The submission of a job on EC2 was cut short: nothing of it runs, or will, unless it is submitted again."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
+
+
+def unreadable_standing(record: JobRecord, why: BaiError, *, where: str) -> Standing:
+    """Return how a job stands of which a record cannot be read."""
+    return Standing(
+        job_id=record.job_id,
+        status=UNREADABLE,
+        phase=None,
+        since=None,
+        started=created(record),
+        ended=None,
+        outcome=None,
+        exit_code=None,
+        sentence=None,
+        agent_alive=None,
+        where=where,
+        machine=str(why),
+    )
+
+
+def created(record: JobRecord) -> int | None:
+    """Return when a job was written down, ms UTC; its events tell more as soon as there are any."""
+    key = record.key("job.toml")
+    return next((each.modified for each in record.store.find(key) if each.key == key), None)
 
 
 def ended_standing(record: JobRecord, result: Mapping[str, Any]) -> Standing:

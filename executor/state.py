@@ -51,7 +51,7 @@ class RunState:
         elif kind == "phase" and event.get("state") == "started":
             self.phase, self.since = str(event.get("phase")), time
         elif kind == "phase" and event.get("state") == "finished":
-            self.finished[str(event.get("phase"))] = float(event.get("seconds", 0.0))
+            self.finished[str(event.get("phase"))] = float(event.get("seconds") or 0.0)
         elif kind == "pull":
             self.pulls[str(event.get("src"))] = Pulling(
                 src=str(event.get("src")),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bai_agent.job import Better, Job
+from executor.records import Foreign, records_in
 
 _TREND_POINTS = 256
 
@@ -94,6 +94,7 @@ class Measurements:
         self.host: dict[str, Series] = {}
         self.run: dict[str, Series] = {}
         self.records = 0
+        self.foreign = Foreign()
         self.last_timestamp: int | None = None
         for metric in job.metrics if job is not None else ():
             self.benchmark[metric.name] = Series(metric.name, metric.units, metric.better)
@@ -102,6 +103,7 @@ class Measurements:
         """Take in whole lines of `metrics.jsonl`."""
         values: dict[tuple[str, str], list[float]] = {}
         units: dict[tuple[str, str], str] = {}
+        before = self.records
         for record in records_in(content):
             key = (record["src"], record["name"])
             if key in values:
@@ -111,23 +113,10 @@ class Measurements:
                 units[key] = record.get("units", "")
             self.records += 1
             self.last_timestamp = record["timestamp"]
+        self.foreign.add(content, taken=self.records - before)
         for (source, name), found in values.items():
             group = {"host": self.host, "run": self.run}.get(source, self.benchmark)
             series = group.get(name)
             if series is None:
                 series = group[name] = Series(name, units[source, name])
             series.add_all(found)
-
-
-def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
-    """Yield the metric records in whole lines of `metrics.jsonl`."""
-    lines = content.splitlines()
-    try:
-        # One call for all lines is a third faster than one for each.
-        yield from json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue

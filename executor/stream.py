@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from bai_agent.errors import StoreError
+from bai_agent.store import RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
-from executor.follow import PIECE, result_of, was_truncated
+from executor.follow import LONGEST_LINE, PIECE, was_truncated
 from executor.jobs import standing
 from executor.program import program
 from executor.reach import Reach
+from executor.records import result_of
 from executor.standing import DIED, UNLAUNCHED, UnlaunchedError
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
@@ -79,7 +81,7 @@ def _check_alive(record: JobRecord) -> None:
 
 
 def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield pieces that end where a line ends; a last line without a newline is left out."""
+    """Yield pieces that end where a line ends; a last line without a newline is left out. Raises RecordError."""
     rest = b""
     for piece in all_pieces:
         whole, newline, after = piece.rpartition(b"\n")
@@ -88,6 +90,10 @@ def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:
             rest = after
         else:
             rest += piece
+            if len(rest) > LONGEST_LINE:
+                raise RecordError(
+                    f"a line of the job's metrics is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
+                )
 
 
 def position_of_last_lines(record: JobRecord, count: int) -> int:

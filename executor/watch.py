@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
-from executor.follow import Follower, result_of
+from executor.follow import Follower
 from executor.reach import Reach
+from executor.records import result_of
 from executor.revival import Agent, Revival
 from executor.view.picture import Picture, View
 

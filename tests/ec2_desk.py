@@ -62,6 +62,10 @@ class Ec2Desk:
                 "job_id": record.job_id,
                 "attempt": 0,
                 "region": REGION,
+                "candidates": [{"subnet": "subnet-1", "az": f"{REGION}a"}],
+                "request": {},
+                "token": "token",
+                "created": moment(timedelta()),
                 "expires": moment(expires),
             }
             store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())

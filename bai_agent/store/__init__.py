@@ -29,6 +29,10 @@ class MissingObjectError(StoreError):
     """There is no object of this key. S3 may say so only to those who may list; so ask by `find` what may be absent."""
 
 
+class RecordError(StoreError):
+    """An object is there, and not what its name says: broken, foreign, or of another version."""
+
+
 @dataclass(frozen=True)
 class StoredObject:
     """An object's key, and its size in bytes."""

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from bai_agent.errors import StoreError
 from bai_agent.job import Job, parse_job
 from bai_agent.rundir import now_ms
-from bai_agent.store import JobStore, MissingObjectError, StoredObject
+from bai_agent.store import JobStore, MissingObjectError, RecordError, StoredObject
 
 Stream = Literal["log", "metrics", "events"]
 
+_LIMIT = 16 << 20
+"""Bytes of an object that is read whole; ours have some KiB."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
 
 
@@ -44,7 +46,7 @@ class JobRecord:
 
     def result(self) -> dict[str, Any] | None:
         """Return how the job ended, or None while it has not."""
-        return self._read_object(self.key("result.json"))
+        return self.read_object(self.key("result.json"))
 
     def cancel(self, *, by: str) -> bool:
         """Ask for the job's end; return False where that was asked before."""
@@ -56,7 +58,20 @@ class JobRecord:
 
     def node_object(self, name: str, rank: int = 0, *, attempt: int = 0) -> dict[str, Any] | None:
         """Return the JSON object `name` ("ready.json", "heartbeat.json") of a node, or None."""
-        return self._read_object(f"{self.node(rank, attempt=attempt)}/{name}")
+        return self.read_object(f"{self.node(rank, attempt=attempt)}/{name}")
+
+    def read_object(self, key: str) -> dict[str, Any] | None:
+        """Return the JSON object at `key` of the store, or None where there is none. Raises RecordError where it is none."""
+        content = self._read(key)
+        if content is None:
+            return None
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"{self.store.url}/{key} is no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise RecordError(f"{self.store.url}/{key} is no JSON object")
+        return value
 
     def read(
         self, stream: Stream, position: int, *, rank: int = 0, attempt: int = 0, limit: int = 2**20
@@ -90,20 +105,13 @@ class JobRecord:
         )
         return [(int(name[1]), each) for name, each in named if name]
 
-    def _read_object(self, key: str) -> dict[str, Any] | None:
-        content = self._read(key)
-        if content is None:
-            return None
-        try:
-            value = json.loads(content)
-        except ValueError as error:
-            raise StoreError(f"{self.store.url}/{key} is no JSON: {error}") from error
-        return value if isinstance(value, dict) else None
-
     def _read(self, key: str) -> bytes | None:
-        if not any(each.key == key for each in self.store.find(key)):
+        found = next((each for each in self.store.find(key) if each.key == key), None)
+        if found is None:
             return None
+        if found.size > _LIMIT:
+            raise RecordError(f"{self.store.url}/{key} has {found.size:,} bytes; that is no record of a job")
         try:
-            return self.store.get(key)
+            return self.store.get(key, limit=_LIMIT)
         except MissingObjectError:
             return None

@@ -31,9 +31,9 @@ def cancel(
     Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
     """
     from executor.errors import UsageError
-    from executor.follow import result_of
     from executor.jobs import find_job
     from executor.local import local_agent
+    from executor.records import result_of
     from executor.stores import stores
 
     record = find_job(stores(store), job)

@@ -29,10 +29,12 @@ def list_jobs(
     Those on this machine, and those on EC2 where a bucket is configured.
     """
     from executor.jobs import listed
+    from executor.standing import UNREADABLE
     from executor.stores import stores
 
     listing = listed(stores(store), None if every else count)
-    for trouble in listing.troubles:
+    unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
+    for trouble in (*listing.troubles, *unreadable):
         say(trouble)
     if json_:
         for each, name in listing.jobs:
@@ -59,9 +61,9 @@ def status(
 
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
-    from executor.follow import result_of
     from executor.jobs import find_job, is_over, last_values, standing
     from executor.reach import Reach
+    from executor.records import result_of
     from executor.standing import DIED, UNLAUNCHED
     from executor.stores import stores
     from executor.watch import exit_code_of
@@ -159,7 +161,9 @@ def metrics(
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
     record = find_job(stores(store), job)
-    prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say)), follow)
+    foreign = prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say)), follow)
+    if foreign.count:
+        say(foreign.sentence(record))
 
 
 def prune(

@@ -112,9 +112,9 @@ def resume(
 
     It goes on where the last one stopped; a benchmark that still runs is not started twice.
     """
-    from executor.follow import result_of
     from executor.jobs import find_job
     from executor.local import local_agent
+    from executor.records import result_of
     from executor.stores import stores
 
     record = find_job(stores(store), job)

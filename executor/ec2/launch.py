@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -22,6 +22,7 @@ from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from executor.ec2.errors import Meaning, Next, meaning
 from executor.ec2.instances import terminate_one
+from executor.ec2.launch_record import VERSION, attempt_key, read_decision, read_launch_table, read_refusal
 from executor.ec2.placement import Candidate
 from executor.ec2.request import for_candidate
 from executor.ec2.session import FAILURES, Aws
@@ -60,7 +61,7 @@ class LaunchFile:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     expires: str
     created: str
-    version: int = 1
+    version: int = VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
     table = asdict(file)
     table["candidates"] = [{"subnet": each.subnet, "az": each.zone} for each in file.candidates]
     content = json.dumps(table, ensure_ascii=False).encode() + b"\n"
-    key = _key(record, file.attempt, "launch.json")
+    key = attempt_key(record, file.attempt, "launch.json")
     if record.store.put(key, content, if_absent=True):
         return file
     found = read_launch(record, attempt=file.attempt)
@@ -87,14 +88,14 @@ def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
 
 
 def read_launch(record: JobRecord, *, attempt: int = 0) -> LaunchFile | None:
-    """Return what `launch.json` holds, or None."""
-    table = _read(record, _key(record, attempt, "launch.json"))
+    """Return what `launch.json` holds, or None. Raises StoreError, RecordError."""
+    table = read_launch_table(record, attempt=attempt)
     if table is None:
         return None
     table["candidates"] = tuple(
         Candidate(subnet=each["subnet"], zone=each["az"]) for each in table["candidates"]
     )
-    return LaunchFile(**table)
+    return LaunchFile(**{each.name: table[each.name] for each in fields(LaunchFile)})
 
 
 def launch(
@@ -112,13 +113,13 @@ def launch(
     Raises LaunchError where it is refused for good (the job then has a result), UndecidedError where no definite answer
     came; `told` hears what is tried next.
     """
-    if (decided := _read(record, _key(record, file.attempt, "launched.json"))) is not None:
+    if (decided := read_decision(record, attempt=file.attempt)) is not None:
         return _obey(record, file, decided)
     if stop := _overtaken(record, file, now()):
         return _decide(record, file, aws, _refusal(stop))
     refusals: list[tuple[Candidate, Meaning]] = []
     for number, candidate in enumerate(file.candidates):
-        if (before := _read(record, _refused_key(record, file, number))) is not None:
+        if (before := read_refusal(record, number, attempt=file.attempt)) is not None:
             refusals.append((candidate, _meaning_of(before)))
             continue
         answer = _ask(file, candidate, aws, told=told, sleep=sleep, clock=clock)
@@ -132,13 +133,14 @@ def launch(
         content = json.dumps(
             {"outcome": answer.outcome.value, "code": answer.code, "sentence": answer.sentence}
         )
-        record.store.put(_refused_key(record, file, number), content.encode() + b"\n", if_absent=True)
+        key = attempt_key(record, file.attempt, f"refused/{number}.json")
+        record.store.put(key, content.encode() + b"\n", if_absent=True)
     return _decide(record, file, aws, _refusal(_verdict(file, refusals)))
 
 
 def refusal_of(record: JobRecord, *, attempt: int = 0) -> LaunchError | None:
     """Return why EC2 refused the job for good, where it did."""
-    decided = _read(record, _key(record, attempt, "launched.json"))
+    decided = read_decision(record, attempt=attempt)
     if decided is None or decided["instances"]:
         return None
     return LaunchError(str(decided["sentence"]).rstrip("."), Outcome(decided["outcome"]))
@@ -225,10 +227,10 @@ def _refusal(why: Meaning) -> dict[str, Any]:
 
 def _decide(record: JobRecord, file: LaunchFile, aws: Aws, wanted: dict[str, Any]) -> Launched:
     """Write how the launch came out, unless another has; then that holds, and instances of ours beside it are ended."""
-    key = _key(record, file.attempt, "launched.json")
+    key = attempt_key(record, file.attempt, "launched.json")
     decided = wanted
     if not record.store.put(key, json.dumps(wanted, ensure_ascii=False).encode() + b"\n", if_absent=True):
-        decided = _read(record, key) or wanted
+        decided = read_decision(record, attempt=file.attempt) or wanted
         if surplus := sorted(set(wanted["instances"]) - set(decided["instances"])):
             log.warning(
                 "%s was launched by somebody else as well; ending %s", file.job_id, ", ".join(surplus)
@@ -251,29 +253,9 @@ def _obey(record: JobRecord, file: LaunchFile, decided: Mapping[str, Any]) -> La
         outcome, sentence = Outcome(decided["outcome"]), str(decided["sentence"])
         write_result(record, outcome, sentence, attempt=file.attempt)
         raise LaunchError(sentence.rstrip("."), outcome)
-    return Launched(instances=tuple(decided["instances"]), subnet=decided["subnet"], zone=decided["az"])
+    subnet, zone = decided.get("subnet") or "", decided.get("az") or ""
+    return Launched(instances=tuple(decided["instances"]), subnet=subnet, zone=zone)
 
 
 def _meaning_of(table: Mapping[str, Any]) -> Meaning:
     return Meaning(Next.NEXT_SUBNET, Outcome(table["outcome"]), str(table["code"]), str(table["sentence"]))
-
-
-def _key(record: JobRecord, attempt: int, name: str) -> str:
-    return record.key(f"attempts/{attempt}/{name}")
-
-
-def _refused_key(record: JobRecord, file: LaunchFile, number: int) -> str:
-    return _key(record, file.attempt, f"refused/{number}.json")
-
-
-def _read(record: JobRecord, key: str) -> dict[str, Any] | None:
-    if not any(each.key == key for each in record.store.find(key)):
-        return None
-    content = record.store.get(key)
-    try:
-        value = json.loads(content)
-    except ValueError as error:
-        raise StoreError(f"{record.store.url}/{key} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise StoreError(f"{record.store.url}/{key} is no JSON object")
-    return value

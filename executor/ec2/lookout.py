@@ -6,7 +6,7 @@ is terminating once, and a result is written by whoever is first.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -26,17 +26,19 @@ from executor.ec2.instances import (
     read_consoles,
     terminate,
 )
+from executor.ec2.launch_record import attempt_key, read_decision, read_launch_table
 from executor.ec2.moments import parse_moment
 from executor.ec2.reasons import Verdict
 from executor.ec2.state import STALE, Facts, Situation, Stage, situation
 from executor.ec2.verdict import write_result
-from executor.follow import result_of
+from executor.records import result_of
 
 if TYPE_CHECKING:
     from executor.ec2.session import Aws
 
 _MARGIN = timedelta(seconds=60)
 """What a cancelled job may take beyond its grace and drain: the agent's looks, uploads, the power-off."""
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
 """Consoles that one look reads at most."""
 
@@ -99,11 +101,8 @@ class Lookout:
             if not found
             else []
         )
-        ids = [
-            str(each["instance_id"])
-            for each in ready
-            if each and str(each.get("instance_id")).startswith("i-")
-        ]
+        named = [str(each.get("instance_id")) for each in ready if each]
+        ids = [each for each in named if _INSTANCE.fullmatch(each)]
         found.update({each.id: each for each in instances_by_id(ec2, ids)})
         return self._of_attempt(found.values())
 
@@ -127,7 +126,8 @@ class Lookout:
     def launch(self) -> Mapping[str, Any] | None:
         """What was asked of EC2; None for machines that somebody launched by hand, and before it is written."""
         name = "launch.json"
-        if name not in self._kept and (found := self._attempt_object(name)) is not None:
+        found = None if name in self._kept else read_launch_table(self.record, attempt=self.attempt)
+        if found is not None:
             self._kept[name] = found
         return self._kept.get(name)
 
@@ -145,7 +145,7 @@ class Lookout:
         """Return what is known, and why EC2 could not be asked."""
         now = self.clock(self.record.store.url)
         nodes = self.job.strategy.nodes
-        launched = self._attempt_object("launched.json") or {}
+        launched = read_decision(self.record, attempt=self.attempt) or {}
         signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}
         limits = self.job.limits
         facts = Facts(
@@ -178,7 +178,7 @@ class Lookout:
             return None
         # Each refusal of a zone, and the decision, is a sign that somebody was still at it.
         names = ("launch.json", "refused/", "launched.json")
-        ages = [self._age(self._attempt_key(name), now) for name in names]
+        ages = [self._age(attempt_key(self.record, self.attempt, name), now) for name in names]
         return min((age for age in ages if age is not None), default=timedelta())
 
     def _sign(self, rank: int, now: int) -> timedelta | None:
@@ -199,19 +199,6 @@ class Lookout:
     def _node_object(self, name: str, rank: int) -> dict[str, Any] | None:
         return self.record.node_object(name, rank, attempt=self.attempt)
 
-    def _attempt_key(self, name: str) -> str:
-        return self.record.key(f"attempts/{self.attempt}/{name}")
-
-    def _attempt_object(self, name: str) -> dict[str, Any] | None:
-        key = self._attempt_key(name)
-        if not any(each.key == key for each in self.record.store.find(key)):
-            return None
-        try:
-            value = json.loads(self.record.store.get(key))
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) else None
-
     def _of_attempt(self, instances: Any) -> list[Instance]:
         return sorted(
             (
@@ -227,8 +214,4 @@ def _refusal(launched: Mapping[str, Any]) -> Verdict | None:
     """Return why EC2 refused the launch for good, where it did and that was written down."""
     if launched.get("instances") or "sentence" not in launched:
         return None
-    try:
-        outcome = Outcome(launched.get("outcome"))
-    except ValueError:
-        outcome = Outcome.LAUNCH_FAILED
-    return Verdict(outcome, str(launched["sentence"]))
+    return Verdict(Outcome(launched["outcome"]), launched["sentence"])

@@ -6,19 +6,29 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job import Power
 from bai_agent.outcome import Status
+from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
 from executor.config import Settings, read_settings
 from executor.ec2.instances import Instance, instances_of
 from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
-from executor.follow import events_of, result_of
-from executor.local import created
-from executor.standing import ENDING, SILENT, UNLAUNCHED, UNREADABLE, Standing, ended_standing
+from executor.follow import events_of
+from executor.records import result_of
+from executor.standing import (
+    ENDING,
+    SILENT,
+    UNLAUNCHED,
+    Standing,
+    created,
+    ended_standing,
+    unreadable_standing,
+)
 from executor.state import RunState
 
 _AT_ONCE = 16
@@ -52,7 +62,7 @@ def standing_on_ec2(record: JobRecord) -> Standing:
 def standings_on_ec2(records: Sequence[JobRecord]) -> list[Standing]:
     """Return how jobs stand, with one question to EC2 for each region; changes nothing. Raises StoreError."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(result_of, records))
+        results = list(pool.map(_result_or_why, records))
         open_ = [record for record, result in zip(records, results, strict=True) if result is None]
         lookouts = [lookout_of(record) for record in open_]
         regions = list(pool.map(_region, lookouts))
@@ -70,9 +80,20 @@ def standings_on_ec2(records: Sequence[JobRecord]) -> list[Standing]:
             )
         )
     return [
-        replace(ended_standing(record, result), where="ec2") if result is not None else found[record.job_id]
+        found[record.job_id]
+        if result is None
+        else unreadable_standing(record, result, where="ec2")
+        if isinstance(result, RecordError)
+        else replace(ended_standing(record, result), where="ec2")
         for record, result in zip(records, results, strict=True)
     ]
+
+
+def _result_or_why(record: JobRecord) -> dict[str, Any] | RecordError | None:
+    try:
+        return result_of(record)
+    except RecordError as error:
+        return error
 
 
 def _asked(
@@ -95,15 +116,14 @@ def _asked(
 def _looked(lookout: Lookout, known: list[Instance] | None) -> Standing:
     try:
         return _standing(lookout.record, lookout.look(known=known, ask=False))
-    except DescriptorError as error:
-        unread = Situation(stage=Stage.UNLAUNCHED, sentence=str(error))
-        return replace(_standing(lookout.record, unread), status=UNREADABLE)
+    except (DescriptorError, RecordError) as error:
+        return unreadable_standing(lookout.record, error, where="ec2")
 
 
 def _region(lookout: Lookout) -> str | None:
     try:
         return lookout.region
-    except DescriptorError:
+    except (DescriptorError, RecordError):
         return None
 
 

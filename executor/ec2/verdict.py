@@ -9,7 +9,8 @@ from bai_agent.outcome import Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from bai_agent.tables import write_table
-from executor.follow import events_of, result_of, tail_position
+from executor.follow import events_of, tail_position
+from executor.records import result_of
 from executor.state import RunState
 
 _LAST_BYTES = 65536

@@ -69,7 +69,7 @@ class PlainView:
     def _tell(self, picture: Picture, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "phase" and event.get("state") == "finished":
-            self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds', 0)))}")
+            self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds') or 0))}")
         elif kind == "pull" and event.get("done") and not picture.own_copy(str(event.get("src"))):
             self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
         elif kind in ("warning", "stop"):

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job import Job
-from executor.statistics import Measurements, Series, records_in
+from executor.records import Foreign, records_in
+from executor.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.text import plain_text, quantity, speaks_unicode
@@ -23,24 +24,29 @@ _REFRESH = 0.3
 _LIVE_ROWS = 40
 
 
-def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> None:
+def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
     """Print the records as they are."""
     for content in lines:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
+    return Foreign()
 
 
-def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> None:
-    """Print the records as CSV with a heading."""
+def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
+    """Print the records as CSV with a heading; return what was passed over."""
+    foreign = Foreign()
     writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for content in lines:
-        writer.writerows(dict(record) for record in records_in(content))
+        records = [dict(record) for record in records_in(content)]
+        writer.writerows(records)
+        foreign.add(content, taken=len(records))
         sys.stdout.flush()
+    return foreign
 
 
-def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
-    """Print one line of statistics for each metric; with `follow` on a terminal they move."""
+def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
+    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over."""
     measurements = Measurements(job)
     # Asked now: a live table puts something in the place of standard output that has no encoding.
     unicode = speaks_unicode()
@@ -49,7 +55,7 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
             measurements.add_lines(content)
         width = screen_width()
         show(_tables(measurements, width=width, rows=sys.maxsize, unicode=unicode))
-        return
+        return measurements.foreign
     console = Console(highlight=False)
     shown = 0.0
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -64,6 +70,7 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> None:
         live.update(
             _tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode), refresh=True
         )
+    return measurements.foreign
 
 
 def _tables(measurements: Measurements, *, width: int, rows: int, unicode: bool) -> RenderableType:

@@ -61,6 +61,12 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         )
     for warning in result.get("warnings") or ():
         line("warning", str(warning), "yellow")
+    if foreign := picture.measurements.foreign.count:
+        line(
+            "warning",
+            f"{foreign:,} lines of its metrics are no metric records and were passed over",
+            "yellow",
+        )
     _print_metrics(console, picture, unicode=unicode)
     line("files", picture.place, copied=True)
     if (artifacts := result.get("artifacts")) and artifacts.get("files"):

@@ -1,0 +1,300 @@
+"""What others wrote into a store may be broken, foreign or of another version: a sentence with its place, never a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bai_program import ask_bai
+from handmade_job import HandmadeJob
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bai_agent.errors import BaiError
+from bai_agent.rundir import now_ms
+from bai_agent.store import RecordError
+from executor.ec2.launch import read_launch, refusal_of
+from executor.ec2.launch_record import read_decision, read_refusal
+from executor.ec2.lookout import Lookout
+from executor.ec2.moments import parse_moment
+from executor.ec2.session import Aws
+from executor.follow import Follower, events_of
+from executor.jobs import last_values, standing, started_of
+from executor.reach import Reach
+from executor.records import result_of
+from executor.state import RunState
+from executor.statistics import Measurements
+from executor.view.listing import print_listing, print_standing
+from executor.view.picture import Picture
+from executor.view.plain import PlainView
+from executor.view.summary import print_summary
+
+LAUNCH = {
+    "version": 1,
+    "job_id": "digits-1",
+    "attempt": 0,
+    "region": "us-east-1",
+    "candidates": [{"subnet": "subnet-1", "az": "us-east-1a"}],
+    "request": {"InstanceType": "t3.small"},
+    "token": "token",
+    "created": "2026-11-20T22:00:00Z",
+    "expires": "2026-11-20T23:00:00Z",
+}
+DECISION = {"instances": ["i-0123456789abcdef0"], "subnet": "subnet-1", "az": "us-east-1a", "time": 1}
+REFUSAL = {"outcome": "capacity", "code": "InsufficientInstanceCapacity", "sentence": "No room."}
+METRIC = {
+    "seq": 0,
+    "src": "log",
+    "name": "loss",
+    "value": 0.5,
+    "units": "nats",
+    "timestamp": 1_795_000_000_000,
+}
+EVENT = {"time": 1_795_000_000_000, "type": "phase", "phase": "run", "state": "finished", "seconds": 1.5}
+PULL = {
+    "time": 1_795_000_000_000,
+    "type": "pull",
+    "src": "s3://b/k",
+    "bytes": 1,
+    "total_bytes": 2,
+    "done": True,
+}
+
+
+@pytest.fixture
+def bai(tmp_path: Path) -> Callable[..., Any]:
+    environment = {**os.environ, "BAI_STORE": str(tmp_path / "store")}
+    return lambda *arguments: ask_bai(*arguments, folder=tmp_path, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "result.json is no JSON"),
+        (b"\xff\xfe", "result.json is no JSON"),
+        (b"[" * 100_000, "result.json is no JSON"),
+        (b"[]", "result.json is no JSON object"),
+        (b"{}", "result.json: outcome: expected a text, got None"),
+        (b" " * (100 << 20), "result.json has 104,857,600 bytes"),
+        ({"exit_code": "five"}, "result.json: exit_code: expected an exit code from 0 to 6, got 'five'"),
+        ({"exit_code": 77}, "result.json: exit_code: expected an exit code from 0 to 6, got 77"),
+        ({"started": "yesterday"}, "result.json: started: expected milliseconds since the epoch"),
+        ({"started": 10**30}, "result.json: started: expected milliseconds since the epoch"),
+        ({"artifacts": {"files": 1}}, "result.json: artifacts.bytes: expected a count, got None"),
+        ({"phases": {"run": "long"}}, "result.json: phases: expected a table of seconds"),
+    ],
+)
+def test_a_broken_result_is_named_and_hides_no_other_job(
+    tmp_path: Path, bai: Callable[..., Any], content: bytes | dict[str, Any], said: str
+) -> None:
+    # given a job whose result is broken, and one that is well
+    HandmadeJob(tmp_path / "store", "good-1").ends()
+    broken = HandmadeJob(tmp_path / "store", "broken-1")
+    result = {**broken.ends(), **content} if isinstance(content, dict) else {}
+    broken.store.put("broken-1/result.json", json.dumps(result).encode() if result else bytes(content))  # type: ignore[arg-type]
+
+    listed = bai("list", "--json")
+    status = bai("status", "broken-1")
+
+    assert {each["job_id"]: each["status"] for each in listed.objects} == {
+        "good-1": "SUCCEEDED",
+        "broken-1": "UNREADABLE",
+    }
+    for answer in (listed, status):
+        assert f"{broken.store.url}/broken-1/{said}" in answer.err
+        assert answer.err.count("\n") == 1
+    assert status.code == 5
+    assert bai("status", "good-1").code == 0
+
+
+def test_lines_that_are_no_metric_records_are_counted_and_the_first_one_named(
+    tmp_path: Path, bai: Callable[..., Any]
+) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    job.measures("loss", 0.5, 0.25)
+    with (job.node / "metrics.jsonl").open("ab") as file:
+        for line in (
+            {key: value for key, value in METRIC.items() if key != "timestamp"},
+            {**METRIC, "value": "0.5"},
+            {**METRIC, "value": float("nan")},
+            "nonsense",
+        ):
+            file.write(json.dumps(line).encode() + b"\n")
+        file.write(b"{nonsense\n")
+    job.ends()
+
+    table, rows, status = (
+        bai("metrics", "last"),
+        bai("metrics", "last", "--format", "csv"),
+        bai("status", "last"),
+    )
+
+    assert table.out.splitlines()[1].split()[-1] == "2"
+    assert len(rows.out.splitlines()) == 3
+    for answer in (table, rows):
+        assert f"{job.store.url}/digits-1/attempts/0/nodes/0/metrics: timestamp: expected" in answer.err
+        assert "(5 lines passed over)" in answer.err
+    assert "0.2500" in status.out
+    assert [each.code for each in (table, rows, status)] == [0, 0, 0]
+
+
+def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    (job.node / "events.jsonl").write_bytes(b"x" * (17 << 20))
+
+    with pytest.raises(RecordError, match=r"nodes/0/events: the line at byte 0 is longer than 16 MiB"):
+        list(events_of(job.record))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("launch.json", b"no", "launch.json is no JSON"),
+        (
+            "launch.json",
+            {**LAUNCH, "version": 2},
+            "launch.json: version 2 of a launch; this `bai` reads version 1",
+        ),
+        (
+            "launch.json",
+            {**LAUNCH, "job_id": "other-1"},
+            "launch.json: job_id: expected \"digits-1\", got 'other-1'",
+        ),
+        ("launch.json", {**LAUNCH, "expires": "soon"}, "launch.json: expires: expected a moment"),
+        ("launch.json", {**LAUNCH, "candidates": [{}]}, "launch.json: candidates[0].subnet: expected a text"),
+        ("launched.json", {"instances": "i-1"}, "launched.json: instances: expected a list, each a text"),
+        ("launched.json", {"instances": []}, "launched.json: outcome: expected"),
+    ],
+)
+def test_a_broken_launch_is_named_and_never_taken_for_none(
+    tmp_path: Path, name: str, content: bytes | dict[str, Any], said: str
+) -> None:
+    job = HandmadeJob(tmp_path)
+    job.store.put("digits-1/attempts/0/launch.json", json.dumps(LAUNCH).encode())
+    stored = content if isinstance(content, bytes) else json.dumps(content).encode()
+    job.store.put(f"digits-1/attempts/0/{name}", stored)
+
+    with pytest.raises(RecordError) as caught:
+        Lookout(job.record, lambda region: Aws("us-east-1")).look(ask=False)
+
+    assert f"{job.store.url}/digits-1/attempts/0/{said}" in str(caught.value)
+    with pytest.raises(RecordError):
+        Reach(far=True).failed(caught.value)
+
+
+nonsense = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, *, of: dict[str, Any]) -> bytes:
+    """Draw a record with some values replaced or left out; sometimes it is not even JSON."""
+    table = dict(of)
+    for key in draw(st.sets(st.sampled_from(sorted(of)), max_size=3)):
+        if draw(st.booleans()):
+            table[key] = draw(nonsense)
+        else:
+            del table[key]
+    content = json.dumps(table).encode()
+    return draw(
+        st.just(content)
+        | st.just(content[:-3])
+        | st.just(b"\xff")
+        | nonsense.map(lambda x: json.dumps(x).encode())
+    )
+
+
+RESULT = {
+    "version": 1,
+    "outcome": "failed",
+    "status": "FAILED",
+    "exit_code": 1,
+    "sentence": "It failed.",
+    "benchmark": {"code": 1, "signal": None, "wall_seconds": 1.5, "peak_memory_bytes": 1},
+    "phases": {"run": 1.0},
+    "kafka": {"delivered": 1, "undelivered": 1},
+    "last_lines": ["x"],
+    "git": {"commit": "abc", "branch": "main", "dirty": True},
+    "warnings": ["w"],
+    "artifacts": {"files": 1, "bytes": 1},
+    "started": 1_795_000_000_000,
+    "ended": 1_795_000_001_000,
+}  # fmt: skip
+quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@quick
+@given(st.data())
+def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.DataObject) -> None:
+    job = HandmadeJob(tmp_path / str(now_ms()) / str(data.draw(st.integers(0, 2**40))))
+    job.store.put("digits-1/result.json", data.draw(mutated(of=RESULT)))
+    for name, kinds in (("events.jsonl", (EVENT, PULL)), ("metrics.jsonl", (METRIC, METRIC))):
+        with (job.node / name).open("wb") as file:
+            for kind in kinds:
+                file.write(data.draw(mutated(of=kind)) + b"\n")
+
+    told: list[str] = []
+    with redirect_stdout(io.StringIO()):
+        try:
+            found = standing(job.record)
+            print_listing([(found, "")])
+            print_standing(job.job, found, last_values(job.record))
+            picture = Picture(job_id="digits-1", job=job.job, place="")
+            news = Follower(job.record).look()
+            picture.take_in(news)
+            PlainView(io.BytesIO()).show(picture, news)
+            picture.result = result_of(job.record)
+            print_summary(Console(file=io.StringIO(), width=100), picture)
+        except BaiError as error:
+            told.append(str(error))
+    assert all("digits-1/" in each for each in told)
+    assert started_of(job.record) >= 0
+    state = RunState()
+    for event in events_of(job.record):
+        state.apply(event)
+    measurements = Measurements(job.job)
+    measurements.add_lines((job.node / "metrics.jsonl").read_bytes())
+    assert measurements.records + measurements.foreign.count >= 2
+
+
+@quick
+@given(st.data())
+def test_whatever_stands_in_a_launch_it_is_judged_or_named(tmp_path: Path, data: st.DataObject) -> None:
+    job = HandmadeJob(tmp_path / str(now_ms()) / str(data.draw(st.integers(0, 2**40))))
+    for name, kind in (("launch", LAUNCH), ("launched", DECISION | REFUSAL), ("refused/0", REFUSAL)):
+        job.store.put(f"digits-1/attempts/0/{name}.json", data.draw(mutated(of=kind)))
+    for name in ("ready", "heartbeat"):
+        job.store.put(f"{job.record.node()}/{name}.json", data.draw(mutated(of={"instance_id": "i-1"})))
+    lookout = Lookout(job.record, lambda region: Aws("us-east-1"), clock=lambda url: now_ms() + 10**9)
+
+    told: list[str] = []
+    for look in (
+        lambda: lookout.look(known=[], ask=False),
+        lambda: read_launch(job.record),
+        lambda: refusal_of(job.record),
+        lambda: read_decision(job.record, attempt=0),
+        lambda: read_refusal(job.record, 0, attempt=0),
+    ):
+        try:
+            look()
+        except BaiError as error:
+            told.append(str(error))
+    assert all("digits-1/attempts/0/" in each for each in told)
+
+
+def test_moments_have_an_end() -> None:
+    last = parse_moment("9998-12-31T23:59:59Z")
+    assert last is not None
+    assert last + timedelta(days=1) > datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert parse_moment("9999-12-31T23:59:59Z") is None
