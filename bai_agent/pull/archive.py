@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import calendar
+import errno
 import gzip
 import lzma
 import stat
@@ -13,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -23,6 +24,9 @@ from typing import IO, cast
 _LINK_LIMIT = 4096
 """PATH_MAX: no symbolic link's target is longer."""
 _BLOCK = 512
+_HEADERS_LIMIT = 4 << 20
+"""Bytes that a tar archive may say about one member: name, extended attributes, sparse map. tarfile keeps all of it in memory."""
+_SKIP = 1 << 20
 _LATEST = 2.0**33
 """Seconds since the epoch, in the year 2242."""
 
@@ -73,15 +77,19 @@ class Member:
 @contextmanager
 def open_archive(path: Path) -> Iterator[Iterator[Member]]:
     """Open the archive `path` for one pass over its members. Raises ArchiveError, also from the iterator."""
-    with _translated(), path.open("rb") as file:
-        start = file.read(_BLOCK)
-        file.seek(0)
-        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-            with zipfile.ZipFile(file) as archive:
-                yield _zip_members(archive)
-            return
-        with _decompressed(file, start) as content, tarfile.open(fileobj=content, mode="r|") as tar:
-            yield _tar_members(tar)
+    with ExitStack() as stack:
+        with _translated():
+            file = stack.enter_context(path.open("rb"))
+            start = file.read(_BLOCK)
+            file.seek(0)
+            if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+                members = _zip_members(stack.enter_context(zipfile.ZipFile(file)))
+            else:
+                metered = _Metered(stack.enter_context(_decompressed(file, start)))
+                tar = stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|"))
+                members = _tar_members(tar, metered)
+        # What goes wrong while somebody uses them is not always the archive's fault.
+        yield members
 
 
 def _decompressed(file: IO[bytes], start: bytes) -> IO[bytes]:
@@ -131,10 +139,29 @@ class _Zstd:
         self._stream.close()
 
 
-def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
+class _Metered:
+    """An archive's bytes, of which no more than some are given away while a member's headers are read."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+        self.left = float(_HEADERS_LIMIT)  # opening the archive reads the first header
+
+    def read(self, size: int) -> bytes:
+        if self.left <= 0:
+            raise ArchiveError(
+                f"is damaged, or made to do harm: a member's headers are larger than {_HEADERS_LIMIT >> 20} MiB"
+            )
+        piece = self._content.read(size)
+        self.left -= len(piece)
+        return piece
+
+
+def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[Member]:
     while True:
         with _translated():
+            metered.left = _HEADERS_LIMIT
             info = tar.next()
+            metered.left = float("inf")
         if info is None:
             return
         # tarfile keeps every member it has seen, a kilobyte each.
@@ -148,6 +175,20 @@ def _tar_members(tar: tarfile.TarFile) -> Iterator[Member]:
             target=info.linkname,
             open=partial(_tar_content, tar, info),
         )
+        with _translated():
+            _pass_over_content(tar)
+
+
+def _pass_over_content(tar: tarfile.TarFile) -> None:
+    """Leave the last member behind, but for a byte: `next` wants to read that one.
+
+    tarfile itself would go on in an archive that has ended, for as long as the size in a header says.
+    """
+    stream = tar.fileobj
+    assert stream is not None
+    while (ahead := tar.offset - 1 - stream.tell()) > 0:
+        if not stream.read(min(ahead, _SKIP)):
+            raise ArchiveError("is damaged: it ends in the middle of a member")
 
 
 def _tar_kind(info: tarfile.TarInfo) -> MemberKind:
@@ -237,7 +278,14 @@ def _translated() -> Iterator[None]:
         RuntimeError,
     ) as error:  # zipfile's words for unknown compressions and for passwords
         raise ArchiveError(f"cannot be unpacked: {error}") from error
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # a place before the file's start, or beyond what a file can have
+        raise ArchiveError(f"is damaged: it says that something is where nothing can be ({error})") from error
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ArchiveError("is damaged: it says that something is where nothing can be") from error
         if error.errno is not None:
             raise
         raise ArchiveError(f"is damaged: {error}") from error  # bz2 has no error of its own

@@ -8,7 +8,9 @@ import io
 import lzma
 import os
 import stat
+import struct
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 import zstandard
 
 from bai_agent.errors import PullError
+from bai_agent.pull.archive import ArchiveError, open_archive
 from bai_agent.pull.journal import folder_journal, open_journal
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import EndedError, Tally, Watch
@@ -301,3 +304,108 @@ def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Land
     landing.watch.end()
     with pytest.raises(EndedError):
         unpack(archive(tmp_path, tar_bytes(file("a"))), landing)
+
+
+def header(name: str, kind: bytes, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(key: str, value: bytes) -> bytes:
+    """Return the record of a pax header: its length, which counts itself, a name and a value."""
+    rest = b" " + key.encode() + b"=" + value + b"\n"
+    length = len(rest) + len(str(len(rest)))
+    length += len(str(length + len(str(len(rest))))) - len(str(len(rest)))
+    return str(length).encode() + rest
+
+
+def blocks(content: bytes) -> bytes:
+    return content + bytes(-len(content) % 512)
+
+
+ZEROS = 256 << 20
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(header("pax", tarfile.XHDTYPE, ZEROS), id="pax"),
+        pytest.param(header("global", tarfile.XGLTYPE, ZEROS), id="global pax"),
+        pytest.param(header("long", tarfile.GNUTYPE_LONGNAME, ZEROS), id="long name"),
+        pytest.param(
+            blocks(tar_bytes(file("first"))[:1024]) + header("pax", tarfile.XHDTYPE, ZEROS),
+            id="second member",
+        ),
+    ],
+)
+def test_headers_that_would_fill_the_memory_are_refused(
+    tmp_path: Path, landing: Landing, start: bytes
+) -> None:
+    path = tmp_path / "k.tar.gz"
+    with gzip.open(path, "wb", compresslevel=1) as archive:
+        archive.write(start)
+        for _ in range(ZEROS >> 20):
+            archive.write(bytes(1 << 20))
+
+    tracemalloc.start()
+    with pytest.raises(PullError, match=r"s3://b/k\.tar: .*a member's headers are larger than 4 MiB"):
+        unpack(path, landing)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < ZEROS / 8
+
+
+def test_a_large_header_that_is_none_too_large_is_read(tmp_path: Path, root: Path, landing: Landing) -> None:
+    said = pax("SCHILY.xattr.user.note", b"x" * 500_000)
+    path = tmp_path / "k.tar"
+    path.write_bytes(
+        header("pax", tarfile.XHDTYPE, len(said))
+        + blocks(said)
+        + tar_bytes(file("a", b"1" * 9_000_000), file("b"))
+    )
+
+    unpack(path, landing)
+
+    assert (root / "a").stat().st_size == 9_000_000
+    assert (root / "b").read_bytes() == b"content"
+
+
+def test_a_member_that_goes_on_beyond_the_archives_end_is_no_endless_work(tmp_path: Path) -> None:
+    path = tmp_path / "k.tar"
+    path.write_bytes(header("huge", tarfile.REGTYPE, 1 << 62) + bytes(4096))
+
+    with open_archive(path) as members:
+        next(members)
+        with pytest.raises(ArchiveError, match="ends in the middle of a member"):
+            next(members)
+
+
+@pytest.mark.parametrize("offset", [2**63 - 1, 2**64 - 1, 2**40])
+def test_a_zip_whose_member_is_where_nothing_can_be_is_named(
+    tmp_path: Path, landing: Landing, offset: int
+) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        target.writestr("a", b"content")
+        # As its directory is written: where the member begins stands only there.
+        target.filelist[0].header_offset = offset
+    path = tmp_path / "k.zip"
+    path.write_bytes(buffer.getvalue())
+
+    with pytest.raises(PullError, match=r"s3://b/k\.tar: is (damaged|no archive)"):
+        unpack(path, landing)
+
+
+def test_a_zip_whose_directory_is_where_nothing_can_be_is_named(tmp_path: Path, landing: Landing) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target:
+        target.writestr("a", b"content")
+    content = bytearray(buffer.getvalue())
+    struct.pack_into("<L", content, len(content) - 22 + 12, 0x7FFFFFFF)  # the directory's size
+    path = tmp_path / "k.zip"
+    path.write_bytes(content)
+
+    with pytest.raises(PullError, match=r"s3://b/k\.tar: is damaged"):
+        unpack(path, landing)
