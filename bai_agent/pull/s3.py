@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +28,7 @@ PART = 16 << 20
 RANGES = 16
 """Parts at a time."""
 PIECE = 1 << 20
-"""Each part is taken from the network in pieces of this size: each crosses from obstore's threads to this one."""
+"""Each part is taken from the network in pieces of this size: each crosses two threads' borders on its way."""
 OBJECTS = 64
 """Small objects at a time."""
 PATIENCE = Patience(
@@ -152,12 +153,18 @@ class S3Origin:
             arrived = draft.begun.parts
             landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
             missing = iter([number for number in range(count) if number not in arrived])
-            await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing))
+            # One thread writes while this one receives; several would wait for each other at the file's lock in the kernel.
+            # It has ended before the draft is closed: a pull that is ended early writes into no other file.
+            with ThreadPoolExecutor(max_workers=1) as writer:
+                await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing, writer))
             await asyncio.to_thread(keep, draft, remote)
 
-    async def _parts(self, numbers: Iterator[int], remote: Remote, draft: Draft, landing: Landing) -> None:
+    async def _parts(
+        self, numbers: Iterator[int], remote: Remote, draft: Draft, landing: Landing, writer: Executor
+    ) -> None:
         import obstore
 
+        loop = asyncio.get_running_loop()
         for number in numbers:
             start = offset = number * self._part_bytes
             end = start + self._length(remote.size or 0, number)
@@ -166,7 +173,7 @@ class S3Origin:
                     self._store, remote.key, options={"range": (start, end), "if_match": remote.tag}
                 )
                 async for chunk in answer.stream(min_chunk_size=PIECE):
-                    draft.write_at(chunk, offset)
+                    await loop.run_in_executor(writer, draft.write_at, chunk, offset)
                     offset += len(chunk)
                     landing.tally.bytes += len(chunk)
             except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:

@@ -402,3 +402,31 @@ def test_a_stalled_transfer_obeys_deadline_and_order(
     with pytest.raises(PullStopped):
         bring(tmp_path, Source(src="s3://bucket/k", path="x"), stopping=lambda: bool(gate.gets()))
     assert not any(thread.name.startswith("pull-") for thread in threading.enumerate())
+
+
+def test_a_pull_that_is_ended_in_a_write_writes_nothing_afterwards(
+    tmp_path: Path, gate: Gate, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a disk that takes a while for a piece, and an order to stop that comes meanwhile
+    put(large=os.urandom(LARGE))
+    ordered, returned = threading.Event(), threading.Event()
+    late: list[str] = []
+    on_the_disk = os.pwrite
+
+    def slowly(descriptor: int, content: memoryview, offset: int) -> int:
+        if not ordered.is_set():
+            ordered.set()
+            returned.wait(0.5)
+        if returned.is_set():
+            late.append(f"{len(content)} bytes at {offset}")
+        return on_the_disk(descriptor, content, offset)
+
+    monkeypatch.setattr(os, "pwrite", slowly)
+    # When it stops
+    with pytest.raises(PullStopped):
+        bring(tmp_path, Source(src="s3://bucket/large", path="x"), stopping=ordered.is_set)
+    returned.set()
+    # Then the piece under way was written before the file was closed, and the next ones never are
+    time.sleep(0.3)
+    assert ordered.is_set()
+    assert late == []
