@@ -20,11 +20,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bai_agent.errors import BaiError
-from bai_agent.s3.credentials import metadata_address, metadata_token
+from bai_agent.s3.credentials import BUSY, NoRedirects, metadata_address, metadata_opener, metadata_token
 
 _TIMEOUT = 20.0
 _TRIES = 4
-_LATER = (429, 500, 502, 503, 504)
+_METADATA_TIMEOUT = 5.0
+_METADATA_PAUSE = 0.5
+"""Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot."""
 _LATER_CODES = (
     "ThrottlingException",
     "TooManyRequestsException",
@@ -68,12 +70,12 @@ def ask(
         )
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - AWS's or the user's own
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+            with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT) as response:
                 return dict(json.load(response))
         except urllib.error.HTTPError as error:
             code, message = _problem(error)
             answer = AwsError(f"{service} says {code or error.code}{f': {message}' if message else ''}")
-            if error.code not in _LATER and code not in _LATER_CODES:
+            if error.code not in BUSY and code not in _LATER_CODES:
                 raise answer from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             answer = AwsError(f"{url} did not answer as it should: {error}")
@@ -136,17 +138,24 @@ def _metadata(name: str, token: str | None, environment: Mapping[str, str]) -> s
         f"{metadata_address(environment)}/latest/meta-data/{name}",
         headers={"X-aws-ec2-metadata-token": token},
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=5) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 404 and name.startswith("iam/"):
-            raise AwsError("the instance has no role; give it an instance profile") from error
-        raise AwsError(f"the instance metadata service says {error.code} to {name}") from error
-    except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
-        raise AwsError(f"the instance metadata service does not answer as it should: {error}") from error
+    opener = metadata_opener()
+    failure = AwsError(f"the instance metadata service was not asked for {name}")
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_METADATA_PAUSE * 2 ** (attempt - 1))
+        try:
+            with opener.open(request, timeout=_METADATA_TIMEOUT) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 404 and name.startswith("iam/"):
+                raise AwsError("the instance has no role; give it an instance profile") from error
+            failure = AwsError(f"the instance metadata service says {error.code} to {name}")
+            if error.code not in BUSY:
+                raise failure from error
+        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+            failure = AwsError(f"the instance metadata service does not answer as it should: {error}")
+    raise failure
 
 
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ SHORTEST, LONGEST = 5.0, 10.0
 
 
 class CancelLook(threading.Thread):
-    """Looks now and then; `cancelled` says what the last answer was."""
+    """Looks now and then, whatever goes wrong; `cancelled` says what the last answer was."""
 
     def __init__(self, record: JobRecord, *, shortest: float = SHORTEST, longest: float = LONGEST) -> None:
         super().__init__(name="cancel", daemon=True)
@@ -39,5 +39,11 @@ class CancelLook(threading.Thread):
             except StoreError as error:
                 if not told:
                     log.warning("cannot see whether the job was cancelled: %s", error)
+                told = True
+            except BaseException:
+                # The thread's outermost frame, and a panic of obstore's is no Exception: without this look a cancel would
+                # never be heard.
+                if not told:
+                    log.exception("cannot see whether the job was cancelled; looking again")
                 told = True
             pause.wait(random.uniform(*self._between))  # noqa: S311

@@ -40,7 +40,16 @@ TOLERATED = 60
 CERTIFICATE_TIME = (9, 10)
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
 
-_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_open = urllib.request.build_opener(NoRedirects).open
+_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
 """From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's region."""
 
@@ -149,9 +158,7 @@ def clock(url: str) -> int:
     """Nothing can be signed, and no time be believed, while our clock is not set. S3 tells everybody its own, refused or not."""
     base, path = place(split(url)[0], "")
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(base + path, method="HEAD"), timeout=TIMEOUT
-        ) as answer:
+        with _open(urllib.request.Request(base + path, method="HEAD"), timeout=TIMEOUT) as answer:
             told = answer.headers.get("Date")
     except urllib.error.HTTPError as error:
         told = error.headers.get("Date")
@@ -186,7 +193,7 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
         f"{base}{path}{'?' if text else ''}{text}", headers=signed(host, path, text, region())
     )
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        with _open(request, timeout=TIMEOUT) as answer:
             piece = answer.read(1 << 20)
             while piece:
                 yield piece

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -22,6 +24,9 @@ _OWN_PROVIDERS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 )
 _TRIES = 3
+_FIRST_PAUSE = 0.5
+BUSY = (429, 500, 502, 503, 504)
+"""Statuses after which the same request may well be answered."""
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
@@ -60,15 +65,31 @@ def metadata_token(environment: Mapping[str, str]) -> str | None:
         method="PUT",
         headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
     )
-    # A proxy could never reach this address.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         try:
-            with opener.open(request, timeout=2) as answer:
+            with metadata_opener().open(request, timeout=2) as answer:
                 return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            error.close()
+            # Something is there: early in a boot it may not be ready. Where nothing is, a wait would be for nothing.
+            if error.code in BUSY and attempt + 1 < _TRIES:
+                time.sleep(_FIRST_PAUSE * 2**attempt)
         except (OSError, http.client.HTTPException, UnicodeDecodeError):
             continue
     return None
+
+
+def metadata_opener() -> urllib.request.OpenerDirector:
+    """Return what asks the instance metadata service: past all proxies, which could never reach it, and following nobody
+    elsewhere, as a token goes with each request."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 def metadata_address(environment: Mapping[str, str]) -> str:

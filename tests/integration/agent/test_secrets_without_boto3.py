@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 import boto3
 import pytest
+from redirecting_server import redirecting
 from s3_gate import Gate
 
 from bai_agent.aws_json import AwsError, ask
@@ -79,10 +81,42 @@ def test_an_instances_role_is_enough(environment: dict[str, str]) -> None:
     assert asked.count("/latest/meta-data/iam/security-credentials/team-role") == 1
 
 
+def test_a_metadata_service_that_is_not_ready_is_asked_again(environment: dict[str, str]) -> None:
+    with instance_metadata(busy=2) as (address, asked):
+        bare = {
+            "AWS_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"],
+            "AWS_METADATA_ENDPOINT": address,
+        }
+        assert resolve("ssm:/team/token", environment=bare) == "from ssm"
+    assert asked.count("/latest/meta-data/placement/region") == 3
+    assert asked.count("/latest/meta-data/iam/security-credentials/team-role") == 3
+
+
+def test_a_metadata_service_that_is_never_ready_is_named(environment: dict[str, str]) -> None:
+    with (
+        instance_metadata(busy=100) as (address, _),
+        pytest.raises(SecretError, match=r"metadata service says 503|no AWS credentials or no region"),
+    ):
+        resolve("ssm:/team/token", environment={"AWS_METADATA_ENDPOINT": address})
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_session_token_goes_to_nobody_but_the_service(environment: dict[str, str], status: int) -> None:
+    with redirecting(status) as (address, arrived):
+        mine = {**environment, "AWS_SESSION_TOKEN": "secret-token", "AWS_ENDPOINT_URL": address}
+        with pytest.raises(SecretError, match=f"ssm says {status}"):
+            resolve("ssm:/team/token", environment=mine)
+    assert arrived == []
+
+
 @contextmanager
-def instance_metadata() -> Iterator[tuple[str, list[str]]]:
-    """Run a metadata service (IMDSv2) with a role; yield its address and the paths that were asked for."""
+def instance_metadata(*, busy: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """Run a metadata service (IMDSv2) with a role; yield its address and the paths that were asked for.
+
+    Each path is answered by 503 the first `busy` times.
+    """
     asked: list[str] = []
+    answered: Counter[str] = Counter()
     keys = {"AccessKeyId": "ROLEKEY", "SecretAccessKey": "secret", "Token": "token"}
     answers = {
         "/latest/meta-data/placement/region": "us-east-1",
@@ -95,10 +129,19 @@ def instance_metadata() -> Iterator[tuple[str, list[str]]]:
             return
 
         def do_PUT(self) -> None:
-            self.answer("the-token")
+            if not self.is_busy():
+                self.answer("the-token")
+
+        def is_busy(self) -> bool:
+            answered[self.path] += 1
+            if answered[self.path] <= busy:
+                self.send_error(503)
+            return answered[self.path] <= busy
 
         def do_GET(self) -> None:
             asked.append(self.path)
+            if self.is_busy():
+                return
             if self.headers["X-aws-ec2-metadata-token"] == "the-token":
                 self.answer(answers[self.path])
             else:
