@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError, StoreError
-from bai_agent.store import StoreRefusedError
+from bai_agent.store import MissingObjectError, StoreRefusedError
 from bai_agent.store.record import JobRecord
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+LAUNCH_SECONDS = 60.0
+"""How long a machine waits to be named by whoever launched it: that one wants EC2's answer first, and may ask twice for it."""
 
 
 class ClaimedError(BaiError):
@@ -55,17 +57,23 @@ class Place:
         descriptor: bytes,
         until: Callable[[], bool],
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> bool:
         """Take this place; return True. It is taken by making `ready.json`; the machine that has it already may take it again.
 
-        A store that is away is asked again while not `until()`. The descriptor is left there where nobody has put one.
+        Where two launches of the job came through, only machines that `launched.json` names may; where none is written
+        within LAUNCH_SECONDS, who comes first. A store that is away is asked again while not `until()`. The descriptor is
+        left there where nobody has put one.
         Raises ClaimedError; StoreError where the store refuses or stays away.
         """
         pause = _FIRST_PAUSE
+        undecided_until = clock() + LAUNCH_SECONDS
         while True:
             try:
-                self._claim(identity, descriptor)
-                return True
+                if self._is_meant(identity) or clock() >= undecided_until:
+                    self._claim(identity, descriptor)
+                    return True
+                log.info("the launch of %s is not decided yet; asking again", self.record.job_id)
             except StoreRefusedError:
                 raise
             except StoreError as error:
@@ -74,6 +82,30 @@ class Place:
                 log.warning("%s; asking again", error)
             sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_meant(self, identity: Mapping[str, Any]) -> bool:
+        """Return whether this machine may take the place; False while that is not decided. Raises ClaimedError, StoreError."""
+        instance = identity.get("instance_id")
+        if instance is None:
+            return True
+        store = self.record.store
+        names = [self.record.key(f"attempts/{self.attempt}/{name}.json") for name in ("launch", "launched")]
+        try:
+            # As a rule it is there, so it is not looked for first.
+            launched = json.loads(store.get(names[1]))
+        except (MissingObjectError, StoreRefusedError):
+            # S3 calls what is not there denied as well; a list tells. Without a launch file somebody launched us by hand.
+            found = {each.key for each in store.find(self.record.key(f"attempts/{self.attempt}/launch"))}
+            return not found.intersection(names)
+        except ValueError as error:
+            raise StoreError(f"{store.url}/{names[1]} is no JSON: {error}") from error
+        chosen = launched.get("instances") if isinstance(launched, dict) else None
+        if instance in (chosen or []):
+            return True
+        raise ClaimedError(
+            f"The job {self.record.job_id} was launched more than once, and {instance} is not among the machines that "
+            f"launched.json names ({', '.join(map(str, chosen or ['none']))}): it runs nothing and ends."
+        )
 
     def _claim(self, identity: Mapping[str, Any], descriptor: bytes) -> None:
         store = self.record.store

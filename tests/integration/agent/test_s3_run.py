@@ -112,6 +112,24 @@ def test_of_machines_that_start_together_one_runs_the_benchmark(tmp_path: Path, 
     assert record().result()["outcome"] == "succeeded"  # type: ignore[index]
 
 
+def test_of_two_launches_the_one_that_was_decided_for_runs(tmp_path: Path, gate: Gate) -> None:
+    """The surplus machine comes first; nothing of it is in the store, and the other one finds its place free."""
+    job = s3_job(tmp_path, TRAIN, 3, 0)
+    for name, content in (("launch", b"{}"), ("launched", b'{"instances": ["i-good"]}')):
+        record().store.put(f"job/attempts/0/{name}.json", content)
+    before = {each.key for each in record().store.find("job/")}
+
+    assert run_instance(job, tmp_path / "surplus", "i-surplus") == 5
+    assert {each.key for each in record().store.find("job/")} == before
+    assert not (tmp_path / "surplus/started.json").exists()
+    gate.requests.clear()
+    assert run_instance(job, tmp_path / "good", "i-good") == 0
+
+    assert record().result()["outcome"] == "succeeded"  # type: ignore[index]
+    asked = [path for method, path, _ in gate.requests if method == "GET" and "launch" in path]
+    assert len(asked) == 1
+
+
 def test_the_machine_that_has_the_rank_goes_on_with_it(tmp_path: Path, gate: Gate) -> None:
     job = s3_job(tmp_path, TRAIN, 3, 0)
     lost_answer = iter([True])
