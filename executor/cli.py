@@ -15,7 +15,8 @@ from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.outcome import ExitCode
 from executor.commands import descriptors, endings, health, jobs, launches, runs
-from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, write_error
+from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
+from executor.given import GivenAws
 
 app = typer.Typer(
     name="bai",
@@ -30,7 +31,8 @@ app = typer.Typer(
 def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -> None:
     """Add a command that ends quietly when nobody reads what it prints any more.
 
-    reaps: where it has looked at EC2, it ends machines of this user whose time is up, in passing.
+    Its parameter `given` becomes options. reaps: where it has looked at EC2, it ends machines of this user whose time is
+    up, in passing, with the same options.
     """
 
     @functools.wraps(function)
@@ -41,24 +43,28 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
                 sys.stdout.flush()
             finally:
                 if reaps and "executor.ec2.instances" in sys.modules:
-                    _reap()
+                    _reap(options["given"])
+        except EOFError as error:
+            # Only the AWS library asks for something: the code of a second factor.
+            from executor.ec2.session import unasked
+
+            raise unasked() from error
         except OSError as error:
             if not nobody_reads(error):
                 raise
             silence()
             raise typer.Exit(NOBODY_READS) from error
 
-    app.command(name)(guarded)
+    app.command(name)(with_given(guarded))
 
 
-def _reap() -> None:
-    from executor.config import read_settings
+def _reap(given: GivenAws) -> None:
     from executor.ec2.reaper import reap_own
 
     try:
-        reap_own(read_settings())
-    except BaiError:
-        return  # a configuration that cannot be read is told where it is needed
+        reap_own(given.settings)
+    except (BaiError, EOFError):
+        return  # what cannot be read or asked is told where it is needed
 
 
 _command("run", runs.run, reaps=True)

@@ -19,6 +19,7 @@ from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
 from executor.follow import events_of, tail_position
+from executor.given import Given, GivenAws
 from executor.local import local_agent
 from executor.records import events_in, records_in, result_of
 from executor.standing import DIED, Standing, created, ended_standing, unreadable_standing
@@ -117,13 +118,13 @@ class Listing:
     """Why one was not."""
 
 
-def listed(stores: Iterable[JobStore], count: int | None) -> Listing:
+def listed(stores: Iterable[JobStore], count: int | None, given: GivenAws) -> Listing:
     """Return the newest `count` jobs of all stores; one that cannot be reached is a trouble, no error."""
     found, places, troubles = [], [], []
     try:
         for store in stores:
             places.append(_place(store))
-            found += _listed(store, count)
+            found += _listed(store, count, given)
     except BaiError as error:
         troubles.append(str(error))
     found.sort(key=lambda each: (each[0].started or 0, each[0].job_id))
@@ -134,7 +135,7 @@ def _place(store: JobStore) -> str:
     return str(store.folder) if isinstance(store, DirectoryStore) else store.url
 
 
-def _listed(store: JobStore, count: int | None) -> list[tuple[Standing, str]]:
+def _listed(store: JobStore, count: int | None, given: GivenAws) -> list[tuple[Standing, str]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = [JobRecord(store, each) for each in job_ids(store)]
         if count is not None and len(records) > count:
@@ -146,7 +147,7 @@ def _listed(store: JobStore, count: int | None) -> list[tuple[Standing, str]]:
         return list(zip(map(_standing_here, records), names, strict=True))
     from executor.ec2.standing import standings_on_ec2
 
-    return list(zip(standings_on_ec2(records), names, strict=True))
+    return list(zip(standings_on_ec2(records, given.settings), names, strict=True))
 
 
 def _standing_here(record: JobRecord) -> Standing:
@@ -164,13 +165,16 @@ def _name(record: JobRecord) -> str:
         return ""
 
 
-def standing(record: JobRecord) -> Standing:
-    """Return how a job stands now. Never says that one runs whose agent is gone."""
+def standing(record: JobRecord, given: Given | None = None) -> Standing:
+    """Return how a job stands now. Never says that one runs whose agent is gone.
+
+    given: with which EC2 is asked, and what hints repeat; unset: nothing was.
+    """
     agent = local_agent(record)
     if agent is None:
         from executor.ec2.standing import standing_on_ec2
 
-        return standing_on_ec2(record)
+        return standing_on_ec2(record, given or Given())
     # Asked before the result is looked for: an agent writes the result, then goes.
     alive = agent.alive()
     result = result_of(record)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from executor.program import program
-
 _RESTARTS = 3
 _NUMBERS = re.compile(r"\d+")
 """Process ids and times: the same reason has others each time."""
@@ -30,9 +28,10 @@ class Agent(Protocol):
 class Revival:
     """What becomes of one agent while somebody follows its job."""
 
-    def __init__(self, agent: Agent, job_id: str) -> None:
+    def __init__(self, agent: Agent, resume: str) -> None:
+        """resume: the command that starts the agent again."""
         self._agent = agent
-        self._job_id = job_id
+        self._resume = resume
         self._restarts = 0
         self._lived = True
         """It was seen alive since its last start."""
@@ -48,7 +47,7 @@ class Revival:
         """Say so, and start the agent again; return False where that was given up. Raises BaiError."""
         reason = self._agent.last_words()
         told = f". Its log ends with: {reason}" if reason else ""
-        again = f"start it again with: {program()} resume {self._job_id}"
+        again = f"start it again with: {self._resume}"
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
             # What it met at its start it would meet again.

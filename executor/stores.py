@@ -7,7 +7,7 @@ are the folder ~/.bai/jobs and, where a bucket is configured, `jobs` in it; what
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bai_agent.store import JobStore, open_store
 from executor.config import Settings, read_settings
@@ -17,20 +17,20 @@ _ANY_REGION = "us-east-1"
 """Credentials are the same in all regions; a client wants to hear one."""
 
 
-def stores(named: str | None, settings: Settings | None = None) -> Iterator[JobStore]:
+def stores(named: str | None, settings: Callable[[], Settings] = read_settings) -> Iterator[JobStore]:
     """Yield the stores to look into, the nearest first; each is opened only when it is asked for.
 
-    named: `--store`. settings: unset, they are read where they are needed. Raises UsageError, StoreError.
+    named: `--store`. settings: asked where they are needed. Raises UsageError, StoreError.
     """
     named = named or os.environ.get("BAI_STORE") or None
     if named is not None and is_bucket(named):
-        yield open_bucket(named, settings or read_settings())
+        yield open_bucket(named, settings())
         return
     yield store_at(named)
     if named is None:
-        settings = settings or read_settings()
-        if settings.store_url is not None:
-            yield bucket_store(settings)
+        chosen = settings()
+        if chosen.store_url is not None:
+            yield bucket_store(chosen)
 
 
 def bucket_store(settings: Settings) -> JobStore:

@@ -12,8 +12,8 @@ from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.errors import UsageError
 from executor.follow import LONGEST_LINE, PIECE, was_truncated
+from executor.given import Given
 from executor.jobs import standing
-from executor.program import program
 from executor.reach import Reach
 from executor.records import result_of
 from executor.standing import DIED, UNLAUNCHED, UnlaunchedError
@@ -36,11 +36,12 @@ def pieces(
     follow: bool = False,
     on_truncated: Callable[[], None] = lambda: None,
     said: Callable[[str], None] = lambda sentence: None,
+    given: Given | None = None,
 ) -> Iterator[bytes]:
     """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, UnlaunchedError.
 
     A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
-    cannot be reached for a while.
+    cannot be reached for a while. given: with which EC2 is asked, and what hints repeat.
     """
     near = isinstance(record.store, DirectoryStore)
     pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
@@ -62,21 +63,21 @@ def pieces(
             reach.reached()
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look
-                _check_alive(record)
+                _check_alive(record, given or Given())
         except StoreError as error:
             said(reach.failed(error))
         time.sleep(pause)
 
 
-def _check_alive(record: JobRecord) -> None:
+def _check_alive(record: JobRecord, given: Given) -> None:
     """Raise DeadAgentError or UnlaunchedError where nobody writes. Where the machines of a job are gone, this writes its result."""
-    now = standing(record)
+    now = standing(record, given)
     if now.status == UNLAUNCHED:
         raise UnlaunchedError(str(now.machine).removesuffix("."))
     if now.status == DIED:
         raise DeadAgentError(
             f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
-            f"{program()} resume {record.job_id}"
+            f"{given.command('resume', record.job_id)}"
         )
 
 

@@ -122,7 +122,7 @@ def _watch(
     agent_look: float,
     pause: float,
 ) -> Mapping[str, Any] | None:
-    revival = Revival(agent, record.job_id) if agent is not None else None
+    revival = Revival(agent, picture.given.command("resume", record.job_id)) if agent is not None else None
     next_agent_look = time.monotonic() + agent_look
     ended: float | None = None
     burst = time.monotonic()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from bai_agent.job import Benchmark, Better, Identity, Job, Metric, Store, job_table
+from bai_agent.job import Benchmark, Better, End, Identity, Job, Metric, Power, Store, job_table
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 
@@ -20,8 +21,15 @@ class HandmadeJob:
     """Writes what an agent and its benchmark would; no process is behind it."""
 
     def __init__(
-        self, store: Path, job_id: str = "digits-1", *, name: str = "digits", started: int = START
+        self,
+        store: Path,
+        job_id: str = "digits-1",
+        *,
+        name: str = "digits",
+        started: int = START,
+        keeps: bool = False,
     ) -> None:
+        """keeps: its machine, for an hour where it fails."""
         self.store = DirectoryStore(store)
         self.record = JobRecord(self.store, job_id)
         self.node = store / self.record.node()
@@ -34,6 +42,7 @@ class HandmadeJob:
                 Metric(name="accuracy", pattern=r"accuracy=(\S+)", units="ratio", better=Better.HIGHER),
             ),
             store=Store(url=self.store.url),
+            end=End(power=Power.OFF, keep_on_failure=timedelta(hours=1)) if keeps else End(),
         )
         self._seq = 0
         self._off = 0

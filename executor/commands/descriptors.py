@@ -12,19 +12,16 @@ import typer
 from bai_agent.outcome import ExitCode
 from executor.commands.options import (
     ArgumentsArgument,
-    BucketOption,
     DataRootOption,
     FileArgument,
     JobIdOption,
     JsonOption,
     OnOption,
-    ProfileOption,
-    RegionOption,
-    StoreOption,
     print_findings,
     print_json,
     say,
 )
+from executor.given import Given
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
@@ -76,14 +73,11 @@ def schema() -> None:
 
 def plan(
     file: FileArgument,
+    given: Given,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
     data_root: DataRootOption = None,
-    store: StoreOption = None,
-    profile: ProfileOption = None,
-    region: RegionOption = None,
-    bucket: BucketOption = None,
     user_data: Annotated[
         bool,
         typer.Option(
@@ -109,12 +103,11 @@ def plan(
     if place_of(wish, descriptor) == "ec2":
         from executor.commands.launches import plan_on_ec2
 
-        flags = {"profile": profile, "region": region, "bucket": bucket}
-        plan_on_ec2(wish, descriptor, flags, job_id=job_id, user_data=user_data, json_=json_)
+        plan_on_ec2(wish, descriptor, given.settings, job_id=job_id, user_data=user_data, json_=json_)
         return
     if user_data:
         raise UsageError("--user-data is for instances; add `--on ec2`")
-    job = planned(wish, descriptor, job_id=job_id or UNDRAWN_ID, store=store_at(store), scripts=None)
+    job = planned(wish, descriptor, job_id=job_id or UNDRAWN_ID, store=store_at(given.store), scripts=None)
     if json_:
         print_json(job_table(job))
     else:

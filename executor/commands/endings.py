@@ -8,22 +8,24 @@ from typing import Annotated
 
 import typer
 
+from bai_agent.errors import BaiError
 from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
-from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
+from executor.commands.options import JobArgument, JsonOption, ProfileOption, print_json, say
+from executor.given import Given
 from executor.view.text import plain_text
 
 
 def cancel(
     job: JobArgument,
+    given: Given,
     now: Annotated[
         bool,
         typer.Option(
             "--now", help="Terminate its machines at once, for a job on EC2; what it has not sent is lost."
         ),
     ] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Ask a job to end.
@@ -34,9 +36,8 @@ def cancel(
     from executor.jobs import find_job
     from executor.local import local_agent
     from executor.records import result_of
-    from executor.stores import stores
 
-    record = find_job(stores(store), job)
+    record = find_job(given.stores(), job)
     agent = local_agent(record)
     if now and agent is not None:
         raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
@@ -46,15 +47,13 @@ def cancel(
         first = record.cancel(by="bai cancel")
         told = "cancelling" if first else "cancelling, as was asked before"
         if agent is not None and not agent.alive():
-            told = (
-                f"its agent is gone; `bai resume {record.job_id}` brings it back, and it will cancel the job"
-            )
+            told = f"its agent is gone; `{given.command('resume', record.job_id)}` brings it back, and it will cancel the job"
     if now:
-        told = f"{told.rstrip('.')}; {_end_machines(record)}"
+        told = f"{told.rstrip('.')}; {_end_machines(record, given)}"
     _tell(record, told, json_=json_)
 
 
-def release(job: JobArgument, store: StoreOption = None, json_: JsonOption = False) -> None:
+def release(job: JobArgument, given: Given, json_: JsonOption = False) -> None:
     """Let the kept machines of a failed job go.
 
     Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
@@ -62,11 +61,13 @@ def release(job: JobArgument, store: StoreOption = None, json_: JsonOption = Fal
     from executor.errors import UsageError
     from executor.jobs import find_job
     from executor.local import local_agent
-    from executor.stores import stores
 
-    record = find_job(stores(store), job)
+    record = find_job(given.stores(), job)
     if local_agent(record) is not None:
         raise UsageError(f"{record.job_id} runs on this machine, which nothing keeps")
+    if (nothing := _keeps_nothing(record, given)) is not None:
+        _tell(record, f"there is nothing to release: {nothing}", json_=json_)
+        return
     content = json.dumps({"time": now_ms(), "by": "bai release"}).encode() + b"\n"
     first = record.store.put(record.key("release.json"), content, if_absent=True)
     _tell(record, "released" if first else "it was released before", json_=json_)
@@ -80,6 +81,7 @@ def reap(
             "--region", metavar="REGION", help="Instead of the configured region; several are fine."
         ),
     ] = None,
+    profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Terminate machines whose time is up.
@@ -117,7 +119,7 @@ def reap(
             f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  time was up at {since}: {done}"
         )
 
-    settings = read_settings()
+    settings = read_settings({"profile": profile})
     count = 0
     for each in region or [settings.need_region()]:
         ec2 = aws_of(settings, region=each).ec2()
@@ -128,12 +130,29 @@ def reap(
         raise typer.Exit(ExitCode.OURS)
 
 
-def _end_machines(record: JobRecord) -> str:
+def _keeps_nothing(record: JobRecord, given: Given) -> str | None:
+    """Return why no machine of the job is kept, or will be; None where one is, or may be for all that can be seen."""
+    from executor.ec2.standing import lookout_of
+    from executor.records import result_of
+
+    lookout = lookout_of(record, given.settings)
+    if lookout.job.end.keep_on_failure is None:
+        return "its machines go as soon as it has ended ([aws.ec2] keep_on_failure is not set)"
+    if result_of(record) is None:
+        return None
+    try:
+        there = [each for each in lookout.instances() if each.living]
+    except BaiError:
+        return None
+    return None if there else "it has ended, and none of its machines is there any more"
+
+
+def _end_machines(record: JobRecord, given: Given) -> str:
     """Terminate a job's machines, and write that it was cancelled where it has no result; return what was done."""
     from executor.ec2.standing import lookout_of
     from executor.ec2.verdict import write_result
 
-    ended = lookout_of(record).end()
+    ended = lookout_of(record, given.settings).end()
     write_result(
         record, Outcome.CANCELLED, "The job was cancelled, and its machines were terminated at once."
     )

@@ -13,15 +13,16 @@ from bai_agent.errors import StoreError
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
 from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
+from executor.given import Given
 
 _PAUSE, _FAR_PAUSE = 0.25, 5.0
 """Seconds between two looks at a job that somebody waits for, on this machine and elsewhere."""
 
 
 def list_jobs(
+    given: Given,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many, the newest.")] = 30,
     every: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """List jobs, the newest last.
@@ -30,9 +31,8 @@ def list_jobs(
     """
     from executor.jobs import listed
     from executor.standing import UNREADABLE
-    from executor.stores import stores
 
-    listing = listed(stores(store), None if every else count)
+    listing = listed(given.stores(), None if every else count, given)
     unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
     for trouble in (*listing.troubles, *unreadable):
         say(trouble)
@@ -51,10 +51,10 @@ def list_jobs(
 
 def status(
     job: JobArgument,
+    given: Given,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Until it has ended; the exit code is then the job's.")
     ] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Say how a job stands.
@@ -65,16 +65,15 @@ def status(
     from executor.reach import Reach
     from executor.records import result_of
     from executor.standing import DIED, UNLAUNCHED
-    from executor.stores import stores
     from executor.watch import exit_code_of
 
-    record = find_job(stores(store), job)
-    now = standing(record)
+    record = find_job(given.stores(), job)
+    now = standing(record, given)
     reach = Reach(far=now.where != "local")
     while wait and not is_over(now) and now.status not in (DIED, UNLAUNCHED):
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         try:
-            now = standing(record)
+            now = standing(record, given)
             reach.reached()
         except StoreError as error:
             say(reach.failed(error))
@@ -92,13 +91,14 @@ def status(
     else:
         from executor.view.listing import print_standing
 
-        print_standing(record.job(), now, values)
+        print_standing(record.job(), now, values, given)
     if wait:
         raise typer.Exit(exit_code_of(result) if result is not None else ExitCode.OURS)
 
 
 def logs(
     job: JobArgument,
+    given: Given,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only so many last lines.")
@@ -106,19 +106,17 @@ def logs(
     boot: Annotated[
         bool, typer.Option("--boot", help="What the consoles of its machines say instead, for a job on EC2.")
     ] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Print what the benchmark printed."""
     from executor.follow import TRUNCATED
     from executor.jobs import find_job
-    from executor.stores import stores
     from executor.stream import pieces, position_of_last_lines
     from executor.view.scroll import Scroll
 
-    record = find_job(stores(store), job)
+    record = find_job(given.stores(), job)
     if boot:
-        _print_consoles(record, json_=json_)
+        _print_consoles(record, given, json_=json_)
         return
     position = position_of_last_lines(record, lines) if lines is not None else 0
     on_screen = sys.stdout.isatty()
@@ -129,7 +127,9 @@ def logs(
         sys.stdout.flush()
         say(TRUNCATED)
 
-    for piece in pieces(record, "log", position=position, follow=follow, on_truncated=on_truncated, said=say):
+    for piece in pieces(
+        record, "log", position=position, follow=follow, on_truncated=on_truncated, said=say, given=given
+    ):
         if not json_ and not on_screen:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -141,18 +141,17 @@ def logs(
 
 def metrics(
     job: JobArgument,
+    given: Given,
     form: Annotated[
         str,
         typer.Option("--format", metavar="table|jsonl|csv", help="A table of statistics, or the records."),
     ] = "table",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Print a job's metrics: statistics, or records."""
     from executor.errors import UsageError
     from executor.jobs import find_job
-    from executor.stores import stores
     from executor.stream import pieces, whole_lines
     from executor.view.records import print_csv, print_jsonl, print_statistics
 
@@ -160,8 +159,10 @@ def metrics(
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
-    record = find_job(stores(store), job)
-    foreign = prints(record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say)), follow)
+    record = find_job(given.stores(), job)
+    foreign = prints(
+        record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say, given=given)), follow
+    )
     if foreign.count:
         say(foreign.sentence(record))
 
@@ -202,7 +203,7 @@ def prune(
 def fetch(
     job: JobArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it need not exist.")],
-    store: StoreOption = None,
+    given: Given,
     json_: JsonOption = False,
 ) -> None:
     """Copy all of a job into a folder.
@@ -212,10 +213,9 @@ def fetch(
     """
     from executor.fetch import fetch_job
     from executor.jobs import find_job
-    from executor.stores import stores
     from executor.view.text import plain_text, size
 
-    record = find_job(stores(store), job)
+    record = find_job(given.stores(), job)
     files, total = 0, 0
     for each in fetch_job(record, folder):
         files, total = files + 1, total + each.bytes
@@ -226,7 +226,7 @@ def fetch(
     say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
 
 
-def _print_consoles(record: JobRecord, *, json_: bool) -> None:
+def _print_consoles(record: JobRecord, given: Given, *, json_: bool) -> None:
     from executor.ec2.standing import lookout_of
     from executor.errors import UsageError
     from executor.local import local_agent
@@ -234,7 +234,7 @@ def _print_consoles(record: JobRecord, *, json_: bool) -> None:
 
     if local_agent(record) is not None:
         raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
-    consoles = lookout_of(record).consoles()
+    consoles = lookout_of(record, given.settings).consoles()
     if not consoles:
         say(
             f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"

@@ -14,16 +14,14 @@ import typer
 
 from executor.commands.options import (
     ArgumentsArgument,
-    BucketOption,
     FileArgument,
     JobIdOption,
     JsonOption,
-    ProfileOption,
-    RegionOption,
     print_findings,
     print_json,
     say,
 )
+from executor.given import GivenAws
 
 if TYPE_CHECKING:
     from executor.config import Settings
@@ -36,11 +34,9 @@ if TYPE_CHECKING:
 
 def submit(
     file: FileArgument,
+    given: GivenAws,
     arguments: ArgumentsArgument = None,
     job_id: JobIdOption = None,
-    profile: ProfileOption = None,
-    region: RegionOption = None,
-    bucket: BucketOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Launch a benchmark on EC2, print the job's id, and return.
@@ -50,11 +46,11 @@ def submit(
     from executor.submit import Wish
 
     wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()))
-    flags = {"profile": profile, "region": region, "bucket": bucket}
-    submit_to_ec2(wish, flags, job_id=job_id, json_=json_, returns=True)
+    submit_to_ec2(wish, given.settings, job_id=job_id, json_=json_, returns=True)
 
 
 def bundle(
+    given: GivenAws,
     arch: Annotated[
         str, typer.Option("--arch", metavar="NAMES", help="For which CPUs, with a comma between.")
     ] = "x86_64,aarch64",
@@ -65,9 +61,6 @@ def bundle(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Keep a copy here, named by its sha256."),
     ] = None,
-    profile: ProfileOption = None,
-    region: RegionOption = None,
-    bucket: BucketOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Build the agent as instances download it.
@@ -76,7 +69,6 @@ def bundle(
     """
     import shutil
 
-    from executor.config import read_settings
     from executor.ec2.bundle import build, cache_folder
     from executor.ec2.draft import bundle_upload
     from executor.ec2.exchange import exchange
@@ -95,8 +87,7 @@ def bundle(
             raise UsageError(f"--output: {output} cannot be made: {error.strerror}") from error
     built = [build(each, cache=cache_folder(os.environ)) for each in names]
     if upload:
-        settings = read_settings({"profile": profile, "region": region, "bucket": bucket})
-        bring(exchange(settings), [bundle_upload(each) for each in built], told=_tell_upload)
+        bring(exchange(given.settings), [bundle_upload(each) for each in built], told=_tell_upload)
     for each in built:
         if output is not None:
             shutil.copyfile(each.path, output / f"{each.sha256}.tar.gz")
@@ -113,13 +104,13 @@ def bundle(
             print(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
 
 
-def config(json_: JsonOption = False) -> None:
+def config(given: GivenAws, json_: JsonOption = False) -> None:
     """Print the configuration, each value with where it came from."""
     from bai_agent.tables import write_table
-    from executor.config import config_file, read_settings
+    from executor.config import config_file
     from executor.descriptor.toml_text import toml_value
 
-    settings = read_settings()
+    settings = given.settings
     table = write_table(settings)
     table.pop("origins", None)
     rows = [(key, value, settings.origins.get(key, "default")) for key, value in _flat(table)]
@@ -133,13 +124,10 @@ def config(json_: JsonOption = False) -> None:
 
 
 def submit_to_ec2(
-    wish: Wish, flags: Mapping[str, Any], *, job_id: str | None, json_: bool, returns: bool
+    wish: Wish, settings: Settings, *, job_id: str | None, json_: bool, returns: bool
 ) -> Submitted:
     """Launch `wish`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed."""
-    from executor.config import read_settings
     from executor.ec2.submission import submit
-
-    settings = read_settings(flags)
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         print_findings(findings)
@@ -168,7 +156,7 @@ def submit_to_ec2(
 def plan_on_ec2(
     wish: Wish,
     descriptor: Descriptor,
-    flags: Mapping[str, Any],
+    settings: Settings,
     *,
     job_id: str | None,
     user_data: bool,
@@ -177,13 +165,11 @@ def plan_on_ec2(
     """Print what would be launched. Reads only; without credentials some of it is not known."""
     from datetime import date
 
-    from executor.config import read_settings
     from executor.ec2.bundle import cache_folder
     from executor.ec2.draft import draft, planned_job
     from executor.plan import task_name
     from executor.submit import UNDRAWN_ID, draw_job_id
 
-    settings = read_settings(flags)
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
         name = task_name(descriptor) or wish.file.absolute().parent.name

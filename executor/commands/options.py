@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import functools
+import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bai_agent.errors import BaiError
+from executor.given import Given, GivenAws
 from executor.view.text import plain_text
 
 if TYPE_CHECKING:
@@ -44,8 +47,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="STORE",
-        envvar="BAI_STORE",
-        help="The job store: a folder, or s3://bucket/jobs [default: ~/.bai/jobs, and the configured bucket].",
+        help="The job store: a folder, or s3://bucket/jobs [default: BAI_STORE, or ~/.bai/jobs and the configured bucket].",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object a line.")]
@@ -74,6 +76,46 @@ BucketOption = Annotated[
     str | None,
     typer.Option("--bucket", metavar="NAME", help="The exchange bucket [default: the configuration's]."),
 ]
+
+
+_SPREAD: Mapping[type, Mapping[str, Any]] = {
+    GivenAws: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
+    Given: {
+        "store": StoreOption,
+        "profile": ProfileOption,
+        "region": RegionOption,
+        "bucket": BucketOption,
+    },
+}
+"""Parameter of a command → the options that it stands for."""
+
+
+def with_given(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose parameter of type `Given` or `GivenAws` is spread into options, which stand before `--json`."""
+    signature = inspect.signature(function, eval_str=True)
+    found = [each for each in signature.parameters.values() if each.annotation in _SPREAD]
+    if not found:
+        return function
+    (given,) = found
+    kinds = _SPREAD[given.annotation]
+
+    @functools.wraps(function)
+    def spread(**options: Any) -> None:
+        mine = {name: options.pop(name) for name in kinds}
+        function(**options, **{given.name: given.annotation(**mine)})
+
+    kept = [each for each in signature.parameters.values() if each is not given]
+    last = [each for each in kept if each.name == "json_"]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+    kept = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept if each not in last]
+    last = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in last]
+    # This is what typer reads.
+    spread.__signature__ = signature.replace(parameters=[*kept, *options, *last])  # type: ignore[attr-defined]
+    spread.__annotations__ = {each.name: each.annotation for each in (*kept, *options, *last)}
+    return spread
 
 
 def say(sentence: str) -> None:

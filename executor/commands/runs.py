@@ -14,16 +14,12 @@ from bai_agent.store.record import JobRecord
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
-    BucketOption,
     DataRootOption,
     FileArgument,
     JobArgument,
     JobIdOption,
     JsonOption,
     OnOption,
-    ProfileOption,
-    RegionOption,
-    StoreOption,
     nobody_reads,
     print_findings,
     print_json,
@@ -31,10 +27,10 @@ from executor.commands.options import (
     silence,
     write_error,
 )
+from executor.given import Given
 from executor.view.text import plain_text
 
 if TYPE_CHECKING:
-    from executor.config import Settings
     from executor.descriptor import Finding
     from executor.local import LocalAgent
     from executor.view.picture import Picture, View
@@ -47,6 +43,7 @@ _TAIL = 2**16
 
 def run(
     file: FileArgument,
+    given: Given,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -54,10 +51,6 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
     ] = False,
-    store: StoreOption = None,
-    profile: ProfileOption = None,
-    region: RegionOption = None,
-    bucket: BucketOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Run a benchmark and follow it to its end.
@@ -78,15 +71,13 @@ def run(
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
     if place_of(wish, read_wish(wish)[0]) == "ec2":
         from executor.commands.launches import submit_to_ec2
-        from executor.config import read_settings
 
-        flags = {"profile": profile, "region": region, "bucket": bucket}
-        launched = submit_to_ec2(wish, flags, job_id=job_id, json_=json_, returns=detach)
+        launched = submit_to_ec2(wish, given.settings, job_id=job_id, json_=json_, returns=detach)
         if not detach:
-            settings = read_settings(flags)
-            raise typer.Exit(follow(launched.record, json_=json_, joined=not launched.new, settings=settings))
+            there = given.for_bucket(launched.record.store.url)
+            raise typer.Exit(follow(launched.record, there, json_=json_, joined=not launched.new))
         return
-    submitted = submit(wish, store_at(store), job_id=job_id, told=told)
+    submitted = submit(wish, store_at(given.store), job_id=job_id, told=told)
     record = submitted.record
     agent = _agent(record)
     if not submitted.new:
@@ -97,15 +88,15 @@ def run(
         if json_:
             print_json({"type": "job", "job_id": record.job_id, "place": str(agent.rundir.path)})
         return
-    raise typer.Exit(follow(record, json_=json_, joined=not submitted.new))
+    raise typer.Exit(follow(record, given.for_local(), json_=json_, joined=not submitted.new))
 
 
 def resume(
     job: JobArgument,
+    given: Given,
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow it to its end, as `bai run` does.")
     ] = False,
-    store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Start the agent of a job again that died.
@@ -115,11 +106,10 @@ def resume(
     from executor.jobs import find_job
     from executor.local import local_agent
     from executor.records import result_of
-    from executor.stores import stores
 
-    record = find_job(stores(store), job)
+    record = find_job(given.stores(), job)
     if follow_ and local_agent(record) is None:
-        raise typer.Exit(follow(record, json_=json_, joined=True))
+        raise typer.Exit(follow(record, given, json_=json_, joined=True))
     agent = _agent(record)
     if (result := result_of(record)) is not None:
         told = f"it has ended: {result.get('sentence')}"
@@ -129,38 +119,38 @@ def resume(
         agent.start()
         told = "its agent is running again"
     if follow_:
-        raise typer.Exit(follow(record, json_=json_, joined=True))
+        raise typer.Exit(follow(record, given, json_=json_, joined=True))
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
         print(plain_text(f"{record.job_id}: {told}"))
 
 
-def follow(record: JobRecord, *, json_: bool, joined: bool, settings: Settings | None = None) -> int:
+def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int:
     """Show a job to its end; return the exit code for it.
 
-    joined: somebody comes to a job that may be long under way. settings: with which EC2 is asked; unset, those that hold now.
+    given: with which EC2 is asked, and what hints repeat. joined: somebody comes to a job that may be long under way.
     """
     from executor.follow import tail_position
     from executor.local import local_agent
-    from executor.program import program
     from executor.view.picture import Picture
     from executor.watch import LeftError, exit_code_of, watch
 
     agent = local_agent(record)
     place = str(agent.rundir.path) if agent is not None else f"{record.store.url}/{record.job_id}"
     artifacts = str(agent.descriptor.parent / "artifacts") if agent is not None else ""
-    picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts)
+    picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts, given=given)
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
-    commands = (f"{program()} {command} {record.job_id}" for command in ("status", "logs -f", "cancel"))
+    words = (("status",), ("logs", "-f"), ("cancel",))
+    commands = (given.command(*each, record.job_id) for each in words)
     again = f"the job goes on: {', '.join(commands)}"
     try:
         if agent is not None:
             result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
         else:
             result = _watch_from_afar(
-                record, picture, view, settings, log_position=position, newest_only=on_screen
+                record, picture, view, given, log_position=position, newest_only=on_screen
             )
     except LeftError as left:
         say(f"no longer following; {again}")
@@ -179,7 +169,7 @@ def _watch_from_afar(
     record: JobRecord,
     picture: Picture,
     view: View,
-    settings: Settings | None,
+    given: Given,
     *,
     log_position: int,
     newest_only: bool,
@@ -194,7 +184,7 @@ def _watch_from_afar(
         picture,
         view,
         agent=None,
-        watcher=Watcher(lookout_of(record, settings)),
+        watcher=Watcher(lookout_of(record, given.settings)),
         log_position=log_position,
         newest_only=newest_only,
         pause=_FAR_PAUSE,

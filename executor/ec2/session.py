@@ -126,6 +126,8 @@ class Aws:
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error
+        except EOFError as error:
+            raise unasked() from error
         if found is None:
             raise CredentialsError(_NO_CREDENTIALS)
         return found
@@ -168,6 +170,14 @@ def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
             f"{doing}{where} failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
         )
     return AwsError(f"{doing}{where} failed: {error}")
+
+
+def unasked() -> CredentialsError:
+    """Return what an EOFError of AWS's library means: it wanted to ask somebody for the code of a second factor."""
+    return CredentialsError(
+        "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
+        "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
+    )
 
 
 def _unusable(error: Failure) -> CredentialsError:

@@ -13,12 +13,13 @@ from bai_agent.job import Power
 from bai_agent.outcome import Status
 from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
-from executor.config import Settings, read_settings
+from executor.config import Settings
 from executor.ec2.instances import Instance, instances_of
 from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
 from executor.follow import events_of
+from executor.given import Given
 from executor.records import result_of
 from executor.standing import (
     ENDING,
@@ -35,23 +36,22 @@ _AT_ONCE = 16
 """Jobs that are read side by side: each takes several small requests."""
 
 
-def lookout_of(record: JobRecord, settings: Settings | None = None) -> Lookout:
-    """Return who looks after this job. settings: unset, those that hold now."""
-    chosen = settings if settings is not None else read_settings()
+def lookout_of(record: JobRecord, settings: Settings) -> Lookout:
+    """Return who looks after this job."""
 
     @cache
     def aws(region: str | None) -> Aws:
-        return aws_of(chosen, region=region)
+        return aws_of(settings, region=region)
 
     return Lookout(record, aws)
 
 
-def standing_on_ec2(record: JobRecord) -> Standing:
+def standing_on_ec2(record: JobRecord, given: Given) -> Standing:
     """Return how a job stands, after doing what is due for it. Raises BaiError."""
     result = result_of(record)
-    lookout = lookout_of(record)
+    lookout = lookout_of(record, given.settings)
     if result is not None:
-        return replace(ended_standing(record, result), where="ec2", machine=_still_there(lookout))
+        return replace(ended_standing(record, result), where="ec2", machine=_still_there(lookout, given))
     found = lookout.look_after()
     result = result_of(record)
     if result is not None:
@@ -59,12 +59,12 @@ def standing_on_ec2(record: JobRecord) -> Standing:
     return _standing(record, found)
 
 
-def standings_on_ec2(records: Sequence[JobRecord]) -> list[Standing]:
+def standings_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[Standing]:
     """Return how jobs stand, with one question to EC2 for each region; changes nothing. Raises StoreError."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(_result_or_why, records))
         open_ = [record for record, result in zip(records, results, strict=True) if result is None]
-        lookouts = [lookout_of(record) for record in open_]
+        lookouts = [lookout_of(record, settings) for record in open_]
         regions = list(pool.map(_region, lookouts))
         known: dict[str, list[Instance] | None] = {}
         for region in dict.fromkeys(regions):
@@ -159,7 +159,7 @@ def _status(found: Situation, state: RunState) -> str:
     return words.get(found.stage, Status.PENDING.value)
 
 
-def _still_there(lookout: Lookout) -> str | None:
+def _still_there(lookout: Lookout, given: Given) -> str | None:
     """Return what is still there of a job that has ended and may keep its machine; None where nothing is, or EC2 is silent."""
     end = lookout.job.end
     if end.power is not Power.STAY and end.keep_on_failure is None:
@@ -170,4 +170,5 @@ def _still_there(lookout: Lookout) -> str | None:
         return None
     if not there:
         return None
-    return f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} kept to look into; bai release {lookout.record.job_id}"
+    release = given.command("release", lookout.record.job_id)
+    return f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} kept to look into; {release}"

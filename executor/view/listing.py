@@ -13,8 +13,8 @@ from rich.text import Text
 
 from bai_agent.job import Job
 from bai_agent.rundir import now_ms
+from executor.given import Given
 from executor.jobs import is_over
-from executor.program import program
 from executor.standing import DIED, Standing
 from executor.view.text import clock, plain_text, quantity, seconds
 
@@ -72,7 +72,9 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     show(table)
 
 
-def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[str, Any]]) -> None:
+def print_standing(
+    job: Job, standing: Standing, values: Mapping[str, Mapping[str, Any]], given: Given
+) -> None:
     """Print how one job stands, with the last value of each metric, and what to do where its agent has died."""
     heading = Text(plain_text(standing.job_id), style="bold").append("  ")
     heading.append(plain_text(standing.status), style=_COLOURS.get(standing.status, "red"))
@@ -87,7 +89,7 @@ def print_standing(job: Job, standing: Standing, values: Mapping[str, Mapping[st
             lines.append(("", f'its log ends with "{standing.last_words}"'))
         if standing.benchmark_alive is not None:
             lines.append(("benchmark", "still runs" if standing.benchmark_alive else "does not run"))
-        lines.append(("to do", f"{program()} resume {standing.job_id}"))
+        lines.append(("to do", given.command("resume", standing.job_id)))
     elif not is_over(standing):
         phase = standing.phase or "starting"
         lines.append(

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from executor.follow import TRUNCATED, News
-from executor.program import program
 from executor.state import PHASES, Pulling
 from executor.view.host import host_line
 from executor.view.metrics import metric_table
@@ -118,8 +117,8 @@ class LiveView:
 
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
-        job = self._picture.job_id if self._picture is not None else "JOB"
-        self._print(Text(f"{dots} {what} not shown; {program()} logs {job}", style="dim"))
+        more = self._picture.given.command("logs", self._picture.job_id) if self._picture is not None else ""
+        self._print(Text(f"{dots} {what} not shown; {more}", style="dim"))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -145,7 +144,7 @@ class LiveView:
             parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
-                more = f"{dots} {len(seen) - room:,} more; {program()} metrics {picture.job_id}"
+                more = f"{dots} {len(seen) - room:,} more; {picture.given.command('metrics', picture.job_id)}"
                 parts.append(_cropped(Text(more, style="dim"), width))
         return Group(*parts)
 

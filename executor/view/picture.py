@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from bai_agent.job import Job, SourceKind
 from bai_agent.rundir import now_ms
 from executor.follow import News
+from executor.given import Given
 from executor.state import RunState
 from executor.statistics import Measurements
 
@@ -27,6 +28,8 @@ class Picture:
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False
     result: Mapping[str, Any] | None = None
+    given: Given = field(default_factory=Given)
+    """What hints repeat."""
     partial: bool = False
     """The statistics do not cover all records: there were too many to read."""
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.outcome import ExitCode
-from executor.program import program
 from executor.state import PHASES
 from executor.view.metrics import metric_table
 from executor.view.picture import Picture
@@ -75,7 +74,7 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         line(
             "artifacts", f"{files}, kept in {picture.artifacts}" if picture.artifacts else files, copied=True
         )
-    more = (f"{program()} {command} {picture.job_id}" for command in ("logs", "metrics"))
+    more = (picture.given.command(word, picture.job_id) for word in ("logs", "metrics"))
     line("more", dot.join(more), copied=True)
 
 
@@ -97,19 +96,18 @@ def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None
     if not seen and not unseen:
         return
     console.print()
+    more = picture.given.command("metrics", picture.job_id)
     if seen:
         table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
         console.print(Padding(table, (0, 0, 0, 2)))
     if len(seen) > _ROWS:
-        console.print(
-            Text(f"  and {len(seen) - _ROWS:,} more: {program()} metrics {picture.job_id}", style="dim")
-        )
+        console.print(Text(f"  and {len(seen) - _ROWS:,} more: {more}", style="dim"))
     if unseen:
         names = ", ".join(unseen[:10]) + (f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else "")
         console.print(Text(f"  never seen: {plain_text(names)}", style="yellow"), soft_wrap=True)
     if picture.partial:
         console.print(
-            Text(f"  of the first {picture.measurements.records:,} records; bai metrics has all", style="dim")
+            Text(f"  of the first {picture.measurements.records:,} records; all: {more}", style="dim")
         )
     console.print()
 

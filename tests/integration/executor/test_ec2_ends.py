@@ -44,12 +44,30 @@ def test_cancel_now_terminates_the_machines_of_this_job_alone(desk: Ec2Desk) -> 
 
 
 def test_release_leaves_word_for_the_machine(desk: Ec2Desk) -> None:
-    record = desk.bring(desk.handmade(), launched=desk.launch())
+    record = desk.bring(desk.handmade(keeps=True), launched=desk.launch())
 
     assert desk.bai("release", "digits-1").out == "digits-1: released\n"
     assert desk.bai("release", "digits-1").out == "digits-1: it was released before\n"
 
     assert json.loads(record.store.get(record.key("release.json")))["by"] == "bai release"
+
+
+def test_a_job_that_keeps_no_machine_has_nothing_to_release(desk: Ec2Desk) -> None:
+    # Given a job that keeps none, and one that ended and whose machine is gone
+    never = desk.bring(desk.handmade("never-1"), launched=desk.launch("never-1"))
+    ended = desk.handmade("ended-1", keeps=True)
+    ended.ends("failed", 1)
+    machines = desk.launch("ended-1")
+    gone = desk.bring(ended, launched=machines)
+    desk.ec2.terminate_instances(InstanceIds=machines)
+
+    answers = [desk.bai("release", each) for each in ("never-1", "ended-1")]
+
+    assert [each.code for each in answers] == [0, 0]
+    assert "nothing to release: its machines go as soon as it has ended" in answers[0].out
+    assert "nothing to release: it has ended, and none of its machines is there" in answers[1].out
+    for record in (never, gone):
+        assert not record.store.find(record.key("release.json"))
 
 
 def test_a_job_on_this_machine_is_neither_released_nor_terminated(desk: Ec2Desk) -> None:

@@ -27,6 +27,7 @@ from executor.ec2.lookout import Lookout
 from executor.ec2.moments import parse_moment
 from executor.ec2.session import Aws
 from executor.follow import Follower, events_of
+from executor.given import Given
 from executor.jobs import last_values, standing, started_of
 from executor.reach import Reach
 from executor.records import result_of
@@ -249,7 +250,7 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
         try:
             found = standing(job.record)
             print_listing([(found, "")])
-            print_standing(job.job, found, last_values(job.record))
+            print_standing(job.job, found, last_values(job.record), Given())
             picture = Picture(job_id="digits-1", job=job.job, place="")
             news = Follower(job.record).look()
             picture.take_in(news)

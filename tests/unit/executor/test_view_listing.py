@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
+from executor.given import Given
 from executor.jobs import last_values, standing
 from executor.view.listing import print_listing, print_standing
 from executor.view.records import print_statistics
@@ -52,7 +53,7 @@ def test_a_long_name_leaves_room_for_its_value(
     job.measures("a_name_that_is_as_long_as_the_whole_screen", 0.5, src="emit", units="nats")
     job.ends()
 
-    print_standing(job.job, standing(job.record), last_values(job.record))
+    print_standing(job.job, standing(job.record), last_values(job.record), Given())
 
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("a_name_that")

@@ -1,0 +1,150 @@
+"""The options about AWS hold for all that a command does, and its hints repeat them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from bai_program import PROGRAM
+from ec2_desk import REGION, Ec2Desk, moment
+from handmade_job import HandmadeJob
+
+OPTIONS = ("--profile", "my other", "--region", REGION, "--bucket", "bucket")
+
+
+@pytest.fixture
+def nothing(desk: Ec2Desk) -> dict[str, str]:
+    """An environment in which nothing is configured but a profile's keys."""
+    keys = desk.folder / "credentials"
+    keys.write_text("[my other]\naws_access_key_id = OTHERKEY\naws_secret_access_key = secret\n")
+    return {
+        "BAI_CONFIG": "/dev/null",
+        "BAI_CLIENT_ID": "me",
+        "AWS_ACCESS_KEY_ID": "",
+        "AWS_SECRET_ACCESS_KEY": "",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": str(keys),
+    }
+
+
+def kept(desk: Ec2Desk) -> str:
+    """Bring a job that failed and keeps its machine; return that."""
+    made = desk.handmade(keeps=True)
+    made.prints("a line\n")
+    made.measures("loss", 0.5)
+    made.ends("failed", 1)
+    (instance,) = desk.launch()
+    desk.bring(made, launched=[instance])
+    return instance
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "list",
+        "status digits-1",
+        "logs digits-1",
+        "logs --boot digits-1",
+        "metrics digits-1",
+        "fetch digits-1 folder",
+        "cancel digits-1",
+        "release digits-1",
+        "resume digits-1 -f",
+    ],
+)
+def test_a_command_looks_where_and_as_whom_its_options_say(
+    desk: Ec2Desk, nothing: dict[str, str], command: str
+) -> None:
+    kept(desk)
+    before = len(desk.gate.access_keys)
+
+    without = desk.bai(*command.split(), env=nothing)
+    assert len(desk.gate.access_keys) == before
+    answer = desk.bai(*command.split(), *OPTIONS, env=nothing)
+
+    assert "digits-1" not in without.out
+    assert answer.code == (1 if "resume" in command else 0), answer.err
+    assert set(desk.gate.access_keys[before:]) == {"OTHERKEY"}
+
+
+def test_what_is_reaped_in_passing_is_so_in_the_same_name(desk: Ec2Desk, nothing: dict[str, str]) -> None:
+    kept(desk)
+    (late,) = desk.launch("late-1", expires=moment(timedelta(hours=-2)))
+
+    assert desk.bai("status", "digits-1", *OPTIONS, env=nothing).code == 0
+    assert desk.state(late) == "terminated"
+
+    (later,) = desk.launch("late-2", expires=moment(timedelta(hours=-2)))
+    assert desk.bai("reap", *OPTIONS[:4], env=nothing).code == 0
+    assert desk.state(later) == "terminated"
+
+
+def test_the_configuration_shows_what_an_option_makes_of_it(desk: Ec2Desk, nothing: dict[str, str]) -> None:
+    shown = desk.bai("config", *OPTIONS, "--json", env=nothing).objects[0]
+
+    assert shown["profile"] == {"value": "my other", "origin": "--profile"}
+    assert shown["bucket"] == {"value": "bucket", "origin": "--bucket"}
+
+
+def test_a_hint_can_be_pasted_as_it_stands(desk: Ec2Desk, nothing: dict[str, str]) -> None:
+    # Given the status of a job whose machine is kept, which says how to let it go
+    kept(desk)
+    machine = desk.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["machine"]
+    name, *words = shlex.split(machine.partition("; ")[2])
+
+    # When that is typed, word for word
+    answer = desk.bai(*words, env=nothing)
+
+    assert name == "bai"
+    assert words == ["release", "digits-1", *OPTIONS]
+    assert answer.out == "digits-1: released\n"
+
+
+def test_a_hint_names_the_store_that_was_named(desk: Ec2Desk) -> None:
+    store = Path(desk.folder / "my jobs")
+    HandmadeJob(store, "dead-1").event("agent_started", pid=1)
+
+    shown = desk.bai("status", "dead-1", "--store", store).out
+
+    (todo,) = [line.partition("to do")[2].strip() for line in shown.splitlines() if line.startswith("to do")]
+    assert todo == f"bai resume dead-1 --store '{store}'"
+    inherited = desk.bai("status", "dead-1", env={"BAI_STORE": str(store)}).out
+    assert "bai resume dead-1\n" in inherited
+
+
+def test_a_second_factor_without_a_terminal_is_a_sentence(desk: Ec2Desk, nothing: dict[str, str]) -> None:
+    config = desk.folder / "aws-config"
+    config.write_text(
+        "[profile guarded]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = my other\n"
+        "mfa_serial = arn:aws:iam::123456789012:mfa/me\n"
+    )
+    HandmadeJob(Path(desk.folder / "home" / ".bai" / "jobs"), "near-1").ends()
+    environment = {**os.environ, **nothing, "AWS_CONFIG_FILE": str(config)}
+    options = ("--profile", "guarded", "--region", REGION)
+
+    def ask(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (*PROGRAM, *command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
+            # Without a terminal of its own, as under cron.
+            start_new_session=True,
+        )
+
+    reaped, listed = ask("reap", *options), ask("list", *options, "--bucket", "bucket")
+
+    for answer in (reaped, listed):
+        assert "Aborted" not in answer.stderr
+        told = answer.stderr.splitlines()[-1]
+        assert (
+            "bai: the AWS profile wants the code of a second factor (MFA), and there is no terminal" in told
+        )
+    assert (reaped.returncode, listed.returncode) == (2, 5)
