@@ -35,7 +35,7 @@ class Watcher(Protocol):
     """What looks after a job whose agent is on another machine."""
 
     def look(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do what is due, not too often; return what is to be said. Raises UnlaunchedError where nothing will ever come."""
+        """Do what is due, not too often; return what is to be said. Raises UnlaunchedError, RecordError where waiting is no use."""
         ...
 
 

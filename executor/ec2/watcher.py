@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bai_agent.errors import BaiError
+from bai_agent.store import RecordError
 from executor.ec2.lookout import Lookout
 from executor.ec2.state import Stage
 from executor.standing import UnlaunchedError
@@ -31,7 +32,7 @@ class Watcher:
     def look(self, *, news: bool, cancelling: bool) -> str | None:
         """Do what is due; return a sentence where there is a new one to say. news: something has come from the job.
 
-        A job that is being cancelled is looked at however much it says: its time to end is limited. Raises UnlaunchedError.
+        A job that is being cancelled is looked at however much it says: its time to end is limited. Raises UnlaunchedError, RecordError.
         """
         now = self.clock()
         if news:
@@ -43,6 +44,9 @@ class Watcher:
             if not cancelling and self.lookout.all_well():
                 return None
             found = self.lookout.look_after()
+        except RecordError:
+            # Asked again it would be the same, and nobody could say any more whether the job still lives.
+            raise
         except BaiError as error:
             return self._news(str(error))
         if found.stage is Stage.ABANDONED:

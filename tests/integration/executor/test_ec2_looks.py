@@ -203,6 +203,27 @@ def test_a_descriptor_that_cannot_be_read_hides_no_other_job(desk: Ec2Desk) -> N
     assert "version 99" in next(each["machine"] for each in listed.objects if each["job_id"] == "newer-1")
 
 
+@pytest.mark.parametrize("name", ["attempts/0/launch.json", "attempts/0/launched.json", "result.json"])
+def test_a_broken_record_is_named_ends_all_waiting_and_hides_no_other_job(desk: Ec2Desk, name: str) -> None:
+    running(desk, "good-1")
+    record, instance = running(desk, "broken-1")
+    record.store.put(record.key(name), b'{"version": 2}')
+    said = f"bai: s3://bucket/jobs/broken-1/{name}: "
+
+    listed = desk.bai("list", "--json")
+    waiting = [desk.bai(*words) for words in (("status", "broken-1", "--wait"), ("resume", "broken-1", "-f"))]
+
+    assert {each["job_id"]: each["status"] for each in listed.objects} == {
+        "good-1": "RUNNING",
+        "broken-1": "UNREADABLE",
+    }
+    assert listed.err.startswith(said)
+    for answer in waiting:
+        assert answer.code == 5
+        assert answer.err.splitlines()[-1].startswith(said)
+    assert desk.state(instance) == "running"
+
+
 def test_a_bucket_that_cannot_be_reached_does_not_hide_what_is_here(desk: Ec2Desk) -> None:
     HandmadeJob(Path(desk.folder / "home" / ".bai" / "jobs"), "near-1").ends()
     nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
