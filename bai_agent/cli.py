@@ -17,7 +17,8 @@ from bai_agent.ballast import FULL
 from bai_agent.detach import say_ready, say_refused, start_detached
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.events import EventLog
-from bai_agent.job import Job, read_job
+from bai_agent.job import Job
+from bai_agent.job_file import read_job
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.rundir import RunDir, locked, read_json, write_atomic

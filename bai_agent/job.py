@@ -1,32 +1,21 @@
-"""The job descriptor: what one job's agents need, fully resolved, nothing left to look up.
+"""The job descriptor's tables: what one job's agents need, fully resolved, nothing left to look up.
 
-The executor writes it; a person may write one by hand. `docs/job-descriptor.md` is its reference.
+`job_file.py` reads and writes them as TOML. `docs/job-descriptor.md` is their reference.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path, PurePosixPath
-from typing import Any
-
-from bai_agent.errors import DescriptorError
-from bai_agent.tables import read_table, write_table
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from pathlib import PurePosixPath
 
 VERSION = 1
-"""The format that this agent reads and writes; it refuses newer ones."""
+"""The format of these tables."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DESCRIPTOR_LIMIT = 16 * 2**20
 
 
 class Better(str, Enum):
@@ -300,39 +289,3 @@ def is_glob_below(text: str) -> bool:
     """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
     parts = PurePosixPath(text).parts
     return bool(parts) and parts[0] != "/" and not any("**" in part and part != "**" for part in parts)
-
-
-def read_job(path: Path) -> Job:
-    """Return the job descriptor in the file `path`. Raises DescriptorError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_DESCRIPTOR_LIMIT + 1)
-    except OSError as error:
-        raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > _DESCRIPTOR_LIMIT:
-        raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
-    return parse_job(content, where=str(path))
-
-
-def parse_job(content: bytes, *, where: str) -> Job:
-    """Return the job descriptor that `content` (TOML, UTF-8) holds. Raises DescriptorError."""
-    try:
-        table = tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DescriptorError(f"{where}: not UTF-8 text (byte {error.start})") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DescriptorError(f"{where}: not valid TOML: {error}") from error
-    version = table.get("version")
-    if type(version) is not int:
-        raise DescriptorError(f'{where}: lacks "version = {VERSION}"; is it a job descriptor?')
-    if version != VERSION:
-        raise DescriptorError(
-            f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
-            "Use the agent that came with the `bai` that wrote it."
-        )
-    return read_table(Job, table, where=f"{where}:")
-
-
-def job_table(job: Job) -> dict[str, Any]:
-    """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
-    return {"version": job.version, **write_table(job)}

@@ -35,7 +35,8 @@ def main() -> int:
 
 
 def _prepare(bundle: str) -> None:
-    from bai_agent.job import Power, parse_job
+    from bai_agent.job import Power
+    from bai_agent.job_file import parse_job
 
     if sys.version_info >= (3, 11):
         import tomllib

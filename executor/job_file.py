@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tomli_w
 
-from bai_agent.job import Job, job_table
+from bai_agent.job import Job
+from bai_agent.job_file import job_table
 
 _HEADER = """\
 # A job descriptor: what one job's agent needs, with nothing left to look up.

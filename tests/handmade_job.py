@@ -10,7 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.job import Benchmark, Better, End, Identity, Job, Metric, Power, Store, job_table
+from bai_agent.job import Benchmark, Better, End, Identity, Job, Metric, Power, Store
+from bai_agent.job_file import job_table
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 

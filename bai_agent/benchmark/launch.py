@@ -99,7 +99,6 @@ def launch(order: Order, rundir: RunDir) -> State:
     """
     if (now := state(rundir)) is not State.NOT_STARTED:
         return now
-    create_output(rundir)
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-X", "utf8", shim.__file__, str(rundir.path)],
         stdin=subprocess.PIPE,
@@ -127,14 +126,6 @@ def launch(order: Order, rundir: RunDir) -> State:
             f"{rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
         )
     return now
-
-
-def create_output(rundir: RunDir) -> None:
-    """Make the empty output.log, and its second name, under which a reader of the job store looks for it."""
-    rundir.output.touch()
-    rundir.log_chunks.mkdir(exist_ok=True)
-    if not rundir.kept_output.exists():
-        rundir.kept_output.hardlink_to(rundir.output)
 
 
 def find_py_spy() -> Path | None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bai_agent.errors import BaiError
-from bai_agent.job import read_job
+from bai_agent.job_file import read_job
 from bai_agent.metrics.process import Work
 from bai_agent.metrics.watchdog import blame
 from bai_agent.rundir import RunDir, locked

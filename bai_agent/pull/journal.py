@@ -21,7 +21,7 @@ from typing import Any
 
 from bai_agent.errors import PullError
 from bai_agent.pull.progress import Watch
-from bai_agent.rundir import append_line, open_append
+from bai_agent.rundir import append_line, boot_id, open_append
 
 PREFIX = ".bai-pulled"
 _NAME_LIMIT = 255 - len(".part")
@@ -192,14 +192,6 @@ def open_journal(path: Path, watch: Watch) -> Iterator[Journal]:
             return
         finally:
             os.close(lock)
-
-
-def boot_id() -> str:
-    """Return this boot's id: after another boot the page cache, and with it a part of a file, may be lost."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except FileNotFoundError:
-        return "unknown"
 
 
 def _lock(descriptor: int, watch: Watch) -> None:

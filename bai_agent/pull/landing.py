@@ -11,10 +11,11 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.pull.draft import Draft
-from bai_agent.pull.journal import PREFIX, Journal, Put, boot_id, folder_journal
+from bai_agent.pull.journal import PREFIX, Journal, Put, folder_journal
 from bai_agent.pull.problems import NoSpaceError
 from bai_agent.pull.progress import Tally, Watch
 from bai_agent.pull.remote import Remote, Sums
+from bai_agent.rundir import boot_id
 
 
 class Landing:

@@ -11,16 +11,15 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bai_agent.errors import BaiError
 from bai_agent.job import Job
-from bai_agent.push.backlog import MAX_RECORDS, Backlog, Batch, read_progress, write_progress
+from bai_agent.push.backlog import Backlog, read_progress, write_progress
 from bai_agent.push.connection import ConnectError, connect, release
 from bai_agent.push.library_log import forget_trouble, last_trouble, quieten
-from bai_agent.push.message import Message, MessageWriter
+from bai_agent.push.message import MessageWriter
+from bai_agent.push.send import NotAcknowledgedError, Outgoing, Sender
 from bai_agent.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
 """How often the file is looked at: a part of what a line takes from its print to the topic."""
-_FLUSH_SECONDS = 0.25
-_BATCH_SECONDS = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _PERMANENT_PAUSE = 0.25, 5.0, 30.0
 _DRAINING_PAUSE = 0.5
 _SAME_WARNING_SECONDS = 300.0
@@ -72,7 +69,7 @@ class KafkaPusher(threading.Thread):
         self._offset_file = rundir.kafka_offset
         # Replaced whole, by the thread alone: readers see one state or the next.
         self._progress = read_progress(rundir.kafka_offset)
-        self._outgoing: _Outgoing | None = None
+        self._outgoing: Outgoing | None = None
         self._next_pause = _FIRST_PAUSE
         self._error: str | None = None
         self._connected = False
@@ -146,7 +143,7 @@ class KafkaPusher(threading.Thread):
             if self._push(producer):
                 # Before the connection is closed, which can take a second.
                 self._drained.set()
-        except _NotAcknowledgedError as error:
+        except NotAcknowledgedError as error:
             self._failed(str(error))
             self._pause()
         except OSError as error:
@@ -158,8 +155,11 @@ class KafkaPusher(threading.Thread):
     def _push(self, producer: KafkaProducer) -> bool:
         """Send until all is sent after `finish`, or time is up; return False where that takes a new producer.
 
-        Raises _NotAcknowledgedError.
+        Raises NotAcknowledgedError.
         """
+        sender = Sender(
+            producer, topic=self._kafka.topic, key=self._key, is_over=self._is_over, warn=self._warn
+        )
         while not self._is_over():
             # Before the read: what is written between a read and this question would be left behind.
             finishing = self._finishing.is_set()
@@ -170,85 +170,13 @@ class KafkaPusher(threading.Thread):
                         return True
                     self._finishing.wait(POLL_SECONDS)
                     continue
-                self._outgoing = _Outgoing(batch, list(batch.messages))
-            if not self._send(producer, self._outgoing):
+                self._outgoing = Outgoing(batch, list(batch.messages))
+            if not sender.send(self._outgoing):
                 return False
             self._advance(self._outgoing)
         return True
 
-    def _send(self, producer: KafkaProducer, outgoing: _Outgoing) -> bool:
-        """Send what is left of `outgoing`; return whether `producer` is still of use. Raises _NotAcknowledgedError.
-
-        Idempotence makes a refusal fatal: the producer then fails whatever it still holds with the same error. So who was
-        meant is certain only for a message that was sent alone; a refused group is offered again in halves.
-        """
-        from kafka.errors import (
-            InvalidRecordError,
-            InvalidTimestampError,
-            KafkaError,
-            MessageSizeTooLargeError,
-        )
-
-        refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
-        topic = self._kafka.topic
-        while group := outgoing.messages[: outgoing.at_a_time]:
-            try:
-                futures = [self._future(producer, message) for message in group]
-            except KafkaError as error:
-                reason = last_trouble() or error
-                raise _NotAcknowledgedError(f"Kafka takes no messages for topic {topic}: {reason}") from error
-            self._await(producer, futures)
-            unsent = [
-                message for message, future in zip(group, futures, strict=True) if not future.succeeded()
-            ]
-            outgoing.messages[: len(group)] = unsent
-            outgoing.at_a_time = 2 * len(group)
-            if not unsent:
-                continue
-            failures = [future.exception for future in futures if not future.succeeded()]
-            if not any(isinstance(failure, refusals) for failure in failures):
-                reason = last_trouble() or failures[0]
-                raise _NotAcknowledgedError(
-                    f"Kafka did not acknowledge {len(unsent)} messages for topic {topic}: {reason}"
-                )
-            outgoing.at_a_time = max(1, len(group) // 2)
-            if len(group) == 1:
-                self._warn(f"Kafka refuses a message for topic {topic}: {failures[0]}")
-                outgoing.messages.pop(0)
-                outgoing.refused += 1
-            return False
-        return True
-
-    def _future(self, producer: KafkaProducer, message: Message) -> Any:
-        from kafka.errors import MessageSizeTooLargeError
-        from kafka.future import Future
-
-        try:
-            # Kafka's own timestamp stays that of the sending: it is what retention goes by, and a record that was held up
-            # for longer than that would be deleted on arrival.
-            return producer.send(
-                self._kafka.topic, key=self._key, value=message.value, headers=message.headers
-            )
-        except MessageSizeTooLargeError as error:
-            return Future().failure(error)
-
-    def _await(self, producer: KafkaProducer, futures: list[Any]) -> None:
-        """Return when every future is done. Raises _NotAcknowledgedError where time is up before."""
-        from kafka.errors import KafkaError
-
-        deadline = time.monotonic() + _BATCH_SECONDS
-        while not all(future.is_done for future in futures):
-            if self._is_over() or time.monotonic() > deadline:
-                open_ones = sum(not future.is_done for future in futures)
-                raise _NotAcknowledgedError(
-                    f"{open_ones} messages for topic {self._kafka.topic} were still not acknowledged when the time was up"
-                    + (f": {last_trouble()}" if last_trouble() else "")
-                )
-            # Neither its end nor its failure says what became of a message: the futures do.
-            with suppress(KafkaError):
-                producer.flush(timeout=_FLUSH_SECONDS)
-
-    def _advance(self, outgoing: _Outgoing) -> None:
+    def _advance(self, outgoing: Outgoing) -> None:
         done, batch = self._progress, outgoing.batch
         self._progress = replace(
             done,
@@ -314,18 +242,3 @@ class KafkaPusher(threading.Thread):
             elif not self._connected:
                 reasons.append(f"there was no connection to {', '.join(self._kafka.brokers)} yet")
         return "; ".join(reasons)
-
-
-class _NotAcknowledgedError(BaiError):
-    """The broker has not taken all of a batch."""
-
-
-@dataclass
-class _Outgoing:
-    """A batch on its way: kept over reconnections, so that what the broker refuses is not offered for ever."""
-
-    batch: Batch
-    messages: list[Message]
-    """Those that it has neither acknowledged nor refused."""
-    at_a_time: int = MAX_RECORDS
-    refused: int = 0

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bai_agent.errors import StoreError
-from bai_agent.job import Job, parse_job
+from bai_agent.job import Job
+from bai_agent.job_file import parse_job
 from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore, MissingObjectError, RecordError, StoredObject
 

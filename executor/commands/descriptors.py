@@ -91,7 +91,7 @@ def plan(
     For this machine, a job descriptor, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
-    from bai_agent.job import job_table
+    from bai_agent.job_file import job_table
     from executor.errors import UsageError
     from executor.job_file import job_toml
     from executor.jobs import store_at

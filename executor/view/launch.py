@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bai_agent.job import job_table
+from bai_agent.job_file import job_table
 from cloud_init.user_data import LIMIT, readable
 from executor.ec2.cost import Cost
 from executor.ec2.draft import Draft

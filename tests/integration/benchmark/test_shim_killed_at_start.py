@@ -13,7 +13,7 @@ from pathlib import Path
 from shim_runs import Bench, until
 
 from bai_agent.benchmark import process, shim
-from bai_agent.benchmark.launch import _order_bytes, create_output
+from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import read_process
 from bai_agent.rundir import RunDir, is_locked, read_json
 
@@ -24,7 +24,6 @@ CALLS = (
 
 
 def _run(bench: Bench, *strace: str) -> int:
-    create_output(bench.rundir)
     order = _order_bytes(
         bench.order("sh", "-c", f"echo ran >> {bench.rundir.path}/count; exit 7"), bench.rundir
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job import Better, Unpack, job_table, parse_job, read_job
+from bai_agent.job import Better, Unpack
+from bai_agent.job_file import job_table, parse_job, read_job
 from bai_agent.tables import read_table
 
 MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'

@@ -31,8 +31,8 @@ from bai_agent.job import (
     Store,
     Strategy,
     Unpack,
-    parse_job,
 )
+from bai_agent.job_file import parse_job
 from executor.job_file import job_toml
 
 if sys.version_info >= (3, 11):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from extraction_runs import EXITED, entries, extracted, finish_run, make_run, records
 
-from bai_agent.job import read_job
+from bai_agent.job_file import read_job
 from bai_agent.metrics import process
 from bai_agent.metrics import records as records_module
 from bai_agent.metrics.process import Work

@@ -1,0 +1,54 @@
+"""The job descriptor as a file: the executor writes it into user data or beside the job, a person may write one by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from bai_agent.errors import DescriptorError
+from bai_agent.job import VERSION, Job
+from bai_agent.tables import read_table, write_table
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_DESCRIPTOR_LIMIT = 16 * 2**20
+
+
+def read_job(path: Path) -> Job:
+    """Return the job descriptor in the file `path`. Raises DescriptorError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_DESCRIPTOR_LIMIT + 1)
+    except OSError as error:
+        raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > _DESCRIPTOR_LIMIT:
+        raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
+    return parse_job(content, where=str(path))
+
+
+def parse_job(content: bytes, *, where: str) -> Job:
+    """Return the job descriptor that `content` (TOML, UTF-8) holds. Raises DescriptorError."""
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DescriptorError(f"{where}: not UTF-8 text (byte {error.start})") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DescriptorError(f"{where}: not valid TOML: {error}") from error
+    version = table.get("version")
+    if type(version) is not int:
+        raise DescriptorError(f'{where}: lacks "version = {VERSION}"; is it a job descriptor?')
+    if version != VERSION:
+        raise DescriptorError(
+            f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
+            "Use the agent that came with the `bai` that wrote it."
+        )
+    return read_table(Job, table, where=f"{where}:")
+
+
+def job_table(job: Job) -> dict[str, Any]:
+    """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
+    return {"version": job.version, **write_table(job)}
