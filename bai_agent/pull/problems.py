@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from bai_agent.ballast import FULL
 from bai_agent.errors import BaiError, PullError
 
 _SIGNATURE = re.compile(
@@ -16,7 +16,6 @@ _SIGNATURE = re.compile(
     re.I,
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NoSpaceError(PullError):
@@ -48,7 +47,7 @@ def shown(src: str) -> str:
 def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:
     """Return the sentence for an operation on files below `root` that failed."""
     where = error.filename2 or error.filename or root
-    if error.errno in _NO_SPACE:
+    if error.errno in FULL:
         return NoSpaceError(
             f"{src}: the file system of {root} ran full; free space there or choose another path"
         )
