@@ -54,7 +54,8 @@ def test_a_run_leaves_numbers_a_result_and_its_story(tmp_path: Path) -> None:
     assert result["metrics"]["per_metric"] == {"loss": 5}
     assert list(result["phases"]) == ["prepare", "pull", "join", "run", "drain"]
     assert [event["type"] for event in events_of(rundir)][-1] == "phase"
-    assert (rundir / "log" / f"{0:020}").read_bytes() == (rundir / "output.log").read_bytes()
+    assert (rundir / "log" / f"{0:020}").samefile(rundir / "output.log")
+    assert (rundir / "metrics" / f"{0:020}.jsonl").samefile(rundir / "metrics.jsonl")
 
 
 def test_the_exit_code_and_the_last_lines_of_a_failed_benchmark_are_kept(tmp_path: Path) -> None:

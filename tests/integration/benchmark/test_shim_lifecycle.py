@@ -34,7 +34,6 @@ def test_exit_code_and_output_are_kept(bench: Bench) -> None:
         False,
     )
     assert bench.output == "out\nerr\n"
-    assert (bench.rundir.log_chunks / f"{0:020d}").samefile(bench.rundir.output)
     assert process.classify(ended)[0] is Outcome.FAILED
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
-from bai_agent.pull.problems import shown
+from bai_agent.errors import PullError
+from bai_agent.pull.problems import NoSpaceError, disk_problem, shown
 
 
 @pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
@@ -31,3 +36,20 @@ def test_an_address_that_was_signed_again_keeps_its_name() -> None:
     first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
     again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
     assert shown(first) == shown(again)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, NoSpaceError, "ran full"),
+        (errno.EDQUOT, NoSpaceError, "ran full"),
+        (errno.EROFS, PullError, "give the job's user the right"),
+        (errno.EIO, PullError, "Input/output error"),
+    ],
+)
+def test_what_a_disk_answers_is_said_with_what_to_do(number: int, kind: type[PullError], words: str) -> None:
+    problem = disk_problem("s3://b/k", OSError(number, os.strerror(number), "/data/k"), root=Path("/data"))
+
+    assert type(problem) is kind
+    assert str(problem).startswith("s3://b/k: ")
+    assert words in str(problem)
