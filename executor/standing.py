@@ -50,8 +50,8 @@ class Standing:
         return {**self.__dict__, "seconds": self.seconds}
 
 
-class UnlaunchedError(BaiError):
-    """Nobody launches the job that somebody waits for; the message says how it goes on."""
+class NoResultError(BaiError):
+    """Nobody will write the result that somebody waits for; the message says why, and how it goes on."""
 
 
 DIED = "DIED"
@@ -62,6 +62,10 @@ UNREADABLE = "UNREADABLE"
 """The job's descriptor, or another record of it, is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
 """The submission of a job on EC2 was cut short: nothing of it runs, or will, unless it is submitted again."""
+UNKNOWN = "UNKNOWN"
+"""The time of a job on EC2 is up and its agent silent; whether its machines are gone cannot be asked."""
+NO_RESULT = (UNLAUNCHED, UNKNOWN)
+"""Where nobody will write the result of a job on EC2, and waiting is of no use."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 

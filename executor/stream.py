@@ -16,7 +16,7 @@ from executor.given import Given
 from executor.jobs import standing
 from executor.reach import Reach
 from executor.records import result_of
-from executor.standing import DIED, UNLAUNCHED, UnlaunchedError
+from executor.standing import DIED, NO_RESULT, NoResultError
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
@@ -38,7 +38,7 @@ def pieces(
     said: Callable[[str], None] = lambda sentence: None,
     given: Given | None = None,
 ) -> Iterator[bytes]:
-    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, UnlaunchedError.
+    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, NoResultError.
 
     A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
     cannot be reached for a while. given: with which EC2 is asked, and what hints repeat.
@@ -70,10 +70,10 @@ def pieces(
 
 
 def _check_alive(record: JobRecord, given: Given) -> None:
-    """Raise DeadAgentError or UnlaunchedError where nobody writes. Where the machines of a job are gone, this writes its result."""
+    """Raise DeadAgentError or NoResultError where nobody writes. Where the machines of a job are gone, this writes its result."""
     now = standing(record, given)
-    if now.status == UNLAUNCHED:
-        raise UnlaunchedError(str(now.machine).removesuffix("."))
+    if now.status in NO_RESULT:
+        raise NoResultError(str(now.machine).removesuffix("."))
     if now.status == DIED:
         raise DeadAgentError(
             f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "

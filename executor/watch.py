@@ -35,7 +35,7 @@ class Watcher(Protocol):
     """What looks after a job whose agent is on another machine."""
 
     def look(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do what is due, not too often; return what is to be said. Raises UnlaunchedError, RecordError where waiting is no use."""
+        """Do what is due, not too often; return what is to be said. Raises NoResultError, RecordError where waiting is no use."""
         ...
 
 
@@ -89,7 +89,7 @@ def watch(
 
     agent: of a job on this machine. watcher: of a job elsewhere. pause: seconds between two looks at the store.
     log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
-    Raises LeftError when somebody wants to leave, StoreError where the store fails, UnlaunchedError where nothing will come.
+    Raises LeftError when somebody wants to leave, StoreError where the store fails, NoResultError where nothing will come.
     """
     with Interrupts() as interrupts:
         try:

@@ -64,13 +64,13 @@ def status(
     from executor.jobs import find_job, is_over, last_values, standing
     from executor.reach import Reach
     from executor.records import result_of
-    from executor.standing import DIED, UNLAUNCHED
+    from executor.standing import DIED, NO_RESULT
     from executor.watch import exit_code_of
 
     record = find_job(given.stores(), job)
     now = standing(record, given)
     reach = Reach(far=now.where != "local")
-    while wait and not is_over(now) and now.status not in (DIED, UNLAUNCHED):
+    while wait and not is_over(now) and now.status not in (DIED, *NO_RESULT):
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         try:
             now = standing(record, given)

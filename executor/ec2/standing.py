@@ -24,6 +24,7 @@ from executor.records import result_of
 from executor.standing import (
     ENDING,
     SILENT,
+    UNKNOWN,
     UNLAUNCHED,
     Standing,
     created,
@@ -155,7 +156,12 @@ def _status(found: Situation, state: RunState) -> str:
     if found.stage is Stage.RUNNING:
         # Its agent lives, and the first events are on their way.
         return state.status.value if state.phase is not None else Status.INITIALIZING.value
-    words = {Stage.SILENT: SILENT, Stage.ENDING: ENDING, Stage.ABANDONED: UNLAUNCHED}
+    words = {
+        Stage.SILENT: SILENT,
+        Stage.ENDING: ENDING,
+        Stage.ABANDONED: UNLAUNCHED,
+        Stage.UNKNOWN: UNKNOWN,
+    }
     return words.get(found.stage, Status.PENDING.value)
 
 

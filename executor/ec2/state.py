@@ -11,6 +11,7 @@ The store is asked first: a job with a result has ended, and none of this is nee
 | running | the agents' signs of life are fresh, and their machines are there |
 | silent | a machine runs, and its agent has said nothing for a minute |
 | ending | the machines shut down, or are being terminated |
+| unknown | EC2 cannot be asked, the agents are silent, and the time at which the machines had to be gone has passed |
 | gone | nothing runs that could write a result any more: the verdict is written on the job's behalf |
 """
 
@@ -45,6 +46,7 @@ class Stage(str, Enum):
     RUNNING = "running"
     SILENT = "silent"
     ENDING = "ending"
+    UNKNOWN = "unknown"
     GONE = "gone"
 
 
@@ -104,7 +106,7 @@ def situation(facts: Facts) -> Situation:
 
 def _seen(facts: Facts) -> Situation:
     if facts.instances is None:
-        return _by_signs(facts, why="EC2 could not be asked")
+        return _unasked(facts)
     if not facts.instances:
         return _nothing_seen(facts)
     left = [each for each in facts.instances if not each.living]
@@ -126,6 +128,21 @@ def _seen(facts: Facts) -> Situation:
     return _living(facts, living, left)
 
 
+def _unasked(facts: Facts) -> Situation:
+    """Judge without EC2: an agent that is silent past its time may be gone or not, and nothing more will be heard of it."""
+    if _is_late(facts) and all(age > STALE for age in facts.signs.values()):
+        return Situation(
+            stage=Stage.UNKNOWN,
+            sentence="The job's time is up, nothing is heard of it, and EC2 could not be asked for its machines: "
+            "look again with credentials that may do so.",
+        )
+    return _by_signs(facts, why="EC2 could not be asked")
+
+
+def _is_late(facts: Facts) -> bool:
+    return facts.expires is not None and facts.now > facts.expires + OVERDUE
+
+
 def _is_over(instance: Instance, facts: Facts) -> bool:
     """Return whether nothing more will come from a machine that has left: one that shuts down may still be writing."""
     if instance.gone:
@@ -141,7 +158,7 @@ def _overdue(facts: Facts) -> str | None:
     """Return why machines that still run must be ended from outside."""
     if facts.cancelled is not None and facts.cancelled > facts.patience:
         return f"The job was cancelled {_span(facts.cancelled)} ago and has not ended; its machines are terminated."
-    if facts.expires is not None and facts.now > facts.expires + OVERDUE:
+    if _is_late(facts):
         return "The job's time is up and its machines have not powered themselves off; they are terminated."
     return None
 
@@ -213,7 +230,7 @@ def _nothing_seen(facts: Facts) -> Situation:
             Outcome.LOST,
             "The job's machines are gone without a result, for so long that EC2 knows nothing of them any more.",
         )
-    if facts.expires is not None and facts.now > facts.expires + OVERDUE:
+    if _is_late(facts):
         return _gone(
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )

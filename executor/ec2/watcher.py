@@ -11,7 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.store import RecordError
 from executor.ec2.lookout import Lookout
 from executor.ec2.state import Stage
-from executor.standing import UnlaunchedError
+from executor.standing import NoResultError
 
 EVERY = 10.0
 """Seconds between two looks."""
@@ -32,7 +32,7 @@ class Watcher:
     def look(self, *, news: bool, cancelling: bool) -> str | None:
         """Do what is due; return a sentence where there is a new one to say. news: something has come from the job.
 
-        A job that is being cancelled is looked at however much it says: its time to end is limited. Raises UnlaunchedError, RecordError.
+        A job that is being cancelled is looked at however much it says: its time to end is limited. Raises NoResultError, RecordError.
         """
         now = self.clock()
         if news:
@@ -49,8 +49,8 @@ class Watcher:
             raise
         except BaiError as error:
             return self._news(str(error))
-        if found.stage is Stage.ABANDONED:
-            raise UnlaunchedError(found.sentence.removesuffix("."))
+        if found.stage in (Stage.ABANDONED, Stage.UNKNOWN):
+            raise NoResultError(found.sentence.removesuffix("."))
         return self._news(found.sentence)
 
     def _news(self, sentence: str) -> str | None:

@@ -283,3 +283,20 @@ def test_who_follows_a_job_hears_of_its_machine_and_gets_its_exit_code(desk: Ec2
     assert any("terminated" in each["message"] for each in told if each["type"] == "notice")
     assert {"type": "log", "line": "still at it"} in told
     assert told[-1]["type"] == "result"
+
+
+def test_nobody_waits_for_a_job_of_which_nothing_can_be_known_any_more(desk: Ec2Desk) -> None:
+    # given a job whose time is up, no word of its agent, and an EC2 that does not answer
+    made = desk.handmade()
+    made.event("agent_started", pid=1)
+    desk.bring(made, launched=["i-0123456789abcdef0"], expires=timedelta(minutes=-20))
+    silent = {"AWS_ENDPOINT_URL_EC2": "http://127.0.0.1:1"}
+
+    waited = desk.bai("status", "digits-1", "--wait", "--json", env=silent)
+    log = desk.bai("logs", "digits-1", "-f", env=silent)
+
+    (found,) = waited.objects
+    assert (waited.code, found["status"], found["result"]) == (5, "UNKNOWN", None), waited.err
+    assert "time is up" in found["machine"]
+    assert log.code == 5
+    assert "could not be asked" in log.err.splitlines()[-1]

@@ -83,7 +83,7 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
     rundir = make_run(tmp_path / "disturbed", METRICS, exited=False, host_metrics=True)
     kills = 0
     process = start(rundir)
-    kill_at = time.monotonic() + 0.5
+    pieces_left = 10
     try:
         with rundir.output.open("ab", buffering=0) as log, rundir.emit.open("ab", buffering=0) as fifo:
             log_at = emit_at = 0
@@ -92,13 +92,14 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
                 log_at += size
                 fifo.write(emitted[emit_at : emit_at + (size := chance.randrange(2000))])
                 emit_at += size
-                time.sleep(chance.random() / 20)
-                if time.monotonic() > kill_at:
+                time.sleep(chance.random() / 10)
+                pieces_left -= 1
+                if pieces_left == 0:
                     process.kill()
                     process.wait(timeout=LIMIT_SECONDS)
                     kills += 1
                     process = start(rundir)
-                    kill_at = time.monotonic() + chance.random()
+                    pieces_left = chance.randrange(5, 20)
         finish_run(rundir)
         assert process.wait(timeout=LIMIT_SECONDS) == 0
     finally:

@@ -57,6 +57,7 @@ def judged(*machines: Instance, console: Console | None = None, **facts: object)
     return situation(Facts(**{**defaults, "instances": machines, "consoles": consoles, **facts}))  # type: ignore[arg-type]
 
 
+LATE = NOW - timedelta(minutes=20)
 BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
 
 
@@ -86,6 +87,9 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (situation(Facts(now=NOW, instances=None, signs={0: FRESH})), Stage.RUNNING, "could not be asked"),
         (situation(Facts(now=NOW, instances=None, signs={0: OLD})), Stage.SILENT, "could not be asked"),
         (situation(Facts(now=NOW, instances=None)), Stage.PENDING, "could not be asked"),
+        (situation(Facts(now=NOW, instances=None, expires=LATE)), Stage.UNKNOWN, "credentials"),
+        (situation(Facts(now=NOW, instances=None, expires=LATE, signs={0: OLD})), Stage.UNKNOWN, "time is up"),
+        (situation(Facts(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), Stage.RUNNING, "asked"),
     ],
 )  # fmt: skip
 def test_what_is_seen_has_a_stage_and_a_sentence(found: Situation, stage: Stage, word: str) -> None:
