@@ -27,6 +27,19 @@ from sandbox.world.price_list import price_list
 from sandbox.world.s3_rules import S3Rules
 
 REGION = "eu-central-1"
+HELLO = """\
+spec_version = "0.1.0"
+[info]
+description = "Says hello"
+execution_engine = "aws.ec2"
+[hardware]
+instance_type = "t3.small"
+[ml]
+benchmark_code = "echo hello"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+"""
+"""A benchmark descriptor that this account can launch."""
 
 
 class _PaperFleet:

@@ -12,21 +12,8 @@ from pathlib import Path
 import pytest
 from bai_program import PROGRAM, Answer, ask_bai
 from moto.s3.models import s3_backends
-from paper_aws import PaperAws, open_paper_aws
+from paper_aws import HELLO, PaperAws, open_paper_aws
 from sandbox.world.calls import Call
-
-_DESCRIPTOR = """\
-spec_version = "0.1.0"
-[info]
-description = "Says hello"
-execution_engine = "aws.ec2"
-[hardware]
-instance_type = "t3.small"
-[ml]
-benchmark_code = "echo hello"
-[aws.ec2]
-image = "ami-0deb1200000000001"
-"""
 
 
 @pytest.fixture
@@ -37,7 +24,7 @@ def paper() -> Iterator[PaperAws]:
 
 @pytest.fixture
 def bai(paper: PaperAws, tmp_path: Path) -> Callable[..., Answer]:
-    (tmp_path / "b.toml").write_text(_DESCRIPTOR)
+    (tmp_path / "b.toml").write_text(HELLO)
     environment = {**os.environ, **paper.environment(), "HOME": str(tmp_path)}
     return lambda *arguments: ask_bai(*arguments, folder=tmp_path, environment=environment)
 

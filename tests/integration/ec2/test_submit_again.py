@@ -6,24 +6,11 @@ import os
 from pathlib import Path
 
 from bai_program import ask_bai
-from paper_aws import open_paper_aws
-
-_DESCRIPTOR = """\
-spec_version = "0.1.0"
-[info]
-description = "Says hello"
-execution_engine = "aws.ec2"
-[hardware]
-instance_type = "t3.small"
-[ml]
-benchmark_code = "echo hello"
-[aws.ec2]
-image = "ami-0deb1200000000001"
-"""
+from paper_aws import HELLO, open_paper_aws
 
 
 def test_a_launch_that_was_refused_stays_refused(tmp_path: Path) -> None:
-    (tmp_path / "b.toml").write_text(_DESCRIPTOR)
+    (tmp_path / "b.toml").write_text(HELLO)
     with open_paper_aws() as paper:
         environment = {**os.environ, **paper.environment()}
         paper.fail("RunInstances", code="VcpuLimitExceeded", status=400, times=1)
