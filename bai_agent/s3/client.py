@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from bai_agent.s3.credentials import credential_provider
+from bai_agent.s3.credentials import NoRedirects, credential_provider
 from bai_agent.s3.meaning import S3Error, meaning
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     if not base.startswith(("http://", "https://")):
         return fallback
     request = urllib.request.Request(f"{base}/{bucket}", method="HEAD")  # noqa: S310 - checked above
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(NoRedirects)
     try:
         with opener.open(request, timeout=_REGION_TIMEOUT) as answer:
             headers = answer.headers
@@ -144,8 +144,3 @@ def _names_server(address: str) -> bool:
         return bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
