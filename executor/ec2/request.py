@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.session import get_session
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from bai_agent.job import Job
@@ -106,7 +107,9 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
     """Refuse what RunInstances does not take, as far as botocore knows it."""
     if not extra:
         return
-    shape = get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    # Not by a session: that would want a profile that exists, and what EC2 takes is the same for all.
+    model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
+    shape = model.operation_model("RunInstances").input_shape
     if shape is None:
         return
     found = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **extra}, shape)

@@ -217,6 +217,12 @@ def test_what_ec2_would_not_take_is_said_before_anything_is_asked(extra: dict[st
     assert said in str(raised.value)
 
 
+def test_what_ec2_takes_is_known_without_a_profile_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+
+    assert request({"run_instances": {"KeyName": "my-key"}})["KeyName"] == "my-key"
+
+
 def test_tags_stand_on_instances_and_volumes() -> None:
     by_kind = {
         each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]}
