@@ -109,7 +109,7 @@ def safe_line(line: str, *, limit: int = 4000) -> str:
 
 def plain_text(text: str) -> str:
     """Return foreign words fit to stand in a sentence of ours: on one line, and nothing in them that a terminal obeys."""
-    return text if text.isprintable() else _CONTROL.sub("", " ".join(text.splitlines()))
+    return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
 
 
 def _keep_colour(match: re.Match[str]) -> str:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.view.scroll import Scroll
-from executor.view.text import number, quantity, safe_line, seconds, size, sparkline, speaks_unicode
+from executor.view.text import (
+    number,
+    plain_text,
+    quantity,
+    safe_line,
+    seconds,
+    size,
+    sparkline,
+    speaks_unicode,
+)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,10 @@ def test_no_control_character_survives_but_those_of_colours(line: str) -> None:
     shown = safe_line(line)
 
     assert all(each.isprintable() or each in "\x1b\xa0\xad" or ord(each) > 0x9F for each in shown)
+
+
+def test_words_of_a_sentence_stay_apart_whatever_stood_between_them() -> None:
+    assert plain_text("no\tsuch\nfile: \x1b[2J\u00e9\U0001f600") == "no such file: \u00e9\U0001f600"
 
 
 def test_an_endless_line_is_cut_and_says_so() -> None:
