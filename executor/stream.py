@@ -54,6 +54,8 @@ def pieces(
             while piece := record.read(stream, position, limit=PIECE):
                 position += len(piece)
                 yield piece
+                # Whoever takes the pieces may be slow: a pager that waits for a key.
+                reach.reached()
             if stream == "log" and was_truncated(record, position):
                 on_truncated()
                 position = 0

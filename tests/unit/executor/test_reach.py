@@ -18,9 +18,9 @@ from executor.reach import Reach
 class Elsewhere:
     """A store that is no folder of this machine, and cannot be reached the first times that it is asked."""
 
-    def __init__(self, job: HandmadeJob, *failures: StoreError) -> None:
+    def __init__(self, job: HandmadeJob, failures: list[StoreError]) -> None:
         self._job = job
-        self._failures = list(failures)
+        self._failures = failures
 
     def find(self, prefix: str) -> Any:
         if self._failures:
@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandmadeJob:
 
 
 def test_a_log_that_is_followed_goes_on_where_its_store_comes_back(job: HandmadeJob) -> None:
-    store: Any = Elsewhere(job, StoreError("away"), StoreError("away"))
+    store: Any = Elsewhere(job, [StoreError("away"), StoreError("away")])
     told: list[str] = []
 
     printed = b"".join(stream.pieces(JobRecord(store, "digits-1"), "log", follow=True, said=told.append))
@@ -50,13 +50,29 @@ def test_a_log_that_is_followed_goes_on_where_its_store_comes_back(job: Handmade
     assert told == ["away; trying again"] * 2
 
 
+def test_who_takes_what_is_printed_slowly_does_not_use_up_the_patience(
+    job: HandmadeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("executor.stream.Reach", lambda *, far: Reach(far=far, clock=lambda: now[0]))
+    failures: list[StoreError] = []
+    store: Any = Elsewhere(job, failures)
+
+    printed = stream.pieces(JobRecord(store, "digits-1"), "log", follow=True)
+    assert next(printed) == b"a line\n"
+    now[0] = 3600.0
+    failures.append(StoreError("away"))
+
+    assert list(printed) == []
+
+
 @pytest.mark.parametrize(
     ("failure", "follow"), [(StoreError("away"), False), (StoreRefusedError("no rights"), True)]
 )
 def test_who_does_not_wait_and_who_has_no_rights_hears_it_at_once(
     job: HandmadeJob, failure: StoreError, follow: bool
 ) -> None:
-    store: Any = Elsewhere(job, failure)
+    store: Any = Elsewhere(job, [failure])
 
     with pytest.raises(StoreError, match=str(failure)):
         list(stream.pieces(JobRecord(store, "digits-1"), "log", follow=follow))
