@@ -20,6 +20,8 @@ _LATEST = 2**47
 """ms: beyond it (the year 6429) no calendar of ours is asked."""
 _SHOWN = 40
 """Characters of a wrong value that are shown."""
+_UNITS = (str, type(None))
+"""What the units of a metric may be; None where they are missing, too."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
             type(each) is dict
             and type(each.get("name")) is str
             and type(each.get("src")) is str
-            and type(each.get("units", "")) is str
+            and type(each.get("units")) in _UNITS
             and is_number(each.get("value"))
             and MOMENT.fits(each.get("timestamp"))
         ):

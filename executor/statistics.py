@@ -110,7 +110,7 @@ class Measurements:
                 values[key].append(record["value"])
             else:
                 values[key] = [record["value"]]
-                units[key] = record.get("units", "")
+                units[key] = record.get("units") or ""
             self.records += 1
             self.last_timestamp = record["timestamp"]
         self.foreign.add(content, taken=self.records - before)

@@ -140,7 +140,7 @@ def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
         table.add_column(no_wrap=True)
     for name in dict.fromkeys(shown[:_VALUES]):
         value = values[name]
-        shown_value, units = quantity(value["value"], str(value.get("units", "")))
+        shown_value, units = quantity(value["value"], value.get("units") or "")
         table.add_row(
             Text(plain_text(name), style="bold"),
             shown_value,

@@ -147,6 +147,24 @@ def test_lines_that_are_no_metric_records_are_counted_and_the_first_one_named(
     assert [each.code for each in (table, rows, status)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("units", [{}, {"units": None}])
+def test_a_metric_without_units_is_one(
+    tmp_path: Path, bai: Callable[..., Any], units: dict[str, Any]
+) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    record = {key: value for key, value in METRIC.items() if key != "units"} | units
+    with (job.node / "metrics.jsonl").open("ab") as file:
+        file.write(json.dumps(record).encode() + b"\n")
+    job.ends()
+
+    table, status = bai("metrics", "last"), bai("status", "last")
+
+    for answer in (table, status):
+        assert METRIC["name"] in answer.out
+        assert "None" not in answer.out
+        assert answer.err == ""
+
+
 def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     (job.node / "events.jsonl").write_bytes(b"x" * (17 << 20))
