@@ -287,5 +287,7 @@ class Job:
 
 def is_glob_below(text: str) -> bool:
     """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
+    if text.startswith("/") or "\0" in text:
+        return False
     parts = PurePosixPath(text).parts
-    return bool(parts) and parts[0] != "/" and not any("**" in part and part != "**" for part in parts)
+    return bool(parts) and not any("**" in part and part != "**" for part in parts)

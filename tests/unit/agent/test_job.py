@@ -67,6 +67,8 @@ required = true
         ("[nowhere]\nx = 1", r'has no key "nowhere"'),
         ("[output]\nartifacts = ['/tmp/*']", r'\[output\]: artifacts "/tmp/\*" is no glob'),
         ("[output]\nartifacts = ['']", r'artifacts "" is no glob'),
+        ("[output]\nartifacts = ['//tmp/*']", r'artifacts "//tmp/\*" is no glob'),
+        ('[output]\nartifacts = ["a\\u0000*"]', r"artifacts .* is no glob"),
         ("[output]\nartifacts = ['runs**']", r'artifacts "runs\*\*" is no glob'),
     ],
 )
