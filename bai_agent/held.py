@@ -18,7 +18,8 @@ class HeldFile:
         """Return what is known of the file, whatever its name is by now; None while there has not been any."""
         if self._descriptor < 0:
             with suppress(FileNotFoundError, NotADirectoryError):
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                # A benchmark may put a FIFO there: to open that would otherwise wait for its writer.
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None if self._descriptor < 0 else os.fstat(self._descriptor)
 
     def link_again(self) -> None:

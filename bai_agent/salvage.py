@@ -33,6 +33,7 @@ class Salvage:
             rundir.events: events.restore,
         }
         self._held = (self._output, records)
+        self._told: set[Path] = set()
         self.started: Mapping[str, Any] | None = None
         """What started.json said, as soon as there was one."""
         for path in (rundir.job, rundir.ready, rundir.pulled):
@@ -59,7 +60,9 @@ class Salvage:
                 path.parent.mkdir(exist_ok=True)
                 self._ways[path]()
             except OSError as error:
-                log.warning("%s has gone and cannot be put back: %s", path, error)
+                if path not in self._told:
+                    log.warning("%s has gone and cannot be put back: %s", path, error)
+                self._told.add(path)
         return [path.relative_to(self._rundir.path).as_posix() for path in gone]
 
     def close(self) -> None:
