@@ -165,7 +165,9 @@ def clock(url: str) -> int:
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(error, url) from error
     date = email.utils.parsedate(told or "")
-    if date and abs(calendar.timegm(date) - time.time()) > TOLERATED:
+    if not date:
+        raise FetchError(UNREACHABLE, f"{base} does not tell its time", final=True)
+    if abs(calendar.timegm(date) - time.time()) > TOLERATED:
         raise clock_is_wrong(f"S3's says {told}")
     return 0
 

@@ -10,8 +10,10 @@ import ssl
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -208,6 +210,20 @@ def test_a_clock_that_nobody_sets_is_said(services: Services, program: Path) -> 
     assert done.returncode == 8
     assert "this machine's clock says" in done.stdout
     assert "S3's says" in done.stdout
+
+
+def test_a_clock_is_not_right_because_nobody_says_anything_of_it(services: Services, program: Path) -> None:
+    class Timeless(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response_only(403)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Timeless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        done = fetch(program, services, "clock", "s3://bucket/jobs", S3_ENDPOINT=url)
+        server.shutdown()
+    assert (done.returncode, done.stdout) == (3, f"{url} does not tell its time\n")
 
 
 @pytest.mark.parametrize("arguments", [["clock", "s3://bucket"], ["listed", "s3://bucket/key"]])
