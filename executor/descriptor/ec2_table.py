@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, time
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -59,6 +60,15 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
     return request
 
 
+def _as_json(value: Any) -> Any:
+    """Return `value` with TOML's dates as the texts that AWS takes for them: a request is kept as JSON."""
+    if isinstance(value, dict):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    return value.isoformat() if isinstance(value, (date, time)) else value
+
+
 def _is_item(item: Any, key: str | None) -> bool:
     return isinstance(item, dict) and (key is None or isinstance(item.get(key), str))
 
@@ -101,7 +111,7 @@ class Ec2(Table):
     """How long a failed job's instances are kept to be looked into. Unset: not at all."""
     init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
     """Shell commands that run as root on each instance before the benchmark."""
-    run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned)] = Field(
+    run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned), AfterValidator(_as_json)] = Field(
         default_factory=dict, examples=[{"KeyName": "my-key"}]
     )
     """Merged into the RunInstances request as it is: network interfaces, placement, key, reservations, market and CPU options.

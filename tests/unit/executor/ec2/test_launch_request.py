@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
+from datetime import datetime, timezone
 from typing import Any
 
 import botocore.session
@@ -215,6 +217,16 @@ def test_what_ec2_would_not_take_is_said_before_anything_is_asked(extra: dict[st
 
     assert str(raised.value).startswith("[aws.ec2.run_instances]: ")
     assert said in str(raised.value)
+
+
+def test_a_date_becomes_a_text_that_can_be_kept_and_that_ec2_takes() -> None:
+    until = datetime(2026, 11, 22, tzinfo=timezone.utc)
+    market = {"MarketType": "spot", "SpotOptions": {"ValidUntil": until}}
+
+    sent({"run_instances": {"InstanceMarketOptions": market}})
+    kept = json.loads(json.dumps(request({"run_instances": {"InstanceMarketOptions": market}})))
+
+    assert kept["InstanceMarketOptions"]["SpotOptions"] == {"ValidUntil": "2026-11-22T00:00:00+00:00"}
 
 
 def test_what_ec2_takes_is_known_without_a_profile_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
