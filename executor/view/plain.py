@@ -30,7 +30,7 @@ class PlainView:
     def notice(self, sentence: str) -> None:
         if self._within_line:
             self._write(b"\n")
-        self._write(f"[bai] {plain_text(sentence)}\n".encode())
+        self._write(f"[bai] {plain_text(sentence)}\n".encode(errors="replace"))
         self._stream.flush()
 
     def show(self, picture: Picture, news: News) -> None:

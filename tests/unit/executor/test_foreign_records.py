@@ -65,6 +65,23 @@ def test_what_a_command_prints_of_it_is_plain(tmp_path: Path, job: HandmadeJob, 
     assert [each for each in ("\x1b", "\x07", "\x9b") if each in told] == []
 
 
+def test_half_a_character_ends_no_view(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    job.event("warning", message="half: \ud83d")
+    job.ends()
+
+    answer = ask_bai(
+        "resume",
+        "last",
+        "-f",
+        folder=tmp_path,
+        environment={**os.environ, "BAI_STORE": str(tmp_path / "store")},
+    )
+
+    assert "[bai] half: ?" in answer.out.splitlines()
+    assert (answer.code, answer.err) == (0, "")
+
+
 def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
