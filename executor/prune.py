@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bai_agent.store import JobStore
+from bai_agent.store import JobStore, RecordError
 from bai_agent.store.record import JobRecord
 from executor.jobs import is_over, job_ids, standing
 from executor.local import local_agent
@@ -20,11 +20,20 @@ class Pruned:
     bytes: int
 
 
-def prune_jobs(store: JobStore, *, before: int, dry_run: bool) -> Iterator[Pruned]:
-    """Delete the jobs that ended, or whose agent died, before `before` (ms UTC). One that runs, or may, is left alone."""
+def prune_jobs(
+    store: JobStore, *, before: int, dry_run: bool, left: Callable[[str], None] = lambda why: None
+) -> Iterator[Pruned]:
+    """Delete the jobs that ended, or whose agent died, before `before` (ms UTC). One that runs, or may, is left alone.
+
+    left: hears why a job is left alone of which a record is broken, so that nobody can tell when it ended.
+    """
     for job_id in job_ids(store):
         record = JobRecord(store, job_id)
-        now = standing(record)
+        try:
+            now = standing(record)
+        except RecordError as error:
+            left(f"{error}; {job_id} is left alone")
+            continue
         last_sign = now.ended if is_over(now) else now.since or now.started
         if not (is_over(now) or now.status == DIED) or last_sign is None or last_sign >= before:
             continue

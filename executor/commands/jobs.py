@@ -189,7 +189,7 @@ def prune(
         raise UsageError(f"--older-than: {error}") from error
     total, count = 0, 0
     for each in prune_jobs(
-        store_at(store), before=now_ms() - round(age.total_seconds() * 1000), dry_run=dry_run
+        store_at(store), before=now_ms() - round(age.total_seconds() * 1000), dry_run=dry_run, left=say
     ):
         total, count = total + each.bytes, count + 1
         if json_:

@@ -116,6 +116,21 @@ def test_a_broken_result_is_named_and_hides_no_other_job(
     assert bai("status", "good-1").code == 0
 
 
+def test_a_broken_result_keeps_no_other_job_from_being_pruned(
+    tmp_path: Path, bai: Callable[..., Any]
+) -> None:
+    broken = HandmadeJob(tmp_path / "store", "broken-1")
+    broken.store.put("broken-1/result.json", b"{")
+    HandmadeJob(tmp_path / "store", "good-1").ends()
+
+    pruned = bai("prune", "--older-than", "0s", "--json")
+
+    assert [each["job_id"] for each in pruned.objects] == ["good-1"]
+    assert f"{broken.store.url}/broken-1/result.json is no JSON" in pruned.err
+    assert broken.record.exists()
+    assert pruned.code == 0
+
+
 def test_lines_that_are_no_metric_records_are_counted_and_the_first_one_named(
     tmp_path: Path, bai: Callable[..., Any]
 ) -> None:
