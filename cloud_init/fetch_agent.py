@@ -7,7 +7,7 @@
     fetch_agent.py clock  s3://BUCKET                       wait until this machine's clock is set, by S3's
 
 Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of it all, 600).
-Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock.
+Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock, 9 clock a little.
 """
 
 import calendar
@@ -30,13 +30,13 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from xml.sax.saxutils import escape
 
-UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK = 3, 4, 5, 6, 7, 8
+UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8, 9
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
-PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300}
+PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300, CLOCK_OFF: 300}
 """Seconds for which a failure is met by another try. A role that has just been made is not known everywhere at once."""
-TOLERATED = 60
-"""Seconds by which a clock may be wrong; S3 takes no signature that is off by 900."""
+RIGHT, SIGNS = 60, 900
+"""Seconds by which a clock that is right may differ from S3's, and by which a signature may: RequestTimeTooSkewed beyond."""
 CERTIFICATE_TIME = (9, 10)
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
 
@@ -167,15 +167,16 @@ def clock(url: str) -> int:
     date = email.utils.parsedate(told or "")
     if not date:
         raise FetchError(UNREACHABLE, f"{base} does not tell its time", final=True)
-    if abs(calendar.timegm(date) - time.time()) > TOLERATED:
-        raise clock_is_wrong(f"S3's says {told}")
+    off = abs(calendar.timegm(date) - time.time())
+    if off > RIGHT:
+        raise clock_is_wrong(f"S3's says {told}", CLOCK if off > SIGNS else CLOCK_OFF)
     return 0
 
 
-def clock_is_wrong(sign: str) -> FetchError:
+def clock_is_wrong(sign: str, code: int = CLOCK) -> FetchError:
     ours = email.utils.formatdate(usegmt=True)
     sentence = f"this machine's clock says {ours}, but {sign}; does a time service (chronyd, systemd-timesyncd) run on the image?"
-    return FetchError(CLOCK, sentence)
+    return FetchError(code, sentence)
 
 
 def on_disk(error: OSError, path: str) -> FetchError:

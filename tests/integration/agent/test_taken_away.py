@@ -31,6 +31,10 @@ open(sys.argv[1], "w").write(str(os.getpid()))
 print("loss=0.5", flush=True)
 time.sleep(float(sys.argv[3]))
 os.chdir("/")
+def remove():
+    # What is written meanwhile makes a removal fail.
+    while os.path.lexists(run):
+        shutil.rmtree(run, ignore_errors=True)
 exec(sys.argv[2])
 for step in range(int(sys.argv[4])):
     print(f"loss=0.{step:02}", flush=True)
@@ -49,9 +53,9 @@ HARMLESS = {
     "the place of the end": "os.unlink(f'{run}/exit.json.reserve')",
 }
 FATAL = {
-    "the whole directory": "shutil.rmtree(run)",
+    "the whole directory": "remove()",
     "the directory renamed": "os.rename(run, run + '.old')",
-    "a file in its place": "shutil.rmtree(run); open(run, 'w').close()",
+    "a file in its place": "remove(); open(run, 'w').close()",
     "the shim's lock": "os.unlink(f'{run}/shim.lock')",
     "lock and start": "os.unlink(f'{run}/shim.lock'); os.unlink(f'{run}/started.json')",
 }

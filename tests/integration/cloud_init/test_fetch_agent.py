@@ -204,10 +204,16 @@ def test_a_clock_is_waited_for_until_it_is_set(services: Services, program: Path
     assert seen == ["/bucket", "/bucket"]
 
 
-def test_a_clock_that_nobody_sets_is_said(services: Services, program: Path) -> None:
-    services.clock = timedelta(days=-700)
+@pytest.mark.parametrize(
+    ("ahead", "code"),
+    [(timedelta(days=-700), 8), (timedelta(minutes=-20), 8), (timedelta(minutes=10), 9)],
+)
+def test_a_clock_that_nobody_sets_is_said(
+    services: Services, program: Path, ahead: timedelta, code: int
+) -> None:
+    services.clock = ahead
     done = fetch(program, services, "clock", "s3://bucket/jobs", seconds=1)
-    assert done.returncode == 8
+    assert done.returncode == code
     assert "this machine's clock says" in done.stdout
     assert "S3's says" in done.stdout
 
