@@ -137,7 +137,7 @@ def _keeps_nothing(record: JobRecord, given: Given) -> str | None:
 
     lookout = lookout_of(record, given.settings)
     if lookout.job.end.keep_on_failure is None:
-        return "its machines go as soon as it has ended ([aws.ec2] keep_on_failure is not set)"
+        return "it keeps no machine to look into (keep_on_failure is not set)"
     if result_of(record) is None:
         return None
     try:

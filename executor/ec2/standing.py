@@ -176,5 +176,7 @@ def _still_there(lookout: Lookout, given: Given) -> str | None:
         return None
     if not there:
         return None
-    release = given.command("release", lookout.record.job_id)
-    return f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} kept to look into; {release}"
+    which = f"{', '.join(there)} {'is' if len(there) == 1 else 'are'}"
+    if end.keep_on_failure is None:
+        return f'{which} still there, as [end] power = "stay" has it'
+    return f"{which} kept to look into; {given.command('release', lookout.record.job_id)}"

@@ -64,10 +64,21 @@ def test_a_job_that_keeps_no_machine_has_nothing_to_release(desk: Ec2Desk) -> No
     answers = [desk.bai("release", each) for each in ("never-1", "ended-1")]
 
     assert [each.code for each in answers] == [0, 0]
-    assert "nothing to release: its machines go as soon as it has ended" in answers[0].out
+    assert "nothing to release: it keeps no machine to look into" in answers[0].out
     assert "nothing to release: it has ended, and none of its machines is there" in answers[1].out
     for record in (never, gone):
         assert not record.store.find(record.key("release.json"))
+
+
+def test_a_machine_that_stays_is_named_and_not_for_release(desk: Ec2Desk) -> None:
+    made = desk.handmade()  # whose job descriptor says nothing of the power
+    made.ends()
+    (machine,) = desk.launch()
+    desk.bring(made, launched=[machine])
+
+    (found,) = desk.bai("status", "digits-1", "--json").objects
+
+    assert found["machine"] == f'{machine} is still there, as [end] power = "stay" has it'
 
 
 def test_a_job_on_this_machine_is_neither_released_nor_terminated(desk: Ec2Desk) -> None:
