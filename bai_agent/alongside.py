@@ -39,6 +39,9 @@ def beating(this: Run) -> Iterator[None]:
                     elsewhere.put_json("heartbeat.json", life)
             except (OSError, StoreError) as error:
                 log.warning("the heartbeat could not be written: %s", error)
+            except BaseException:
+                # The thread's outermost frame, and a panic of obstore's is no Exception: without a heartbeat the job looks dead.
+                log.exception("the heartbeat could not be written")
             # Until the place in the store is ours there is nowhere to beat; then somebody waits for the first one.
             waits = this.place is not None and elsewhere is None
             if over.wait(_CLAIMING_SECONDS if waits else HEARTBEAT_SECONDS):

@@ -99,12 +99,13 @@ class Place:
             return not found.intersection(names)
         except ValueError as error:
             raise StoreError(f"{store.url}/{names[1]} is no JSON: {error}") from error
-        chosen = launched.get("instances") if isinstance(launched, dict) else None
-        if instance in (chosen or []):
+        named = launched.get("instances") if isinstance(launched, dict) else None
+        chosen = named if isinstance(named, list) else []
+        if instance in chosen:
             return True
         raise ClaimedError(
             f"The job {self.record.job_id} was launched more than once, and {instance} is not among the machines that "
-            f"launched.json names ({', '.join(map(str, chosen or ['none']))}): it runs nothing and ends."
+            f"launched.json names ({', '.join(map(str, chosen)) or 'none'}): it runs nothing and ends."
         )
 
     def _claim(self, identity: Mapping[str, Any], descriptor: bytes) -> None:

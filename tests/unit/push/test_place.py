@@ -75,9 +75,12 @@ def test_a_surplus_machine_that_comes_first_leaves_the_place_to_the_one_that_is_
     assert clock.now == 0
 
 
-def test_a_machine_of_a_launch_that_was_refused_for_good_runs_nothing(record: JobRecord) -> None:
+@pytest.mark.parametrize("instances", [[], None, 1, "i-late"])
+def test_a_machine_of_a_launch_that_was_refused_for_good_runs_nothing(
+    record: JobRecord, instances: object
+) -> None:
     write(record, "launch.json")
-    write(record, "launched.json", instances=[], sentence="No zone had room.")
+    write(record, "launched.json", instances=instances, sentence="No zone had room.")
 
     with pytest.raises(ClaimedError, match=r"\(none\)"):
         claim(record, "i-late", Clock())

@@ -1,0 +1,46 @@
+"""A job whose agent lives is not taken for dead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bai_agent import alongside
+from bai_agent.alongside import beating
+from bai_agent.errors import StoreError
+from bai_agent.run_state import Run
+from bai_agent.rundir import RunDir
+
+
+class PanicException(BaseException):
+    """As a library written in Rust raises it: no Exception."""
+
+
+class Failing:
+    """A place in a store that takes nothing at first."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self.failures = [failure] * 2
+        self.taken = threading.Event()
+
+    def put_json(self, name: str, value: Mapping[str, Any]) -> None:
+        if self.failures:
+            raise self.failures.pop()
+        self.taken.set()
+
+
+@pytest.mark.parametrize("failure", [StoreError("away"), KeyError("x"), PanicException("panicked")])
+def test_a_heartbeat_that_fails_is_not_the_last_one(
+    tmp_path: Path, failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alongside, "HEARTBEAT_SECONDS", 0.001)
+    place = Failing(failure)
+    this = SimpleNamespace(rundir=RunDir(tmp_path), place=place, uploader=object(), phase="run")
+
+    with beating(cast("Run", this)):
+        assert place.taken.wait(30)
