@@ -19,6 +19,8 @@ ExecStart={command}
 [Install]
 WantedBy=sysinit.target
 """
+_DHCLIENT = "/etc/dhcp/dhclient.conf"
+_SOON = "\n# A lost offer is asked for again at once.\ninitial-interval 1;\nbackoff-cutoff 2;\ntimeout 300;\n"
 
 
 def write(root: Path, path: str, content: str | bytes) -> None:
@@ -45,6 +47,8 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         environment |= clock.ENVIRONMENT
     lines = "".join(f'DefaultEnvironment="{name}={value}"\n' for name, value in environment.items())
     write(seen, "/etc/systemd/system.conf.d/sandbox.conf", f"[Manager]\n{lines}")
+    if _inside(seen, _DHCLIENT).exists():
+        write(seen, _DHCLIENT, read(seen, _DHCLIENT).decode() + _SOON)
     if shape.tmp_read_only:
         remount = _SERVICE.format(what="Make /tmp read-only", command="/bin/mount -o remount,ro /tmp")
         write(seen, "/etc/systemd/system/sandbox-tmp.service", remount)

@@ -68,6 +68,8 @@ class Network:
             "--interface=br0",
             "--bind-interfaces",
             "--dhcp-authoritative",
+            # To the one address that a client without an address surely hears: an offer sent to its future one may be lost.
+            "--dhcp-broadcast",
             "--dhcp-range=172.31.0.0,static,255.255.0.0",
             f"--dhcp-hostsdir={self._hosts}",
             f"--dhcp-option=3,{GATEWAY}",
