@@ -129,7 +129,9 @@ def test_result_output_metrics_and_artifacts_are_in_the_store(account: Account, 
 
 
 def test_the_machine_calls_s3_alone_and_in_its_own_name(trained: Trained) -> None:
-    assert {(call.service, call.identity, call.instance_id) for call in trained.calls} == {
+    # The guardian asks S3 for its time as nobody: it reads nothing by that.
+    named = [call for call in trained.calls if (call.action, call.identity) != ("HeadBucket", "anonymous")]
+    assert {(call.service, call.identity, call.instance_id) for call in named} == {
         ("s3", "instance", trained.instance.instance_id)
     }
 
