@@ -7,21 +7,25 @@ one that is resumed.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore import GitIgnorePatternError
 
-from bai_agent.errors import BaiError
+from bai_agent.ballast import FULL
+from bai_agent.errors import BaiError, StoreError
 
 IGNORE_FILES = (".gitignore", ".baiignore")
 """Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
 
 _NEVER = frozenset({".git", ".hg", ".svn", "__pycache__"})
+
+_PIECE = 2**20
 
 
 class ScriptsError(BaiError):
@@ -70,33 +74,52 @@ def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[Script
 
 
 def copy_scripts(folder: Path, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
-    """Copy the benchmark's files from `folder` to the new folder `destination`; return it. Raises ScriptsError.
+    """Copy the benchmark's files from `folder` to the new folder `destination`; return it.
 
-    What is at `destination` already is a finished copy and stays as it is: the copy appears there all at once.
+    Raises ScriptsError where a file cannot be taken along, StoreError where it cannot be written. `destination` is gone then.
     """
-    if destination.exists():
-        return destination
     files = list_scripts(folder, leave_out=[*leave_out, destination])
     root = folder.resolve()
-    partial = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}")
     try:
-        partial.mkdir(parents=True)
+        destination.mkdir(parents=True)
         for file in files:
-            _copy(root / file.path, partial / file.path, link=file.link)
-        partial.rename(destination)
+            _copy(root / file.path, destination / file.path, link=file.link)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        name = error.filename or destination
-        raise ScriptsError(f"{name}: cannot be copied to {destination}: {error.strerror}.") from error
+        shutil.rmtree(destination, ignore_errors=True)
+        if error.errno in FULL:
+            total = sum(file.size for file in files)
+            raise StoreError(
+                f"no space is left for the copy of the scripts of {folder} ({total:,} bytes in {len(files):,} files); "
+                "free some, name a job store on another disk with --store, or leave files out with .baiignore"
+            ) from error
+        raise StoreError(
+            f"{error.filename2 or error.filename or destination}: cannot be written: {error.strerror}; "
+            "name another job store with --store"
+        ) from error
+    except BaseException:
+        shutil.rmtree(destination, ignore_errors=True)
+        raise
     return destination
 
 
 def _copy(source: Path, target: Path, *, link: str | None) -> None:
+    """Copy a file or link. Raises ScriptsError where the source cannot be read, OSError where the copy cannot be written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if link is not None:
         target.symlink_to(link)
-    else:
-        shutil.copy2(source, target, follow_symlinks=False)
+        return
+    try:
+        opened = source.open("rb")
+    except OSError as error:
+        raise ScriptsError(
+            f"{source}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+        ) from error
+    with opened as content, target.open("xb") as copy:
+        shutil.copyfileobj(content, copy, _PIECE)
+        status = os.fstat(content.fileno())
+        with suppress(PermissionError):  # a file system without modes
+            os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o755)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _walk(

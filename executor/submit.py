@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError
 from bai_agent.job import Identity, Job, Store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -115,6 +115,7 @@ def submit(
 
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
+    from executor.job_draft import job_draft, scripts_of
     from executor.job_file import job_toml
     from executor.job_sources import scripts_folder
     from executor.plan import task_name
@@ -131,16 +132,16 @@ def submit(
     drawn = job_id or draw_job_id(task_name(descriptor) or folder.name, date.today())  # noqa: DTZ011 - a name
     record = JobRecord(store, drawn)
     original = scripts_folder(descriptor, folder=folder)
-    copy = store.folder / record.key("scripts") if original is not None else None
-    job = planned(wish, descriptor, job_id=drawn, store=store, scripts=copy)
+    scripts = scripts_of(record) if original is not None else None
+    job = planned(wish, descriptor, job_id=drawn, store=store, scripts=scripts)
     told(drawn, findings)
     if not record.exists():
-        _make_folder(store.folder / drawn)
-        # The copy comes first: with its descriptor the job is complete, and an agent may start.
-        if original is not None and copy is not None:
-            copy_scripts(original, copy, leave_out=[store.folder])
-        if store.put(record.key("job.toml"), job_toml(job).encode(), if_absent=True):
-            return Submitted(record, job, new=True)
+        with job_draft(store, drawn) as draft:
+            if original is not None:
+                copy_scripts(original, draft.scripts, leave_out=[store.folder])
+            # An agent may start as soon as the job is there: with its scripts, or not at all.
+            if draft.publish(job_toml(job).encode()):
+                return Submitted(record, job, new=True)
     there = record.job()
     same_job(there, job, wish)
     return Submitted(record, there, new=False)
@@ -169,12 +170,3 @@ def check_id(job_id: str) -> None:
         raise UsageError(f"--job-id: {error}") from error
     if job_id == LAST:
         raise UsageError(f'--job-id: "{LAST}" is what commands call the newest job; choose another')
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"the job store cannot be written: {error.filename}: {error.strerror}; name another with --store"
-        ) from error

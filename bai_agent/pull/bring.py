@@ -88,6 +88,9 @@ def _bring_anew(task: Task, watch: Watch) -> Pulled:
         if not name:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
+    if listing.folder and isinstance(origin, LocalOrigin) and origin.is_at(task.target):
+        # Named as source and as path: there is nothing to do, and no record is needed.
+        return _in_place(listing, task, place)
     with open_journal(place.journal, watch) as journal:
         landing = Landing(
             root=place.root,
@@ -117,6 +120,12 @@ def _bring_anew(task: Task, watch: Watch) -> Pulled:
         if journal.record.done.get(tally.src) != facts:
             journal.done(tally.src, facts)
         return _pulled(task, place, facts)
+
+
+def _in_place(listing: Listing, task: Task, place: _Place) -> Pulled:
+    size = sum(remote.size or 0 for remote in listing.objects)
+    unknown = {"tag": None, "md5": None, "sha256": None}
+    return _pulled(task, place, {"files": len(listing.objects), "bytes": size, **unknown})
 
 
 def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[str, Any]:

@@ -52,6 +52,10 @@ class LocalOrigin:
         except OSError as error:
             raise PullError(f"{self._src}: {error.filename} cannot be read: {error.strerror}") from error
 
+    def is_at(self, path: Path) -> bool:
+        """Return whether `path` is this very file or folder."""
+        return path.exists() and path.samefile(self._path)
+
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
     ) -> None:

@@ -261,7 +261,32 @@ def test_scripts_are_those_of_the_submission(desk: Desk) -> None:
     # Then the job runs what was submitted, and its store is no part of it
     assert desk.bai("status", "one", "--wait").returncode == 0
     assert desk.output("one").endswith("loss=0.0625\n")
-    assert sorted(each.name for each in (desk.store / "one" / "scripts").iterdir()) == [
-        "benchmark.toml",
-        "step.py",
+    assert sorted(each.name for each in desk.rundir("one").scripts.iterdir()) == ["benchmark.toml", "step.py"]
+    assert len(list((desk.store / "one").rglob("step.py"))) == 1
+
+
+def test_one_job_id_started_twice_at_once_is_one_job(desk: Desk) -> None:
+    # Given scripts that take a while to be copied
+    file = desk.descriptor()
+    text = file.read_text().partition("[ml]")[0]
+    file.write_text(text + '[ml]\nbenchmark_code = "python3 step.py"\n[ml.script]\npath = "."\n')
+    (desk.folder / "step.py").write_text(WAITS)
+    (desk.folder / "many").mkdir()
+    for number in range(3000):
+        (desk.folder / "many" / str(number)).touch()
+    desk.word.touch()
+
+    # When two start it
+    command = (*PROGRAM, "run", file, "--job-id", "one", "--", desk.word)
+    started = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=desk.environment, cwd=desk.folder
+        )
+        for _ in range(2)
     ]
+    said = [each.communicate(timeout=120)[0].decode() for each in started]
+
+    # Then both follow the one that runs
+    assert [each.returncode for each in started] == [0, 0], said
+    assert len(pids_printed(desk, "one")) == 1
+    assert all("loss=0.125" in each for each in said)

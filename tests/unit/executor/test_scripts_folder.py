@@ -112,15 +112,6 @@ def test_the_copy_has_contents_modes_and_links(tmp_path: Path) -> None:
     assert [each.name for each in copy.parent.iterdir()] == ["scripts"]
 
 
-def test_a_finished_copy_stays_as_it_is(tmp_path: Path) -> None:
-    source = tree(tmp_path / "source", {"a": "old"})
-    copy = copy_scripts(source, tmp_path / "copy")
-    (source / "a").write_text("new")
-
-    assert copy_scripts(source, tmp_path / "copy") == copy
-    assert (copy / "a").read_text() == "old"
-
-
 def test_a_copy_into_the_folder_itself_does_not_hold_itself(tmp_path: Path) -> None:
     tree(tmp_path, {"a": ""})
 

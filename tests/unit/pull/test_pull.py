@@ -147,6 +147,19 @@ def test_two_sources_for_one_file_are_refused(tmp_path: Path, bring: Puller) -> 
         bring(Source(src=url(one), path="x"), Source(src=url(two), path="./x"))
 
 
+def test_a_folder_that_is_its_own_target_stays_as_it_is(tmp_path: Path, bring: Puller) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "run.sh").write_text("true")
+
+    for _ in range(2):
+        (report,) = bring(Source(src=url(scripts, "/"), path=".", kind=SourceKind.SCRIPTS, directory=True))
+        (scripts / "made-by-the-benchmark").touch()
+
+    assert (report.done, report.objects) == (True, 2)
+    assert sorted(each.name for each in scripts.iterdir()) == ["made-by-the-benchmark", "run.sh"]
+
+
 def test_a_path_may_not_lead_out_of_its_folder(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullError, match=r"\.\."):
         bring(Source(src=url(original(tmp_path)), path="../x"))
