@@ -131,10 +131,16 @@ class Limits:
     pull_timeout: timedelta = timedelta(hours=1)
     grace: timedelta = timedelta(seconds=30)
     """From SIGTERM to SIGKILL."""
+    extract_timeout: timedelta = timedelta(minutes=30)
+    """After the benchmark's exit, for metrics that are still to be taken from its output."""
     drain: timedelta = timedelta(seconds=60)
-    """After the benchmark's exit, for what is still to be sent."""
+    """After that, for what is still to be sent."""
     no_output: timedelta | None = None
     """A benchmark that neither prints nor emits for so long is ended; unset: off."""
+
+    def longest(self, *, max_runtime: timedelta) -> timedelta:
+        """Return how long a machine may be at work on such a run, from the pull to the end, when the benchmark may take `max_runtime`."""
+        return max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
 
 
 @dataclass(frozen=True, kw_only=True)

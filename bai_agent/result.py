@@ -111,18 +111,25 @@ def _judge(this: Run) -> tuple[Outcome, str]:
     if outcome is not Outcome.SUCCEEDED:
         return outcome, sentence
     extracted = read_json(this.rundir.extracted)
-    if extracted is None:
+    if extracted is None and not _ran_out_of_time(this):
         return (
             Outcome.AGENT_ERROR,
-            "The benchmark finished successfully, but its metrics could not be extracted in time.",
+            "The benchmark finished successfully, but its metrics could not be extracted; agent.log tells why.",
         )
-    if extracted["required_missing"]:
+    # What was not searched may hold them: that we were slow is not the benchmark's failure.
+    if extracted is not None and extracted["required_missing"] and not extracted["remaining_bytes"]:
         names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
         return (
             Outcome.REQUIRED_METRIC_MISSING,
             f"The benchmark ended well, but these required metrics were never seen: {names}.",
         )
     return outcome, sentence
+
+
+def _ran_out_of_time(this: Run) -> bool:
+    """Return whether the extractor worked until its time was up."""
+    told = [event for event in this.events.seen if event["type"] == "extraction"]
+    return bool(told) and not told[-1]["stalled"]
 
 
 def _keep_artifacts(this: Run) -> Kept:
@@ -167,6 +174,9 @@ def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
             f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
             '[output] buffering = "timed" avoids that.'
         )
+    if extracted.get("remaining_bytes") and extracted["required_missing"]:
+        names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
+        told.append(f"These required metrics were not in the part of the output that was searched: {names}.")
     return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
 
 

@@ -7,6 +7,7 @@ not is taken up where the files in the run directory say that it stopped.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -33,8 +34,10 @@ from bai_agent.watch import EndedError, Reason
 
 log = logging.getLogger(__name__)
 
-_TICK = 0.01
-"""Seconds between two looks at the followers while they come to their end."""
+_LONG_EXTRACTION = 10.0
+"""Seconds after the benchmark's end from which on it is said what its numbers cost."""
+_FINISH_EARLY = 5.0
+"""For an extractor that is to leave the rest to say how much that is."""
 
 
 def run(this: Run) -> Outcome:
@@ -153,15 +156,7 @@ def _join(this: Run) -> None:
 def _drain(this: Run) -> None:
     """Let the followers come to the end of what the benchmark left."""
     start_followers(this)
-    deadline = this.drain_deadline()
-    while not this.extractor.finished and time.monotonic() < deadline:
-        this.extractor.poll()
-        time.sleep(_TICK)
-    if not this.extractor.finished:
-        this.warn(
-            f"The metrics were not all extracted within limits.drain; {this.rundir.metrics} is incomplete."
-        )
-        this.extractor.stop()
+    deadline = _extract_rest(this)
     if this.uploader is not None:
         this.uploader.hurry()
     if this.kafka is not None:
@@ -174,6 +169,37 @@ def _drain(this: Run) -> None:
             )
     if this.uploader is not None:
         _warn_of_left(this, this.uploader.flush(deadline))
+
+
+def _extract_rest(this: Run) -> float:
+    """Wait for the extractor; return until when (`time.monotonic()`) what it found may be sent."""
+    begun = time.monotonic()
+    deadline = begun + this.job.limits.extract_timeout.total_seconds()
+    within = _FINISH_EARLY
+    hurry = math.inf
+
+    def over() -> bool:
+        nonlocal deadline, within, hurry
+        now = time.monotonic()
+        # Again each time: a machine that shuts down gives less time than a job that was cancelled.
+        if (this.watch.unwanted() or this.watch.disk_full()) and this.drain_deadline() < hurry:
+            hurry = this.drain_deadline()
+            within = min(_FINISH_EARLY, (hurry - now) / 2)
+            deadline = min(deadline, hurry - within)
+        return now >= deadline
+
+    done = this.extractor.wait(over)
+    seconds = time.monotonic() - begun
+    if not done and not this.extractor.finish_early(within=within):
+        this.warn(
+            f"The metrics were not all extracted; `bai extract {this.job.job.id}` takes them from the kept output."
+        )
+    this.events.add("extraction", stalled=not done and not over(), seconds=round(seconds, 3))
+    if seconds >= _LONG_EXTRACTION:
+        this.warn(
+            f"The output held so many numbers that extracting them went on for {seconds:.0f} s after the benchmark's end."
+        )
+    return min(hurry, this.drain_deadline())
 
 
 def _warn_of_left(this: Run, left: Left) -> None:

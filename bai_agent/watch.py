@@ -55,6 +55,8 @@ class Watch:
         self._signal: signal.Signals | None = None
         self._reason: Reason | None = None
         self._next_slow_look = 0.0
+        self._unwanted = False
+        self._next_unwanted_look = 0.0
         self._outputs = (HeldFile(rundir.kept_output), HeldFile(rundir.emit))
         self._output = (0, 0)
         self._last_output = time.monotonic()
@@ -69,6 +71,16 @@ class Watch:
     def hurried(self) -> bool:
         """Whether somebody wants this process to be gone soon, such as a machine that shuts down."""
         return self._signal is not None
+
+    def unwanted(self) -> bool:
+        """Return whether nobody waits any more for what this run still does: it was cancelled, or is told to stop.
+
+        Also where another reason was found before.
+        """
+        if not self._unwanted and self._signal is None and time.monotonic() >= self._next_unwanted_look:
+            self._next_unwanted_look = time.monotonic() + _SLOW_LOOKS
+            self._unwanted = self._cancelled() is not None
+        return self._unwanted or self._signal is not None
 
     def stopping(self) -> bool:
         """Return whether there is a reason, apart from the benchmark's own limits, to end the run."""

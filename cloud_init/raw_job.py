@@ -46,8 +46,7 @@ def _prepare(bundle: str) -> None:
     content = USER_DATA.read_bytes()
     job = parse_job(content, where="user data")
     limits = job.limits
-    runtime = limits.max_runtime or MAX_RUNTIME
-    deadman = runtime + limits.pull_timeout + limits.grace + limits.drain + MARGIN
+    deadman = limits.longest(max_runtime=limits.max_runtime or MAX_RUNTIME) + MARGIN
     # Unset, it is "stay" to the agent, which may run on a person's own machine; this one is an instance, and costs.
     stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
     settings = {

@@ -35,6 +35,7 @@ class Limits:
     max_runtime: timedelta | None = None
     pull_timeout: timedelta | None = None
     grace: timedelta | None = None
+    extract_timeout: timedelta | None = None
     drain: timedelta | None = None
     no_output: timedelta | None = None
 

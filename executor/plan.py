@@ -161,6 +161,7 @@ def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedel
         max_runtime=of("max_runtime") or longest,
         pull_timeout=_first(of("pull_timeout"), written.pull_timeout),
         grace=_first(of("grace"), written.grace),
+        extract_timeout=_first(of("extract_timeout"), written.extract_timeout),
         drain=_first(of("drain"), written.drain),
         no_output=of("no_output"),
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from bai_agent.errors import BaiError
 from bai_agent.job_file import read_job
 from bai_agent.metrics.process import Work
+from bai_agent.metrics.supervise import LEAVE_REST
 from bai_agent.metrics.watchdog import blame
 from bai_agent.rundir import RunDir, locked
 
@@ -26,7 +27,7 @@ _LOCK_SECONDS = 5.0
 
 
 def main() -> int:
-    """Extract until the run's end. Exit code 0: `extracted.json` is written."""
+    """Extract until the run's end, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
     parser = argparse.ArgumentParser(prog="bai_agent.metrics", description=__doc__)
     parser.add_argument("dir", type=Path, help="the run directory")
     parser.add_argument("--parent", type=int, help="end when this process, our parent, does")
@@ -50,7 +51,10 @@ def main() -> int:
             # Each block makes thousands of short-lived objects, none in a cycle: to look for cycles often is in vain.
             gc.freeze()
             gc.set_threshold(100_000)
-            Work(rundir, job, careful=arguments.careful).run()
+            work = Work(rundir, job, careful=arguments.careful)
+            signal.signal(LEAVE_REST, lambda number, frame: work.leave_rest())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {LEAVE_REST})
+            work.run()
     except BaiError as error:
         log.error("%s", error)  # noqa: TRY400 - foreseen: the sentence says it all
         return 1

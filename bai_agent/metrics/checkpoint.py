@@ -63,6 +63,12 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoi
     return checkpoint if checkpoint.size <= size and len(checkpoint.tally.found) == metrics else None
 
 
+def logs_done(path: Path) -> tuple[object, object]:
+    """Return up to where, by the checkpoint in `path`, the two logs are done; to be compared, nothing else."""
+    value = read_json(path) or {}
+    return value.get("log"), value.get("emit")
+
+
 def _read(value: dict[str, Any]) -> Checkpoint:
     return Checkpoint(
         size=value["size"],

@@ -84,6 +84,11 @@ class Work:
         self._watchdog = Watchdog(rundir.extractor_search, careful=careful)
         self._written: tuple[int, Place, Place] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
+        self._leaves_rest = False
+
+    def leave_rest(self) -> None:
+        """Come to the end without what is not extracted yet; `extracted.json` says how much that is."""
+        self._leaves_rest = True
 
     def run(self) -> None:
         """Extract until `exit.json` is there and everything is read; then write `extracted.json`."""
@@ -94,7 +99,7 @@ class Work:
     def _follow(self) -> None:
         self._checkpoint()
         pause = _SHORTEST_PAUSE
-        while True:
+        while not self._leaves_rest:
             # Looked at before the reads: what was written before the exit is then surely read after it.
             exited = self._rundir.exit.exists()
             new = self._read_log()
@@ -134,10 +139,15 @@ class Work:
         return new
 
     def _finish(self) -> None:
-        for block in self._log.finish():
-            self._extract(block)
-        for block in self._emit.finish():
-            self._take_emitted(block)
+        remaining = 0
+        if self._leaves_rest:
+            # Between two blocks: what is held of a line that goes on counts as not searched.
+            remaining = sum(max(0, each.size() - each.place.offset) for each in (self._log, self._emit))
+        else:
+            for block in self._log.finish():
+                self._extract(block)
+            for block in self._emit.finish():
+                self._take_emitted(block)
         exited = read_json(self._rundir.exit) or {}
         self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
         self._records.close()
@@ -147,8 +157,9 @@ class Work:
             self._job.metrics,
             records=self._records.seq,
             log=place,
-            log_bytes=place.former + self._log.position,
-            warnings=self._warnings(),
+            log_bytes=place.former + (place.offset if self._leaves_rest else self._log.position),
+            remaining_bytes=remaining,
+            warnings=self._warnings(remaining),
         )
         wait_for_room(
             lambda: write_json(self._rundir.extracted, content),
@@ -252,8 +263,13 @@ class Work:
             ),
         )
 
-    def _warnings(self) -> list[str]:
+    def _warnings(self, remaining: int) -> list[str]:
         sentences = []
+        if remaining:
+            sentences.append(
+                f"{remaining:,} bytes of the output were not searched for metrics, as there was no time left for that; "
+                f"`bai extract {self._job.job.id}` searches all of it"
+            )
         if not self._fast:
             sentences.append(
                 "ahocorasick_rs is not installed for this Python: every line was searched with every pattern, slowly"

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import bai_agent
 from bai_agent.children import kill
+from bai_agent.metrics.checkpoint import logs_done
 from bai_agent.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,13 @@ BLAME = "--blame"
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
+LEAVE_REST = signal.SIGUSR1
+"""Not SIGTERM, which a machine that shuts down sends to everybody: the benchmark may still print then."""
+STALL_SECONDS = 120.0
+"""Without any progress the extractor does not work slowly, it does not work."""
+_TICK = 0.01
+_PROGRESS_LOOK = 0.25
+
 _LIVED = 10.0
 """Seconds after which a process counts as having worked: the next pause is the first again."""
 
@@ -94,12 +103,53 @@ class Extractor:
             " ".join(self._flags) or f"in {self._not_before - self._clock():.1f} s",
         )
 
+    def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Wait until everything is extracted, however long that takes while it makes progress; return whether it is.
+
+        Not longer than until `over()`, and not for an extractor that has made no progress for STALL_SECONDS.
+        """
+        progress, since = self._progress(), self._clock()
+        next_look = since
+        while not self.finished:
+            if over():
+                return False
+            self.poll()
+            if self._clock() >= next_look:
+                next_look = self._clock() + _PROGRESS_LOOK
+                if (now := self._progress()) != progress:
+                    progress, since = now, self._clock()
+                elif self._clock() - since >= STALL_SECONDS:
+                    log.error("the extractor has made no progress for %g s", STALL_SECONDS)
+                    return False
+            sleep(_TICK)
+        return True
+
+    def finish_early(self, *, within: float) -> bool:
+        """Let the process leave the rest, and say in `extracted.json` how much that is; return whether it has said so.
+
+        After `within` seconds it is killed.
+        """
+        self._wanted = False
+        if self._child is not None and not self.finished:
+            self._child.send_signal(LEAVE_REST)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=within)
+        self.stop()
+        return self.finished
+
     def stop(self) -> None:
         """End the process; what it has not extracted stays to be extracted."""
         self._wanted = False
         if self._child is not None:
             kill(self._child)
             self._child = None
+
+    def _progress(self) -> object:
+        sizes = [
+            path.stat().st_size if path.exists() else 0
+            for path in (self._rundir.metrics, self._rundir.extractor_disabled)
+        ]
+        return sizes, logs_done(self._rundir.extractor_offset)
 
     def _spawn(self) -> None:
         self._started = self._clock()
@@ -115,13 +165,18 @@ class Extractor:
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors:
-            self._child = subprocess.Popen(
-                [*command, str(self._rundir.path.absolute())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                # A terminal's Ctrl-C is for the agent: what was printed by then is still to be extracted.
-                start_new_session=True,
-                cwd="/",
-                env=environment,
-            )
+            # Inherited: the signal waits until the process listens to it, and does not end one that is just starting.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
+            try:
+                self._child = subprocess.Popen(
+                    [*command, str(self._rundir.path.absolute())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    # A terminal's Ctrl-C is for the agent: what was printed by then is still to be extracted.
+                    start_new_session=True,
+                    cwd="/",
+                    env=environment,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)

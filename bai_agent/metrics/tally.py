@@ -89,6 +89,7 @@ def summary(
     records: int,
     log: Place,
     log_bytes: int,
+    remaining_bytes: int,
     warnings: Sequence[str],
 ) -> dict[str, Any]:
     """Return the content of `extracted.json`; `docs/run-directory.md` is its reference."""
@@ -111,6 +112,7 @@ def summary(
         "required_missing": list(dict.fromkeys(missing)),
         "emit_bad_lines": tally.emit_bad_lines,
         "lost_bytes": log.lost,
+        "remaining_bytes": remaining_bytes,
         "warnings": [*warnings, *_warnings(tally, metrics, log)],
     }
 

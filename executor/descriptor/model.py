@@ -159,8 +159,10 @@ class Limits(Table):
     """For all data together."""
     grace: Duration = Field(default=timedelta(seconds=30), examples=["30s"])
     """From SIGTERM to SIGKILL when a benchmark is ended."""
+    extract_timeout: Duration = Field(default=timedelta(minutes=30), examples=["2h"])
+    """After the benchmark's exit, for metrics that are still to be taken from its output. What is left then, `bai extract` takes."""
     drain: Duration = Field(default=timedelta(seconds=60), examples=["60s"])
-    """After the benchmark's exit, for what is still to be sent."""
+    """After that, for what is still to be sent."""
     no_output: PositiveDuration | None = Field(default=None, examples=["10m"])
     """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
 

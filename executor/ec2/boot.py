@@ -56,4 +56,4 @@ def deadman(limits: Limits) -> timedelta:
     """Return how long a machine of a job with these limits may be on at most."""
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
-    return limits.max_runtime + limits.pull_timeout + limits.grace + limits.drain + SLACK
+    return limits.longest(max_runtime=limits.max_runtime) + SLACK

@@ -110,6 +110,7 @@ JOBS = st.builds(
         max_runtime=maybe(DURATIONS),
         pull_timeout=DURATIONS,
         grace=DURATIONS,
+        extract_timeout=DURATIONS,
         drain=DURATIONS,
         no_output=maybe(DURATIONS),
     ),

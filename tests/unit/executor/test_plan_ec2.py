@@ -68,7 +68,8 @@ def test_limits_come_from_the_descriptor_then_the_configuration_then_us() -> Non
     assert limits.grace == timedelta(0)
     assert limits.drain == timedelta(seconds=60)
     assert limits.pull_timeout == timedelta(hours=1)
-    assert deadman(limits) == timedelta(hours=3, minutes=16)
+    assert limits.extract_timeout == timedelta(minutes=30)
+    assert deadman(limits) == timedelta(hours=3, minutes=46)
 
 
 def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:

@@ -1,0 +1,145 @@
+"""A benchmark that prints more numbers than are extracted while it runs: its end waits for them, within a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_runs import (
+    environment,
+    events_of,
+    records_of,
+    result_of,
+    run_agent,
+    start_agent,
+    wait_until,
+    write_job,
+)
+
+LINES = 25_000
+# No text stands in all of their matches, so that every line is searched with every one: that is slow.
+SLOW = [{"name": f"metric_{n}", "pattern": rf"[{chr(97 + n)}_]\d+:(\d+)"} for n in range(24)]
+METRICS = [*SLOW, {"name": "last", "pattern": r"at the (\d+)nd", "required": True}]
+KEY = ("src", "off", "i", "k", "name", "value")
+
+
+def chatty_job(folder: Path, *, lines: int = LINES, **limits: str) -> Path:
+    """Write a job whose benchmark has ended long before its numbers are extracted."""
+    text = folder / "text"
+    text.write_text("".join(f"a1:{n} b2:{n + 1} c3:{n}\n" for n in range(lines)) + "at the 2nd\n")
+    return write_job(folder, ["cat", text], metrics=METRICS, limits=limits)
+
+
+def log_records(rundir: Path) -> list[tuple[Any, ...]]:
+    records = records_of(rundir)
+    assert [each["seq"] for each in records] == list(range(len(records)))
+    return [tuple(each[name] for name in KEY) for each in records if each["src"] == "log"]
+
+
+def extracted_undisturbed(rundir: Path, folder: Path) -> list[tuple[Any, ...]]:
+    folder.mkdir()
+    for name in ("job.toml", "output.log", "exit.json"):
+        (folder / name).write_bytes((rundir / name).read_bytes())
+    command = [sys.executable, "-m", "bai_agent.metrics", str(folder)]
+    subprocess.run(command, check=True, timeout=120, env=environment(), stderr=subprocess.DEVNULL)
+    return log_records(folder)
+
+
+def extracting(rundir: Path) -> bool:
+    """Return whether the benchmark has ended, and some of its numbers are there."""
+    metrics = rundir / "metrics.jsonl"
+    return (rundir / "exit.json").exists() and metrics.exists() and metrics.stat().st_size > 0
+
+
+def test_an_extraction_longer_than_the_drain_loses_no_number(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(chatty_job(tmp_path, drain="100ms"), rundir)
+
+    result = result_of(rundir)
+    assert (code, result["outcome"]) == (0, "succeeded"), result
+    assert len(log_records(rundir)) == 3 * LINES + 1
+    assert result["metrics"]["remaining_bytes"] == 0
+    (told,) = [each for each in events_of(rundir) if each["type"] == "extraction"]
+    assert told["seconds"] > 0.1
+    assert result["phases"]["drain"] >= told["seconds"]
+
+
+def test_what_is_left_at_the_limit_is_counted_and_changes_no_outcome(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+
+    code = run_agent(chatty_job(tmp_path, extract_timeout="0s"), rundir)
+
+    result = result_of(rundir)
+    assert (code, result["outcome"]) == (0, "succeeded"), result
+    metrics = result["metrics"]
+    assert metrics["remaining_bytes"] > 0
+    assert metrics["log_bytes"] + metrics["remaining_bytes"] == (rundir / "output.log").stat().st_size
+    assert metrics["records"] == len(records_of(rundir))
+    (left, missing) = [each for each in result["warnings"] if "searched" in each]
+    assert '"last"' in left
+    assert f"{metrics['remaining_bytes']:,} bytes" in missing
+    assert "bai extract job" in missing
+
+
+def test_kills_during_the_extraction_lose_and_double_nothing(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = chatty_job(tmp_path, drain="100ms")
+    chance = random.Random(34)
+    killed = 0
+    agent = start_agent(job, rundir)
+    try:
+        wait_until(lambda: extracting(rundir))
+        while agent.poll() is None and killed < 6:
+            time.sleep(chance.uniform(0.1, 0.5))
+            for extractor in children_of(agent.pid):
+                os.kill(extractor, signal.SIGKILL)
+            killed += 1
+            if killed % 2:
+                agent.kill()
+                agent.wait(timeout=30)
+                agent = start_agent(job, rundir)
+        assert agent.wait(timeout=120) == 0
+    finally:
+        agent.kill()
+        agent.wait(timeout=30)
+
+    assert killed >= 3
+    assert result_of(rundir)["outcome"] == "succeeded"
+    assert log_records(rundir) == extracted_undisturbed(rundir, tmp_path / "again")
+    assert len(log_records(rundir)) == 3 * LINES + 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "told to stop"])
+def test_nobody_waits_for_the_numbers_of_a_run_that_is_not_wanted(tmp_path: Path, how: str) -> None:
+    rundir = tmp_path / "run"
+    with start_agent(chatty_job(tmp_path, lines=20 * LINES, drain="4s"), rundir) as agent:
+        try:
+            wait_until(lambda: extracting(rundir))
+            if how == "cancelled":
+                (rundir / "cancel.json").write_text(json.dumps({"time": 0, "by": "a test"}))
+            else:
+                agent.terminate()
+            code = agent.wait(timeout=60)
+        finally:
+            agent.kill()
+
+    # It had ended, and well, before anybody wanted that.
+    result = result_of(rundir)
+    assert (code, result["outcome"]) == (0, "succeeded"), result
+    assert result["metrics"]["remaining_bytes"] > 0
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
