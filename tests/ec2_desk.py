@@ -67,6 +67,7 @@ class Ec2Desk:
                 "token": "token",
                 "created": moment(timedelta()),
                 "expires": moment(expires),
+                "boot_limit": 3600,
             }
             store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())
             store.put(record.key("attempts/0/launched.json"), json.dumps({"instances": launched}).encode())

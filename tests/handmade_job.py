@@ -29,8 +29,9 @@ class HandmadeJob:
         name: str = "digits",
         started: int = START,
         keeps: bool = False,
+        written: bool = True,
     ) -> None:
-        """keeps: its machine, for an hour where it fails."""
+        """keeps: its machine, for an hour where it fails. written: its agent has begun to write."""
         self.store = DirectoryStore(store)
         self.record = JobRecord(self.store, job_id)
         self.node = store / self.record.node()
@@ -48,6 +49,8 @@ class HandmadeJob:
         self._seq = 0
         self._off = 0
         self.store.put(self.record.key("job.toml"), tomli_w.dumps(job_table(self.job)).encode())
+        if not written:
+            return
         for stream in ("log", "metrics"):
             (self.node / stream).mkdir(parents=True)
         self._touch("output.log", f"log/{0:020}")

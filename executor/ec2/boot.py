@@ -11,6 +11,7 @@ from cloud_init.user_data import Boot, Bundle, Pointer, TooLargeError, user_data
 from executor.descriptor.ec2_table import Ec2
 from executor.job_file import job_toml
 
+_BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
 SLACK = timedelta(minutes=15)
 """Beyond a job's own limits: for the boot, and for what no limit covers."""
 
@@ -50,6 +51,16 @@ def instructions(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> Instruct
     pointer = Pointer(url=url, sha256=hashlib.sha256(text.encode()).hexdigest())
     boot = replace(boot, job_toml=None, job_pointer=pointer)
     return Instructions(boot=boot, content=user_data(boot))
+
+
+def boot_limit(ec2: Ec2) -> timedelta:
+    """Return after how long without a sign of life a machine is taken for one that never ran its user data.
+
+    A boot takes minutes; the boothook ends it where the guardian has not started after 30, and each fetch is given up after 10
+    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be kept.
+    """
+    commands = len(ec2.init_commands) * _INIT_COMMAND
+    return _BOOT + commands + (ec2.keep_on_failure or timedelta())
 
 
 def deadman(limits: Limits) -> timedelta:

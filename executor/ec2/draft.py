@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from bai_agent.job import Job, Store
 from cloud_init.user_data import Bundle
 from executor.config import Settings
 from executor.descriptor import Descriptor
-from executor.ec2.boot import Instructions, deadman, instructions
+from executor.ec2.boot import Instructions, boot_limit, deadman, instructions
 from executor.ec2.bundle import BuiltBundle, build, linux_architecture
 from executor.ec2.cost import Cost, price
 from executor.ec2.exchange import Upload
@@ -44,6 +44,7 @@ class Draft:
     """RunInstances' parameters without subnet and token."""
     expires: str
     created: str
+    boot_limit: timedelta
 
     def launch_file(self) -> LaunchFile:
         """Return what stands in `launch.json`, with a new token."""
@@ -55,6 +56,7 @@ class Draft:
             request=self.request,
             expires=self.expires,
             created=self.created,
+            boot_limit=round(self.boot_limit.total_seconds()),
         )
 
     def cost(self, settings: Settings, aws: Aws | None) -> Cost:
@@ -119,6 +121,7 @@ def draft(
         request=launch_request(job, resolved, ec2, user_data=told.content, expires=expires),
         expires=expires,
         created=tag_time(now),
+        boot_limit=boot_limit(ec2),
     )
 
 

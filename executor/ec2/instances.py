@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
-log = logging.getLogger(__name__)
-
 JOB_TAG = "bai:job-id"
 ATTEMPT_TAG = "bai:attempt"
 CLIENT_TAG = "bai:client-id"
@@ -32,6 +30,7 @@ LEAVING = ("shutting-down", "stopping")
 GONE = ("terminated", "stopped")
 """A stopped machine runs nothing; nobody but a person can stop one of ours, and it is terminated then."""
 
+_NO_LATEST = frozenset({"UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue"})
 _VALUES = 200
 """Values that one filter may have: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 
@@ -50,6 +49,9 @@ class Instance:
     reason_code: str = ""
     """StateReason, such as "Client.UserInitiatedShutdown"."""
     reason: str = ""
+    launched: datetime | None = None
+    age: timedelta | None = None
+    """Since its launch: both times by AWS's clocks. None where EC2 does not say."""
     ended: datetime | None = None
     """When somebody ended it, where EC2 says so."""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -81,8 +83,15 @@ def instances_of(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
 
 
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
-    """Return the instances of these ids that EC2 still knows; an unknown one is no error. Raises BaiError."""
-    return described(ec2, [{"Name": "instance-id", "Values": list(ids)[:_VALUES]}]) if ids else []
+    """Return the instances of these ids that EC2 still knows; an unknown one is no error. Raises BaiError.
+
+    For those whose tags are gone: a terminated instance loses them while EC2 still shows it.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
+    """
+    found: list[Instance] = []
+    for start in range(0, len(ids), _VALUES):
+        found += described(ec2, [{"Name": "instance-id", "Values": list(ids[start : start + _VALUES])}])
+    return found
 
 
 def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance]:
@@ -90,7 +99,7 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
     with plain_errors("describing the instances"):
         pages = ec2.get_paginator("describe_instances").paginate(Filters=list(filters))
         return [
-            _instance(each)
+            _instance(each, now=_answered(page))
             for page in pages
             for reservation in page.get("Reservations", ())
             for each in reservation.get("Instances", ())
@@ -98,32 +107,32 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
 
 
 def console_of(ec2: EC2Client, instance_id: str) -> str:
-    """Return what is on an instance's console: the newest 64 KiB on Nitro, what was last kept elsewhere. Raises BaiError."""
+    """Return what is on an instance's console: the newest 64 KiB, or what EC2 last kept where it has no newer. Raises BaiError."""
     with plain_errors(f"reading the console of {instance_id}"):
         try:
-            answer = ec2.get_console_output(InstanceId=instance_id, Latest=True)
+            # botocore decodes it, and puts U+FFFD for what is no text.
+            newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
         except ClientError as error:
             # Instances that are not on Nitro know no "Latest".
-            if code_of(error) not in (
-                "UnsupportedOperation",
-                "InvalidParameterCombination",
-                "InvalidParameterValue",
-            ):
+            if code_of(error) not in _NO_LATEST:
                 raise
-            answer = ec2.get_console_output(InstanceId=instance_id)
-    # botocore has decoded it, and put U+FFFD for what is no text.
-    return str(answer.get("Output") or "")
+            newest = None
+        # Also empty where there is no newer output than what was kept, such as that of a machine that has ended.
+        return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
 
-def read_consoles(ec2: EC2Client, instances: Iterable[Instance]) -> dict[str, Console]:
-    """Return what the consoles say, by instance id; one that cannot be read is left out."""
-    found = {}
+def read_consoles(
+    ec2: EC2Client, instances: Iterable[Instance]
+) -> tuple[dict[str, Console], dict[str, BaiError]]:
+    """Return what the consoles say, and why others cannot be read, by instance id."""
+    found: dict[str, Console] = {}
+    unreadable: dict[str, BaiError] = {}
     for each in instances:
         try:
             found[each.id] = read_console(console_of(ec2, each.id))
         except BaiError as error:
-            log.info("%s", error)
-    return found
+            unreadable[each.id] = error
+    return found, unreadable
 
 
 def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> list[str]:
@@ -157,8 +166,20 @@ def tags_of(item: Mapping[str, Any]) -> dict[str, str]:
     return {each["Key"]: each.get("Value", "") for each in item.get("Tags", ())}
 
 
-def _instance(item: Mapping[str, Any]) -> Instance:
+def _answered(answer: Mapping[str, Any]) -> datetime | None:
+    """Return when AWS gave this answer, by its own clock."""
+    date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
+    try:
+        moment = parsedate_to_datetime(date) if date else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
+
+
+def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
     reason = item.get("StateReason") or {}
+    # "The time is determined by AWS": https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
+    launched = item.get("LaunchTime")
     return Instance(
         id=item["InstanceId"],
         state=item["State"]["Name"],
@@ -167,6 +188,8 @@ def _instance(item: Mapping[str, Any]) -> Instance:
         zone=(item.get("Placement") or {}).get("AvailabilityZone", ""),
         reason_code=reason.get("Code", ""),
         reason=reason.get("Message", ""),
+        launched=launched,
+        age=now - launched if now is not None and launched is not None else None,
         ended=_moment_in(item.get("StateTransitionReason") or ""),
         tags=tags_of(item),
     )

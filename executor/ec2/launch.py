@@ -61,6 +61,8 @@ class LaunchFile:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     expires: str
     created: str
+    boot_limit: int | None = None
+    """Seconds after which a machine has given a sign of life, or has ended by itself."""
     version: int = VERSION
 
 
@@ -95,7 +97,7 @@ def read_launch(record: JobRecord, *, attempt: int = 0) -> LaunchFile | None:
     table["candidates"] = tuple(
         Candidate(subnet=each["subnet"], zone=each["az"]) for each in table["candidates"]
     )
-    return LaunchFile(**{each.name: table[each.name] for each in fields(LaunchFile)})
+    return LaunchFile(**{each.name: table[each.name] for each in fields(LaunchFile) if each.name in table})
 
 
 def launch(

@@ -26,6 +26,7 @@ _LAUNCH = table_of(
     token=TEXT,
     expires=_MOMENT,
     created=_MOMENT,
+    boot_limit=or_null(COUNT),
 )
 _OUTCOME = one_of(*(each.value for each in Outcome))
 _REFUSAL = table_of(outcome=_OUTCOME, code=TEXT, sentence=TEXT)

@@ -7,7 +7,7 @@ is terminating once, and a result is written by whoever is first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -68,8 +68,8 @@ class Lookout:
             if each.state != "pending" and (not each.living or each.index not in facts.signs)
         ]
         if silent and ask and found.stage in (Stage.BOOTING, Stage.ENDING, Stage.GONE):
-            consoles = read_consoles(self.aws(self.region).ec2(), silent[:_CONSOLES])
-            found = situation(replace(facts, consoles=consoles))
+            consoles, unreadable = read_consoles(self.aws(self.region).ec2(), silent[:_CONSOLES])
+            found = situation(replace(facts, consoles=consoles, unreadable=unreadable))
         return replace(found, sentence=f"{found.sentence} {why}") if why else found
 
     def look_after(self, *, ask: bool = True) -> Situation:
@@ -95,14 +95,12 @@ class Lookout:
         """Return the machines of the present attempt, in whatever state, by rank. Raises BaiError."""
         ec2 = self.aws(self.region).ec2()
         found = {each.id: each for each in instances_of(ec2, [self.record.job_id])}
-        # A machine that somebody launched by hand has no tags of ours; its agent says who it is.
-        ready = (
-            [self._node_object("ready.json", rank) for rank in range(self.job.strategy.nodes)]
-            if not found
-            else []
-        )
-        named = [str(each.get("instance_id")) for each in ready if each]
-        ids = [each for each in named if _INSTANCE.fullmatch(each)]
+        ids = [each for each in self.launched_ids if each not in found]
+        if not found and not ids:
+            # A machine that somebody launched by hand has no tags of ours; its agent says who it is.
+            ready = [self._node_object("ready.json", rank) for rank in range(self.job.strategy.nodes)]
+            named = [str(each.get("instance_id")) for each in ready if each]
+            ids = [each for each in named if _INSTANCE.fullmatch(each)]
         found.update({each.id: each for each in instances_by_id(ec2, ids)})
         return self._of_attempt(found.values())
 
@@ -132,6 +130,19 @@ class Lookout:
         return self._kept.get(name)
 
     @property
+    def launched_ids(self) -> list[str]:
+        """The ids of the present attempt's machines, where its launch is written down. Raises StoreError, RecordError."""
+        decided = self._decision().get("instances", ())
+        return [each for each in decided if _INSTANCE.fullmatch(each)]
+
+    def _decision(self) -> Mapping[str, Any]:
+        """Return what `launched.json` says; nothing while it is not written."""
+        name = "launched.json"
+        if name not in self._kept and (found := read_decision(self.record, attempt=self.attempt)) is not None:
+            self._kept[name] = found
+        return self._kept.get(name, {})
+
+    @property
     def region(self) -> str | None:
         named = (self.launch or {}).get("region") or (self.job.store.region if self.job.store else None)
         return str(named) if named else None
@@ -141,11 +152,17 @@ class Lookout:
         """When the machines must be gone by themselves."""
         return parse_moment((self.launch or {}).get("expires"))
 
+    @property
+    def boot_limit(self) -> timedelta | None:
+        """After so long a machine has given a sign of life, or has ended; None where its launch does not say."""
+        seconds = (self.launch or {}).get("boot_limit")
+        return timedelta(seconds=seconds) if seconds else None
+
     def _facts(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Facts, str]:
         """Return what is known, and why EC2 could not be asked."""
         now = self.clock(self.record.store.url)
         nodes = self.job.strategy.nodes
-        launched = read_decision(self.record, attempt=self.attempt) or {}
+        launched = self._decision()
         signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}
         limits = self.job.limits
         facts = Facts(
@@ -162,6 +179,7 @@ class Lookout:
             done=frozenset(rank for rank in signs if nodes > 1 and self._has("result.json", rank)),
             cancelled=self._age(self.record.key("cancel.json"), now),
             patience=limits.grace + limits.drain + _MARGIN,
+            boot_limit=self.boot_limit,
         )
         if known is None and not ask:
             return facts, ""
@@ -185,7 +203,9 @@ class Lookout:
         """Return the age of a node's last sign of life; None where it has not given any."""
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self._age(f"{node}/{name}", now) for name in ("heartbeat.json", "ready.json")]
-        return min((age for age in ages if age is not None), default=None)
+        age = min((age for age in ages if age is not None), default=None)
+        # Whatever else a node has written is one too; mostly there is nothing, and that is soon listed.
+        return age if age is not None else self._age(f"{node}/", now)
 
     def _age(self, key: str, now: int) -> timedelta | None:
         """Return the age of an object, or of the youngest one below a key that ends in a slash; None where there is none."""
@@ -199,12 +219,14 @@ class Lookout:
     def _node_object(self, name: str, rank: int) -> dict[str, Any] | None:
         return self.record.node_object(name, rank, attempt=self.attempt)
 
-    def _of_attempt(self, instances: Any) -> list[Instance]:
+    def _of_attempt(self, instances: Iterable[Instance]) -> list[Instance]:
+        ours = self.launched_ids
         return sorted(
             (
                 each
                 for each in instances
-                if each.job_id in (None, self.record.job_id) and each.attempt == str(self.attempt)
+                if each.id in ours
+                or (each.job_id in (None, self.record.job_id) and each.attempt == str(self.attempt))
             ),
             key=lambda each: each.index,
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from bai_agent.durations import format_duration
 from bai_agent.outcome import Outcome
 from executor.ec2.console import Console
 from executor.ec2.instances import Instance
@@ -95,12 +96,15 @@ def why_gone(
     left: Sequence[Instance],
     signs: Mapping[int, timedelta],
     consoles: Mapping[str, Console],
+    *,
     expires: datetime | None,
+    boot_limit: timedelta | None,
     cancelled: bool,
 ) -> Verdict:
     """Return how a job ended whose machines `left` (not empty) are gone, or going, without a result.
 
-    signs: ranks whose agents had reported. expires: when the job's machines had to be gone by themselves.
+    signs: ranks whose agents had reported. expires: when the job's machines had to be gone by themselves. boot_limit: after so
+    long their agents had to have reported.
     """
     if cancelled:
         return Verdict(
@@ -121,6 +125,13 @@ def why_gone(
             return Verdict(
                 Outcome.LOST,
                 f"{culprit.id} hung: it was still there after its time was up and was terminated.{_last_step(console)}",
+            )
+        lived = culprit.ended - culprit.launched if culprit.ended and culprit.launched else timedelta()
+        if not reported and boot_limit is not None and lived > boot_limit:
+            return Verdict(
+                Outcome.BOOT_FAILED,
+                f"{culprit.id} was terminated {format_duration(lived)} after its launch, and its agent had never reported."
+                f"{_last_step(console)}",
             )
         return Verdict(Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_told(culprit)}.")
     if console.end is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -14,7 +14,7 @@ from bai_agent.outcome import Status
 from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
 from executor.config import Settings
-from executor.ec2.instances import Instance, instances_of
+from executor.ec2.instances import Instance, instances_by_id, instances_of
 from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
 from executor.ec2.state import Situation, Stage
@@ -61,18 +61,21 @@ def standing_on_ec2(record: JobRecord, given: Given) -> Standing:
 
 
 def standings_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[Standing]:
-    """Return how jobs stand, with one question to EC2 for each region; changes nothing. Raises StoreError."""
+    """Return how jobs stand, with a question or two to EC2 for each region; changes nothing. Raises StoreError."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(_result_or_why, records))
         open_ = [record for record, result in zip(records, results, strict=True) if result is None]
         lookouts = [lookout_of(record, settings) for record in open_]
         regions = list(pool.map(_region, lookouts))
+        launched = list(pool.map(_launched_ids, lookouts))
         known: dict[str, list[Instance] | None] = {}
         for region in dict.fromkeys(regions):
-            ids = [
-                lookout.record.job_id for lookout, its in zip(lookouts, regions, strict=True) if its == region
-            ]
-            known.update(_asked(lookouts, region, ids))
+            jobs = {
+                lookout.record.job_id: ids
+                for lookout, its, ids in zip(lookouts, regions, launched, strict=True)
+                if its == region
+            }
+            known.update(_asked(lookouts[0].aws, region, jobs))
         found = dict(
             zip(
                 [record.job_id for record in open_],
@@ -98,17 +101,20 @@ def _result_or_why(record: JobRecord) -> dict[str, Any] | RecordError | None:
 
 
 def _asked(
-    lookouts: Sequence[Lookout], region: str | None, ids: list[str]
+    aws: Callable[[str | None], Aws], region: str | None, jobs: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Instance] | None]:
-    """Return the instances of these jobs, by job; None for each where EC2 cannot be asked."""
-    found: dict[str, list[Instance] | None] = dict.fromkeys(ids)
+    """Return the instances of these jobs, by job; None for each where EC2 cannot be asked. jobs: the ids of their launches."""
     try:
-        described = instances_of(lookouts[0].aws(region).ec2(), ids)
+        ec2 = aws(region).ec2()
+        tagged = instances_of(ec2, jobs)
+        seen = {each.id for each in tagged}
+        untagged = instances_by_id(ec2, [each for ids in jobs.values() for each in ids if each not in seen])
     except BaiError:
-        return found
-    found = {each: [] for each in ids}
-    for instance in described:
-        mine = found.get(instance.job_id or "")
+        return dict.fromkeys(jobs)
+    owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
+    found: dict[str, list[Instance] | None] = {each: [] for each in jobs}
+    for instance in (*tagged, *untagged):
+        mine = found.get(instance.job_id or owners.get(instance.id, ""))
         if mine is not None:
             mine.append(instance)
     return found
@@ -119,6 +125,13 @@ def _looked(lookout: Lookout, known: list[Instance] | None) -> Standing:
         return _standing(lookout.record, lookout.look(known=known, ask=False))
     except (DescriptorError, RecordError) as error:
         return unreadable_standing(lookout.record, error, where="ec2")
+
+
+def _launched_ids(lookout: Lookout) -> list[str]:
+    try:
+        return lookout.launched_ids
+    except (DescriptorError, RecordError):
+        return []
 
 
 def _region(lookout: Lookout) -> str | None:

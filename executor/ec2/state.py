@@ -22,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from bai_agent.durations import format_duration
+from bai_agent.errors import BaiError
 from bai_agent.outcome import Outcome
+from executor.ec2.boot_failure import never_booted, span, unproven
 from executor.ec2.console import Console
 from executor.ec2.instances import Instance
 from executor.ec2.reasons import Verdict, why_gone
@@ -75,6 +76,11 @@ class Facts:
     done: frozenset[int] = frozenset()
     """Ranks that have written their own results."""
     consoles: Mapping[str, Console] = field(default_factory=dict)
+    """Of machines without a sign of life, where they were read."""
+    unreadable: Mapping[str, BaiError] = field(default_factory=dict)
+    """Why others were not."""
+    boot_limit: timedelta | None = None
+    """A machine that was launched so long ago has given a sign of life, or has ended by itself. None: not known."""
     cancelled: timedelta | None = None
     """Since somebody asked for the job's end."""
     patience: timedelta = timedelta(minutes=3)
@@ -116,7 +122,12 @@ def _seen(facts: Facts) -> Situation:
     broken = facts.nodes > 1 and bool(facts.unreported) and bool(left)
     if broken or (over and not living and len(over) == len(left)) or any(each.index == 0 for each in over):
         verdict = why_gone(
-            left if broken else over, facts.signs, facts.consoles, facts.expires, facts.cancelled is not None
+            left if broken else over,
+            facts.signs,
+            facts.consoles,
+            expires=facts.expires,
+            boot_limit=facts.boot_limit,
+            cancelled=facts.cancelled is not None,
         )
         return Situation(
             stage=Stage.GONE, sentence=verdict.sentence, verdict=verdict, terminate=(*living, *stopped)
@@ -125,6 +136,11 @@ def _seen(facts: Facts) -> Situation:
         return Situation(stage=Stage.ENDING, sentence=_leaving(left), terminate=stopped)
     if (overdue := _overdue(facts)) is not None:
         return Situation(stage=Stage.ENDING, sentence=overdue, terminate=(*living, *stopped))
+    waiting = [each for each in living if each.index not in facts.signs]
+    if (failed := never_booted(waiting, facts.consoles, facts.boot_limit)) is not None:
+        failed = failed.replace("bai logs JOB", f"bai logs {facts.job_id}")
+        verdict = Verdict(Outcome.BOOT_FAILED, failed)
+        return Situation(stage=Stage.GONE, sentence=failed, verdict=verdict, terminate=(*living, *stopped))
     return _living(facts, living, left)
 
 
@@ -157,7 +173,7 @@ def _is_over(instance: Instance, facts: Facts) -> bool:
 def _overdue(facts: Facts) -> str | None:
     """Return why machines that still run must be ended from outside."""
     if facts.cancelled is not None and facts.cancelled > facts.patience:
-        return f"The job was cancelled {_span(facts.cancelled)} ago and has not ended; its machines are terminated."
+        return f"The job was cancelled {span(facts.cancelled)} ago and has not ended; its machines are terminated."
     if _is_late(facts):
         return "The job's time is up and its machines have not powered themselves off; they are terminated."
     return None
@@ -177,7 +193,7 @@ def _living(facts: Facts, living: tuple[Instance, ...], left: list[Instance]) ->
     if oldest > STALE:
         return Situation(
             stage=Stage.SILENT,
-            sentence=f"{who} has given no sign of life for {_span(oldest)}; its machine still runs{_until(facts)}.",
+            sentence=f"{who} has given no sign of life for {span(oldest)}; its machine still runs{_until(facts)}.",
         )
     gone = f"; {len(left)} of {facts.nodes} machines have ended" if left else ""
     return Situation(stage=Stage.RUNNING, sentence=f"{_machines(living)} {_be(living)} running{gone}.")
@@ -200,6 +216,15 @@ def _starting(facts: Facts, waiting: list[Instance]) -> Situation:
         )
     steps = [facts.consoles[each.id].last_step for each in waiting if each.id in facts.consoles]
     step = next((each for each in steps if each), None)
+    doubt = unproven(waiting, facts.consoles, facts.unreadable, facts.boot_limit)
+    if doubt is not None and step is None:
+        bound = (
+            f"; it is terminated at {_clock(facts.expires + OVERDUE)}" if facts.expires is not None else ""
+        )
+        return Situation(
+            stage=Stage.BOOTING,
+            sentence=f"{doubt}{bound}, or now by `bai cancel {facts.job_id} --now`.",
+        )
     return Situation(
         stage=Stage.BOOTING,
         sentence=f"{_machines(waiting)} {_be(waiting)} booting"
@@ -234,7 +259,7 @@ def _nothing_seen(facts: Facts) -> Situation:
         return _gone(
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )
-    return _abandoned(facts, f"The launch was cut short {_span(facts.launch_age)} ago")
+    return _abandoned(facts, f"The launch was cut short {span(facts.launch_age)} ago")
 
 
 def _unlaunched(facts: Facts) -> Situation:
@@ -243,7 +268,7 @@ def _unlaunched(facts: Facts) -> Situation:
         return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
     if _forgotten(facts):
         return _abandoned(
-            facts, f"The submission was cut short {_span(facts.written or ABANDONED)} ago, before the launch"
+            facts, f"The submission was cut short {span(facts.written or ABANDONED)} ago, before the launch"
         )
     return Situation(stage=Stage.UNLAUNCHED, sentence="The job is written down and not launched yet.")
 
@@ -270,14 +295,14 @@ def _by_signs(facts: Facts, *, why: str) -> Situation:
     if oldest > STALE:
         return Situation(
             stage=Stage.SILENT,
-            sentence=f"Its agent has given no sign of life for {_span(oldest)}, and {why}.",
+            sentence=f"Its agent has given no sign of life for {span(oldest)}, and {why}.",
         )
     if facts.unreported:
         return Situation(
             stage=Stage.BOOTING, sentence=f"{len(facts.signs)} of {facts.nodes} agents have reported; {why}."
         )
     return Situation(
-        stage=Stage.RUNNING, sentence=f"Its agent gave a sign of life {_span(oldest)} ago; {why}."
+        stage=Stage.RUNNING, sentence=f"Its agent gave a sign of life {span(oldest)} ago; {why}."
     )
 
 
@@ -304,5 +329,5 @@ def _until(facts: Facts) -> str:
     return f", until {facts.expires:%H:%M} UTC at the latest" if facts.expires is not None else ""
 
 
-def _span(age: timedelta) -> str:
-    return format_duration(timedelta(seconds=max(0, round(age.total_seconds()))))
+def _clock(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -145,7 +145,6 @@ def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
     for_lambda = {"iam:PassedToService": "lambda.amazonaws.com"}
     for permission in (
         Permission(action="ec2:TerminateInstances", resource=instance),
-        Permission(action="ec2:GetConsoleOutput", resource=instance),
         Permission(action="ec2:RunInstances", resource=instance),
         Permission(action="ec2:CreateTags", resource=instance),
         Permission(action="ec2:CreateTags", resource=instance, context=tagged_later),

@@ -109,10 +109,8 @@ def test_what_is_left_of_a_cancelled_job_is_terminated_after_its_grace(desk: Ec2
 
 def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
     # Given a job whose agent says that it lives on a machine without our tags
-    record, instance = running(desk)
+    record = desk.bring(desk.handmade())
     (foreign,) = desk.launch(None)
-    desk.ec2.terminate_instances(InstanceIds=[instance])
-    desk.ec2.delete_tags(Resources=[instance], Tags=[{"Key": "bai:job-id"}])
     record.store.put(f"{record.node()}/ready.json", json.dumps({"instance_id": foreign}).encode())
     record.cancel(by="test")
 

@@ -33,6 +33,15 @@ def test_what_the_documented_policy_allows_is_let_through(policies: Policies) ->
     policies.check()
 
 
+@pytest.mark.parametrize("identity", ["user", "executor"])
+def test_an_instance_without_its_tags_is_read_and_not_ended(policies: Policies, identity: str) -> None:
+    # A terminated instance loses its tags while its console is still kept.
+    policies.attach(identity)
+
+    assert policies.refusal(call(identity, "ec2", "GetConsoleOutput", "i-without-tags")) is None
+    assert policies.refusal(call(identity, "ec2", "TerminateInstances", "i-without-tags")) is not None
+
+
 def test_one_instance_of_somebody_elses_is_enough_to_refuse_all(policies: Policies) -> None:
     answer = policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours,i-theirs"))
 

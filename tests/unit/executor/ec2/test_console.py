@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,36 @@ def test_of_several_last_words_the_last_one_counts() -> None:
 def test_an_empty_console_says_nothing() -> None:
     assert read_console("") == Console()
     assert read_console("").last_step is None
+    assert not read_console("").others_only
+
+
+KERNEL = "[    0.000000] Linux version 6.1.0\r\n[    0.000000] Kernel command line: ro console=tty0 console=ttyS0,115200n8\r\n"
+FINISHED = "[   12.3] cloud-init[612]: Cloud-init v. 24.1 finished at Fri, 20 Nov 2026. Datasource DataSourceNone.  Up 12.31 seconds"
+LOGIN = "Debian GNU/Linux 12 ip-10-0-0-1 ttyS0\r\n\r\nip-10-0-0-1 login: "
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (KERNEL + LOGIN, "ip-10-0-0-1 login:"),
+        (KERNEL + LOGIN + "[   30.0] ena: link is up", "ip-10-0-0-1 login: [   30.0] ena: link is up"),
+        (KERNEL + FINISHED, FINISHED),
+        # Our boothook may have run: it has, what it wrote may be gone or spoiled, or it writes to a console that EC2 does not keep.
+        (KERNEL + "BAI 0.01 boot 1 of at most 3\r\n" + LOGIN, ""),
+        (KERNEL + "[ 12.3] ena: BAI 0.01 boot[ 12.4] 1 of at\r\n" + FINISHED, ""),
+        (LOGIN, ""),
+        (FINISHED, ""),
+        (KERNEL.replace("console=ttyS0,115200n8", "console=ttyS0 console=tty0") + LOGIN, ""),
+        (KERNEL.replace("console=tty0 console=ttyS0,115200n8", "quiet") + LOGIN, ""),
+        # The boot goes on, or cloud-init was there and nobody knows how far it came.
+        (KERNEL, ""),
+        (KERNEL + "[  OK  ] Reached target cloud-init.target\r\n" + LOGIN, ""),
+        (KERNEL + "Last login: Fri Nov 20 22:00:00", ""),
+        ("", ""),
+    ],
+)
+def test_the_end_of_a_boot_without_us_is_told_only_where_certain(content: str, line: str) -> None:
+    assert read_console(content).ended_without_us == line
 
 
 def test_what_is_said_is_short_and_moves_no_cursor() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bai_agent.errors import BaiError
 from bai_agent.outcome import ExitCode, Outcome
 from executor.ec2.console import Console, Step
 from executor.ec2.instances import Instance
@@ -31,7 +32,12 @@ REASONS = (
 
 
 def machine(
-    state: str = "running", *, index: int = 0, code: str = "", ended: datetime | None = None
+    state: str = "running",
+    *,
+    index: int = 0,
+    code: str = "",
+    ended: datetime | None = None,
+    age: timedelta | None = None,
 ) -> Instance:
     return Instance(
         id=f"i-{index}",
@@ -40,6 +46,8 @@ def machine(
         type="t3.micro",
         reason_code=code,
         reason=f"{code}: because" if code else "",
+        launched=NOW - age if age is not None else None,
+        age=age,
         ended=ended,
         tags={"bai:job-id": "job-1"},
     )
@@ -173,6 +181,63 @@ def test_a_job_whose_machines_are_gone_has_a_verdict(found: Situation, outcome: 
     assert word in found.verdict.sentence
 
 
+HOUR = timedelta(hours=1)
+OTHERS = Console(others_only=True, last_line="grub rescue>")
+LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip login:")
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, console=OTHERS), 'last line is "grub rescue>"'),
+        (judged(machine(age=timedelta(minutes=16)), boot_limit=HOUR, console=LOGIN), 'without it ("ip login:")'),
+        (
+            judged(
+                machine("terminated", age=2 * HOUR, code="Client.UserInitiatedShutdown", ended=NOW), boot_limit=HOUR
+            ),
+            "terminated 2h after its launch",
+        ),
+    ],
+)  # fmt: skip
+def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Situation, word: str) -> None:
+    assert found.verdict is not None
+    assert found.verdict.outcome is Outcome.BOOT_FAILED
+    assert word in found.sentence
+    assert [each.id for each in found.terminate] in ([], ["i-0"])
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        judged(machine(age=HOUR), boot_limit=HOUR, console=OTHERS),
+        judged(machine(age=None), boot_limit=HOUR, console=LOGIN),
+        judged(machine(age=3 * HOUR), boot_limit=None, console=OTHERS),
+        judged(machine(age=3 * HOUR), boot_limit=HOUR),
+        judged(machine(age=3 * HOUR), boot_limit=HOUR, console=Console()),
+        judged(machine(age=3 * HOUR), boot_limit=HOUR, console=BOOTED),
+        judged(machine(age=3 * HOUR), boot_limit=HOUR, console=OTHERS, signs={0: OLD}),
+        judged(machine("pending", age=3 * HOUR), boot_limit=HOUR, console=OTHERS),
+        judged(machine(age=timedelta(minutes=14)), boot_limit=HOUR, console=LOGIN),
+    ],
+)
+def test_a_machine_that_may_still_boot_is_left_alone(found: Situation) -> None:
+    assert (found.verdict, found.terminate) == (None, ())
+
+
+def test_a_machine_of_which_nothing_can_be_seen_has_a_bound_that_is_said() -> None:
+    found = judged(
+        machine(age=2 * HOUR),
+        boot_limit=HOUR,
+        unreadable={"i-0": BaiError("not allowed")},
+        expires=NOW + HOUR,
+    )
+
+    assert found.stage is Stage.BOOTING
+    assert "cannot be read (not allowed)" in found.sentence
+    assert "terminated at 2026-11-20 23:15 UTC" in found.sentence
+    assert "bai cancel job-9 --now" in found.sentence
+
+
 def test_a_gang_that_loses_one_before_all_have_reported_is_ended_with_the_reason_of_that_one() -> None:
     # Given three machines of which one never came up, and another that somebody ended for it
     first = machine("running", index=0)
@@ -214,6 +279,9 @@ consoles = st.builds(
     | st.sampled_from(["done", "terminated", "no-python", "deadline", "boot-hung"])
     | st.text(max_size=5),
     detail=st.text(max_size=5),
+    others_only=st.booleans(),
+    ended_without_us=st.text(max_size=5),
+    last_line=st.text(max_size=5),
 )
 
 
@@ -229,6 +297,7 @@ def facts(draw: st.DrawFn) -> Facts:
                 index=st.integers(0, 3),
                 code=st.sampled_from(REASONS),
                 ended=st.none() | st.datetimes(timezones=st.just(timezone.utc)),
+                age=st.none() | ages,
             ),
             max_size=4,
         ).map(tuple)
@@ -246,6 +315,7 @@ def facts(draw: st.DrawFn) -> Facts:
         done=frozenset(draw(st.sets(st.integers(0, 2)))),
         consoles=draw(st.dictionaries(st.sampled_from(["i-0", "i-1", "i-2"]), consoles, max_size=3)),
         cancelled=draw(st.none() | ages),
+        boot_limit=draw(st.none() | ages),
     )
 
 
