@@ -7,6 +7,7 @@ services mount the local disks. A benchmark that starts before them fails, or me
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -165,7 +166,12 @@ def _ask(smi: Sequence[str], field: str) -> list[str]:
 
 
 def _mounted(root: Path) -> set[str]:
-    return {line.split()[1] for line in (root / "proc/mounts").read_text().splitlines()}
+    try:
+        lines = (root / "proc/mounts").read_bytes().splitlines()  # a mount point's name need not be UTF-8
+    except OSError as error:
+        log.warning("cannot see what is mounted: %s", error)
+        return set()
+    return {os.fsdecode(fields[1]) for line in lines if len(fields := line.split()) > 1}
 
 
 def _text(path: Path) -> str:

@@ -82,6 +82,8 @@ def _launch(this: Run) -> None:
     started = process.wait_started(this.rundir, timeout=30)
     if started is not None:
         this.events.add("benchmark_started", pid=started["pid"], argv=order.argv)
+        for warning in started.get("warnings", ()):
+            this.warn(f"{warning[0].upper()}{warning[1:]}.")
 
 
 def _follow(this: Run, salvage: Salvage) -> None:
@@ -136,6 +138,8 @@ def _end_unwatched(this: Run, salvage: Salvage) -> None:
             f"{this.rundir.shim_lock.name} among them, and the benchmark was ended for that: it must leave them alone."
         )
         this.reason = this.reason or Reason(Outcome.LOST, message)
+    # Where the job is to end anyway, that is why it ends: this agent may have been started for a cancel.
+    this.reason = this.reason or this.watch.reason()
     process.end_lost(this.rundir, started=salvage.started)
     this.events.add("stop", reason=Outcome.LOST.value, message=message)
 

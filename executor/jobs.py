@@ -196,6 +196,7 @@ def standing(record: JobRecord, given: Given | None = None) -> Standing:
         agent_alive=alive,
         last_words=None if alive else agent.last_words() or None,
         benchmark_alive=None if alive else agent.benchmark_alive(),
+        benchmark_watched=None if alive else agent.benchmark_watched(),
         cancelling=record.cancelled(),
     )
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.benchmark.remains import find_remains
 from bai_agent.errors import BaiError, BusyError
 from bai_agent.outcome import ExitCode
 from bai_agent.rundir import RunDir, is_locked, locked
@@ -45,7 +46,11 @@ class LocalAgent:
         return is_locked(self.rundir.agent_lock)
 
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or what ends it, still runs; it may without an agent."""
+        """Return whether the benchmark, or what ends it, still runs; it may without an agent, and even without its shim."""
+        return self.benchmark_watched() or bool(find_remains(self.rundir))
+
+    def benchmark_watched(self) -> bool:
+        """Return whether the benchmark's shim runs, which ends it when it is asked to, and knows how it ends."""
         return is_locked(self.rundir.shim_lock)
 
     def last_words(self) -> str:
@@ -104,7 +109,7 @@ class LocalAgent:
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:
-        """Hold the job's locks, so that no agent can start meanwhile; yield False where something of it lives."""
+        """Hold the job's locks, so that no agent can start meanwhile; yield False where anything of the job lives."""
         if not self.rundir.path.is_dir():
             yield True
             return
@@ -115,7 +120,7 @@ class LocalAgent:
             except BusyError:
                 yield False
                 return
-            yield True
+            yield not find_remains(self.rundir)
 
 
 def local_agent(record: JobRecord) -> LocalAgent | None:

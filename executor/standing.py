@@ -31,7 +31,9 @@ class Standing:
     last_words: str | None = None
     """How the log of a dead agent ends."""
     benchmark_alive: bool | None = None
-    """Whether the benchmark of a dead agent still runs."""
+    """Whether anything of the benchmark of a dead agent still runs."""
+    benchmark_watched: bool | None = None
+    """Whether the shim of that benchmark still runs."""
     cancelling: bool = False
     where: str = "local"
     """"local": on this machine; "ec2"."""

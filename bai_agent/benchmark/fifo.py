@@ -37,7 +37,7 @@ class Fifo:
         for size in _PIPE_SIZES:
             try:
                 fcntl.fcntl(self.descriptor, _F_SETPIPE_SZ, size)
-            except PermissionError:  # beyond /proc/sys/fs/pipe-max-size or this user's share
+            except OSError:  # beyond /proc/sys/fs/pipe-max-size or this user's share; any size will do
                 continue
             break
         self._copy = os.open(copy, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 KILLED = 9
 SHELL_KILLED = 128 + KILLED
@@ -39,12 +40,12 @@ def _read_counter(path: str | None) -> int | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="ascii") as file:
+        with open(path, "rb") as file:
             for line in file:
-                name, _, number = line.partition(" ")
-                if name == "oom_kill":
+                name, _, number = line.partition(b" ")
+                if name == b"oom_kill":
                     return int(number)
-    except OSError:
+    except (OSError, ValueError):
         return None
     return None
 
@@ -52,23 +53,33 @@ def _read_counter(path: str | None) -> int | None:
 def _own_counter_file(proc: str = "/proc/self") -> str | None:
     """Return the file that counts the kills in our cgroup: memory.events of version 2, memory.oom_control of 1."""
     try:
-        with open(f"{proc}/cgroup", encoding="utf-8") as file:
-            groups = [line.rstrip("\n").split(":", 2) for line in file]
-        with open(f"{proc}/mountinfo", encoding="utf-8") as file:
-            mounts = [line.split() for line in file]
+        # The names of folders and mount points are bytes, in any encoding or none.
+        with open(f"{proc}/cgroup", "rb") as file:
+            groups = [os.fsdecode(line.rstrip(b"\n")).split(":", 2) for line in file]
+        with open(f"{proc}/mountinfo", "rb") as file:
+            mounts = [os.fsdecode(line.rstrip(b"\n")).split(" ") for line in file]
     except OSError:
         return None
+    groups = [group for group in groups if len(group) == 3]
     for hierarchy, controllers, group in groups:
         if hierarchy != "0" and "memory" not in controllers.split(","):
             continue
         kind, name = ("cgroup2", "memory.events") if hierarchy == "0" else ("cgroup", "memory.oom_control")
         for mount in mounts:
-            separator = mount.index("-")
+            # Fields of any number stand before the separator: proc_pid_mountinfo(5).
+            if "-" not in mount[6:-3]:
+                continue
+            separator = mount.index("-", 6)
             if mount[separator + 1] != kind or (kind == "cgroup" and "memory" not in mount[-1].split(",")):
                 continue
-            root, point = mount[3], mount[4]
+            root, point = _unescaped(mount[3]), _unescaped(mount[4])
             inside = group[len(root) :] if root != "/" and group.startswith(root) else group
             path = os.path.normpath(f"{point}/{inside}/{name}")
             if _read_counter(path) is not None:
                 return path
     return None
+
+
+def _unescaped(name: str) -> str:
+    """Return a name of mountinfo as it is: the kernel writes spaces, newlines and backslashes in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name)

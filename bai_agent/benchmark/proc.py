@@ -12,12 +12,14 @@ RUN_MARKER = "BAI_RUN_DIR"
 class Process:
     """One line of the process table. `start`, in clock ticks since boot, tells a reused pid from the old one."""
 
-    __slots__ = ("group", "parent", "pid", "session", "start", "state")
+    __slots__ = ("group", "name", "parent", "pid", "session", "start", "state")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The name stands in parentheses and may hold anything, parentheses and spaces included: proc_pid_stat(5).
-        fields = stat[stat.rindex(b")") + 2 :].split()
+        end = stat.rindex(b")")
+        fields = stat[end + 2 :].split()
         self.pid = pid
+        self.name = stat[stat.index(b"(") + 1 : end].decode(errors="replace")
         self.state = fields[0].decode()
         self.parent = int(fields[1])
         self.group = int(fields[2])
@@ -31,11 +33,14 @@ class Process:
 
 
 def read_process(pid: int) -> Process | None:
-    """Return the process `pid`; None where there is none (any more)."""
+    """Return the process `pid`; None where there is none (any more), or none that we may see.
+
+    Mounted with hidepid, /proc hides other users' processes (proc(5)): their files do not exist, or may not be read.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return Process(pid, file.read())
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 
@@ -43,6 +48,15 @@ def all_processes() -> list[Process]:
     """Return every process that we may see."""
     found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in found if process is not None]
+
+
+def child_pids() -> list[int]:
+    """Return the pids of this thread's own children, even of those that hidepid hides; empty on a kernel without that list."""
+    try:
+        with open("/proc/thread-self/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
 
 
 def descendants(roots: set[int], processes: list[Process]) -> list[Process]:

@@ -14,7 +14,7 @@ from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.environment import SetupError, working_folder
 from bai_agent.benchmark.launch import LaunchError, Order, launch, order
 from bai_agent.benchmark.proc import boot_id, read_process, send_signal
-from bai_agent.benchmark.remains import kill_remains
+from bai_agent.benchmark.remains import find_remains, kill_remains
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
 from bai_agent.errors import BusyError
 from bai_agent.outcome import Outcome
@@ -28,6 +28,7 @@ __all__ = [
     "classify",
     "end_lost",
     "end_without_order",
+    "find_remains",
     "launch",
     "order",
     "read_exit",

@@ -10,7 +10,7 @@ from typing import Any
 
 from bai_agent.benchmark.proc import RUN_MARKER, Process, all_processes, boot_id, descendants, send_signal
 from bai_agent.errors import BusyError
-from bai_agent.rundir import RunDir, is_locked
+from bai_agent.rundir import RunDir, is_locked, read_json
 
 _LIMIT = 10.0
 """Seconds after which processes that survive SIGKILL are given up."""
@@ -32,6 +32,15 @@ def kill_remains(rundir: RunDir, started: Mapping[str, Any] | None) -> int:
     return _kill_all(leader=leader, mark=str(rundir.path))
 
 
+def find_remains(rundir: RunDir) -> list[Process]:
+    """Return every living process of the benchmark of `rundir`, whether its shim lives or not; none after a reboot."""
+    started = read_json(rundir.started)
+    if started is not None and started.get("boot_id") != boot_id():
+        return []
+    leader = None if started is None else (int(started["pid"]), int(started["start"]))
+    return _find(leader, str(rundir.path))
+
+
 def kill_marked(mark: str) -> int:
     """Kill every process whose environment carries our mark with this value, and their descendants."""
     return _kill_all(leader=None, mark=mark)
@@ -41,7 +50,7 @@ def _kill_all(*, leader: tuple[int, int] | None, mark: str) -> int:
     killed: set[tuple[int, int]] = set()
     given_up = time.monotonic() + _LIMIT
     while time.monotonic() < given_up:
-        found = _find(leader, f"{RUN_MARKER}={mark}".encode())
+        found = _find(leader, mark)
         if not found:
             break
         for process in found:
@@ -51,7 +60,7 @@ def _kill_all(*, leader: tuple[int, int] | None, mark: str) -> int:
     return len(killed)
 
 
-def _find(leader: tuple[int, int] | None, mark: bytes) -> list[Process]:
+def _find(leader: tuple[int, int] | None, mark: str) -> list[Process]:
     processes = all_processes()
     spared = _ourselves(processes)
     roots = [process for process in processes if process.pid not in spared and _marked(process.pid, mark)]
@@ -76,9 +85,13 @@ def _ourselves(processes: list[Process]) -> set[int]:
     return line
 
 
-def _marked(pid: int, mark: bytes) -> bool:
+def _marked(pid: int, mark: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+            variables = file.read().split(b"\0")
     except OSError:  # gone, or somebody else's
         return False
+    name = f"{RUN_MARKER}=".encode()
+    values = [os.fsdecode(each[len(name) :]) for each in variables if each.startswith(name)]
+    # The same folder may be reached by two names, through a symbolic link.
+    return any(value == mark or os.path.realpath(value) == os.path.realpath(mark) for value in values)

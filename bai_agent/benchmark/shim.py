@@ -25,7 +25,15 @@ from bai_agent.benchmark.durable import ReservedFile, take_lock, write_durably
 from bai_agent.benchmark.fifo import Fifo
 from bai_agent.benchmark.loop import Loop
 from bai_agent.benchmark.oom import OomWatch
-from bai_agent.benchmark.proc import Process, all_processes, boot_id, descendants, read_process, send_signal
+from bai_agent.benchmark.proc import (
+    Process,
+    all_processes,
+    boot_id,
+    child_pids,
+    descendants,
+    read_process,
+    send_signal,
+)
 from bai_agent.benchmark.spawn import Spawned
 from bai_agent.benchmark.stacks import python_processes, start_dump
 
@@ -71,6 +79,7 @@ class Shim:
         self._left_behind: set[tuple[int, int]] = set()
         self._looked = 0.0
         self._lost = 0
+        self._warnings: list[str] = []
 
     def run(self) -> None:
         """Run the benchmark to its end, and write exit.json when nothing of it is left. Raises OSError before it runs."""
@@ -82,10 +91,13 @@ class Shim:
         user = self._order["user"]
         owner = (user["uid"], user["gid"]) if user else None
         if owner:
-            os.fchown(self._output, *owner)  # or else it could not open /dev/stdout
+            with self._optional("the benchmark cannot open /dev/stdout by its name"):
+                os.fchown(self._output, *owner)
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
         self._loop = Loop(self._fifo)
-        self._oom = OomWatch()
+        self._oom: OomWatch | None = None
+        with self._optional("whether memory runs out is not seen"):
+            self._oom = OomWatch()
         self._stop = self._asked_to_stop()
         if self._stop is not None:
             self._write_exit(wall=0.0)
@@ -109,11 +121,12 @@ class Shim:
             order["env"],
             cwd=order["cwd"],
             user=order["user"],
-            oom_score_adj=order["oom_score_adj"],
             output=self._output,
         )
         self._pid = child.pid
         self._loop.watch(child)
+        with self._optional("where memory runs out, the kernel may end the shim before the benchmark"):
+            child.raise_oom_score(order["oom_score_adj"])
         write_durably(
             self._files["started"],
             {
@@ -123,6 +136,7 @@ class Shim:
                 "start": _start_of(child.pid),
                 "boot_id": boot_id(),
                 "time": _now_ms(),
+                "warnings": self._warnings,
             },
         )
         started = time.monotonic()
@@ -131,6 +145,10 @@ class Shim:
         os.dup2(self._output, 1)
         os.dup2(self._output, 2)
         return started
+
+    def _optional(self, without: str) -> _Optional:
+        """Return a context for what the benchmark can do without: its failure is a warning, which says what follows."""
+        return _Optional(self._warnings, without)
 
     def _asked_to_stop(self) -> Stop | None:
         if self._loop.signal is not None:
@@ -196,6 +214,10 @@ class Shim:
                 self._left_behind.add(process.identity)
                 send_signal(process, signal.SIGTERM)
                 send_signal(process, signal.SIGCONT)
+        for pid in self._hidden_children():
+            self._left_behind.add((pid, 0))
+            _kill(pid, signal.SIGTERM)
+            _kill(pid, signal.SIGCONT)
         self._loop.pump_until(lambda: self._loop.childless, self._limit, tick=0.05)
         given_up = time.monotonic() + _KILL_LIMIT
         while not self._loop.childless and time.monotonic() < given_up:
@@ -203,12 +225,23 @@ class Shim:
                 if process.pid != self._pid:
                     self._left_behind.add(process.identity)
                 send_signal(process, signal.SIGKILL)
+            for pid in self._hidden_children():
+                if pid != self._pid:
+                    self._left_behind.add((pid, 0))
+                _kill(pid, signal.SIGKILL)
             self._loop.pump(0.02)
         if self._loop.status is None:
             self._loop.ended = time.monotonic()
 
     def _living(self) -> list[Process]:
         return [] if self._loop.childless else descendants({os.getpid()}, all_processes())
+
+    def _hidden_children(self) -> list[int]:
+        """Return our children that hidepid hides from us. Their descendants become our children as soon as they end.
+
+        A pid of them is exact: only we can reap it.
+        """
+        return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 
     def _dump_stacks(self) -> None:
         py_spy = self._order["py_spy"]
@@ -265,7 +298,7 @@ class Shim:
             "exec_error": self._loop.exec_error,
             "stop": self._stop.reason if self._stop else None,
             "stop_signal": self._loop.signal if self._stop and self._stop.reason is None else None,
-            "oom": self._oom.struck(code=code, signal=killer),
+            "oom": self._oom is not None and self._oom.struck(code=code, signal=killer),
             "left_behind": len(self._left_behind),
             "wall_seconds": round(wall, 6),
             "user_seconds": usage.ru_utime if usage else 0.0,
@@ -278,6 +311,24 @@ class Shim:
             "lost": False,
         }
         self._exit_file.write(value)
+
+
+class _Optional:
+    """A context whose error is added to `warnings`."""
+
+    def __init__(self, warnings: list[str], without: str) -> None:
+        self._warnings = warnings
+        self._without = without
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        # Not only OSError: what another program, or the administrator, put into /proc may be anything.
+        if not isinstance(error, Exception):
+            return False
+        self._warnings.append(f"{self._without}: {error}")
+        return True
 
 
 def main() -> int:
@@ -312,6 +363,13 @@ def _start_of(pid: int) -> int:
     if process is None:
         raise OSError(f"/proc/{pid}/stat cannot be read: is /proc mounted?")
     return process.start
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def _now_ms() -> int:

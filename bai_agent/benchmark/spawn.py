@@ -33,7 +33,6 @@ class Spawned:
         *,
         cwd: str,
         user: Mapping[str, object] | None,
-        oom_score_adj: int,
         output: int,
     ) -> None:
         gate, self._gate = os.pipe()
@@ -52,7 +51,6 @@ class Spawned:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                _raise_oom_score(oom_score_adj)
                 _become(user, shim)
                 _enter(cwd)
                 _execute(argv, env)
@@ -69,6 +67,13 @@ class Spawned:
         finally:
             os._exit(_NEVER_RAN)
 
+    def raise_oom_score(self, by: int) -> None:
+        """Make the out-of-memory killer prefer the benchmark to what watches it. Raising needs no privilege. Raises OSError."""
+        with open(f"/proc/{self.pid}/oom_score_adj", "r+", encoding="ascii") as file:
+            score = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, score + by)))
+
     def go(self) -> None:
         """Let it run."""
         os.write(self._gate, b"!")
@@ -83,14 +88,6 @@ def _forget_signals() -> None:
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _raise_oom_score(by: int) -> None:
-    """Make the out-of-memory killer prefer the benchmark to what watches it. Raising needs no privilege."""
-    with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-        score = int(file.read())
-        file.seek(0)
-        file.write(str(min(1000, score + by)))
 
 
 def _become(user: Mapping[str, object] | None, shim: int) -> None:

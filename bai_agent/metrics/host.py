@@ -22,8 +22,9 @@ PREFIX = "bai_host_"
 Sample = tuple[str, float, str]
 """Name, value, units."""
 
-_UNREADABLE = (OSError, RuntimeError, NotImplementedError, psutil.Error)
-"""What psutil raises for what a machine or a container does not offer; RuntimeError: a /proc that it does not understand."""
+_UNREADABLE = (OSError, RuntimeError, NotImplementedError, ValueError, psutil.Error)
+"""What psutil raises for what a machine or a container does not offer; RuntimeError, ValueError: a /proc that it does not
+understand."""
 
 
 class HostSampler:

@@ -30,7 +30,7 @@ def cancel(
 ) -> None:
     """Ask a job to end.
 
-    Its benchmark gets SIGTERM, and after limits.grace SIGKILL.
+    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. An agent of this machine that has died is started again for that.
     """
     from executor.errors import UsageError
     from executor.jobs import find_job
@@ -47,7 +47,9 @@ def cancel(
         first = record.cancel(by="bai cancel")
         told = "cancelling" if first else "cancelling, as was asked before"
         if agent is not None and not agent.alive():
-            told = f"its agent is gone; `{given.command('resume', record.job_id)}` brings it back, and it will cancel the job"
+            # Nobody else would end a benchmark that still runs, or write the job's result.
+            agent.start()
+            told = f"{told}; its agent had died and was started again to end the job"
     if now:
         told = f"{told.rstrip('.')}; {_end_machines(record, given)}"
     _tell(record, told, json_=json_)

@@ -142,9 +142,6 @@ def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int
     picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts, given=given)
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
-    words = (("status",), ("logs", "-f"), ("cancel",))
-    commands = (given.command(*each, record.job_id) for each in words)
-    again = f"the job goes on: {', '.join(commands)}"
     try:
         if agent is not None:
             result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
@@ -153,16 +150,26 @@ def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int
                 record, picture, view, given, log_position=position, newest_only=on_screen
             )
     except LeftError as left:
-        say(f"no longer following; {again}")
+        say(f"no longer following; {_goes_on(record, given, cancelling=picture.cancelling)}")
         return left.exit_code
     except OSError as error:
         unwritten = write_error(error)
         if unwritten is None and not nobody_reads(error):
             raise
         silence()
-        say(f"{unwritten or 'nobody reads the output any more'}; {again}")
+        goes_on = _goes_on(record, given, cancelling=picture.cancelling)
+        say(f"{unwritten or 'nobody reads the output any more'}; {goes_on}")
         return NOBODY_READS if unwritten is None else ExitCode.OURS
     return ExitCode.OURS if result is None else exit_code_of(result)
+
+
+def _goes_on(record: JobRecord, given: Given, *, cancelling: bool) -> str:
+    """Return what becomes of a job that is no longer followed, and how to come back to it."""
+    words = (
+        [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
+    )
+    commands = ", ".join(given.command(*each, record.job_id) for each in words)
+    return f"{'cancelling' if cancelling else 'the job'} goes on: {commands}"
 
 
 def _watch_from_afar(

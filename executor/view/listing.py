@@ -61,7 +61,7 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
         cells: dict[str, RenderableType] = {
             "name": Text(plain_text(name)),
             "where": standing.where,
-            "status": Text(plain_text(standing.status), style=_COLOURS.get(standing.status, "red")),
+            "status": _status(standing),
             "outcome": Text(plain_text(standing.outcome or standing.phase or "")),
             "started": clock(standing.started)[:16] if standing.started else "",
             "duration": seconds(span) if span is not None else "",
@@ -77,7 +77,7 @@ def print_standing(
 ) -> None:
     """Print how one job stands, with the last value of each metric, and what to do where its agent has died."""
     heading = Text(plain_text(standing.job_id), style="bold").append("  ")
-    heading.append(plain_text(standing.status), style=_COLOURS.get(standing.status, "red"))
+    heading.append_text(_status(standing))
     show(heading)
     lines: list[tuple[str, str]] = []
     if standing.sentence:
@@ -88,8 +88,10 @@ def print_standing(
         if standing.last_words:
             lines.append(("", f'its log ends with "{standing.last_words}"'))
         if standing.benchmark_alive is not None:
-            lines.append(("benchmark", "still runs" if standing.benchmark_alive else "does not run"))
-        lines.append(("to do", given.command("resume", standing.job_id)))
+            lines.append(("benchmark", _benchmark(standing)))
+        lines.append(("to do", f"{given.command('resume', standing.job_id)}{_resumed(standing)}"))
+        if standing.benchmark_alive:
+            lines.append(("", f"{given.command('cancel', standing.job_id)}  ends it"))
     elif not is_over(standing):
         phase = standing.phase or "starting"
         lines.append(
@@ -107,6 +109,26 @@ def print_standing(
     for label, value in lines:
         show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
     _print_values(job, values)
+
+
+def _status(standing: Standing) -> Text:
+    word = "AGENT DIED" if standing.status == DIED else plain_text(standing.status)
+    return Text(word, style=_COLOURS.get(standing.status, "red"))
+
+
+def _benchmark(standing: Standing) -> str:
+    """Return what becomes of the benchmark of a dead agent."""
+    if not standing.benchmark_alive:
+        return "does not run"
+    if standing.benchmark_watched:
+        return "still running"
+    return "still running, but its shim is gone too: nobody will see how it ends"
+
+
+def _resumed(standing: Standing) -> str:
+    if standing.benchmark_alive and not standing.benchmark_watched:
+        return "  ends it as well, and writes the result"
+    return ""
 
 
 def screen_width() -> int:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_runs import is_alive, wait_until
 from bai_desk import IGNORES_SIGTERM, WAITS, Desk, Terminal
 from bai_program import PROGRAM
 
-from bai_agent.rundir import is_locked
+from bai_agent.benchmark.remains import find_remains, kill_remains
+from bai_agent.rundir import RunDir, is_locked
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    for node in made.store.glob("*/attempts/0/nodes/0"):
+        if not is_locked(RunDir(node).shim_lock):
+            kill_remains(RunDir(node), None)
 
 
 def pids_printed(desk: Desk, job_id: str) -> list[str]:
@@ -109,7 +117,10 @@ def test_the_second_ctrl_c_leaves_and_says_how_to_come_back(desk: Desk) -> None:
 
     # Then bai has gone, and the job ends without it
     assert code == 130, terminal.text
+    assert "no longer following; cancelling goes on" in terminal.text
+    assert "bai status --wait one" in terminal.text
     assert "bai logs -f one" in terminal.text
+    assert "bai cancel" not in terminal.text
     assert desk.bai("status", "one", "--wait").returncode == 4
     assert desk.result("one")["benchmark"]["signal"] == signal.SIGKILL
 
@@ -198,7 +209,7 @@ def test_an_agent_that_died_unseen_is_resumed(desk: Desk) -> None:
     waited = desk.bai("status", "one", "--wait")
     assert waited.returncode == 5
     assert "bai resume one" in waited.stdout
-    assert "benchmark still runs" in waited.stdout
+    assert "benchmark still running" in waited.stdout
     # Its benchmark lives, so it is not deleted
     assert desk.bai("prune", "--older-than", "1ms").stdout == ""
 
@@ -212,6 +223,65 @@ def test_an_agent_that_died_unseen_is_resumed(desk: Desk) -> None:
     assert len(pids_printed(desk, "one")) == 1
     assert desk.bai("prune", "--older-than", "1ms", "--json").stdout != ""
     assert not desk.store.joinpath("one").exists()
+
+
+def kill_agent_and_shim(desk: Desk) -> list[int]:
+    """Run a job that goes on for long, kill both that watch it, and return the pids of its benchmark."""
+    code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n{WAITS}"
+    desk.bai("run", desk.descriptor(code), "--job-id", "one", "--detach", "--", desk.word)
+    desk.await_output("one", "loss=0.25")
+    desk.kill_agent("one")
+    started = json.loads(desk.rundir("one").started.read_text())
+    os.kill(started["shim_pid"], signal.SIGKILL)
+    wait_until(lambda: not is_locked(desk.rundir("one").shim_lock))
+    pids = [each.pid for each in find_remains(desk.rundir("one"))]
+    assert len(pids) == 2
+    return pids
+
+
+def test_a_benchmark_without_agent_and_shim_is_not_forgotten(desk: Desk) -> None:
+    pids = kill_agent_and_shim(desk)
+
+    assert "AGENT DIED" in desk.bai("status", "one").stdout
+    assert "benchmark still running, but its shim is gone too" in desk.bai("status", "one").stdout
+    assert json.loads(desk.bai("status", "one", "--json").stdout)["benchmark_alive"] is True
+    assert "AGENT DIED" in desk.bai("list").stdout
+    for options in ([], ["--dry-run"]):
+        assert desk.bai("prune", "--older-than", "1ms", *options).stdout == ""
+    assert all(is_alive(pid) for pid in pids)
+
+    # When a cancel comes: whoever sends it sees to the end
+    cancelled = desk.bai("cancel", "one")
+    assert "started again to end the job" in cancelled.stdout
+
+    assert desk.bai("status", "one", "--wait").returncode == 4
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert desk.result("one")["outcome"] == "cancelled"
+    assert desk.bai("prune", "--older-than", "1ms", "--json").stdout != ""
+
+
+def test_what_lives_of_a_benchmark_is_found_under_another_name_of_the_store(desk: Desk) -> None:
+    pids = kill_agent_and_shim(desk)
+    # Given that the process that led its session has gone as well, and a second name for the store
+    os.kill(json.loads(desk.rundir("one").started.read_text())["pid"], signal.SIGKILL)
+    other = desk.folder / "other"
+    other.symlink_to(desk.store)
+
+    pruned = desk.bai("prune", "--older-than", "1ms", "--store", other)
+
+    assert pruned.stdout == ""
+    assert sum(is_alive(pid) for pid in pids) == 1
+    assert "ends it as well" in desk.bai("status", "one", "--store", other).stdout
+
+
+def test_resuming_a_benchmark_without_a_shim_ends_it_as_lost(desk: Desk) -> None:
+    pids = kill_agent_and_shim(desk)
+
+    assert desk.bai("resume", "one").returncode == 0
+
+    assert desk.bai("status", "one", "--wait").returncode == 5
+    assert desk.result("one")["outcome"] == "lost"
+    assert [pid for pid in pids if is_alive(pid)] == []
 
 
 def test_cancelling_from_elsewhere(desk: Desk) -> None:

@@ -127,7 +127,9 @@ def test_local_disks_are_waited_for_where_the_image_mounts_them(root: Path) -> N
 
     def stopping() -> bool:
         if next(looks, True):
-            (root / "proc/mounts").write_text("/dev/mapper/vg.01 /opt/dlami/nvme ext4 rw 0 0\n")
+            # Somebody's mount point has a name that is not UTF-8.
+            mounts = b"tmpfs /mnt/\xff tmpfs rw 0 0\n/dev/mapper/vg.01 /opt/dlami/nvme ext4 rw 0 0\n"
+            (root / "proc/mounts").write_bytes(mounts)
         return False
 
     assert local_disks(root) == ["nvme1n1"]

@@ -70,6 +70,19 @@ def test_the_own_counter_of_both_versions(tmp_path: Path, cgroup: str, mount: st
     assert oom._read_counter(str(mounted / file)) == 3
 
 
+def test_mount_points_of_any_name_are_passed_over(tmp_path: Path) -> None:
+    proc, mounted = tmp_path / "proc", tmp_path / "with space"
+    proc.mkdir()
+    (proc / "cgroup").write_bytes(b"not a line\n0::/job\n")
+    odd = b"29 20 0:25 / /mnt/\xff\xfe rw - tmpfs tmpfs rw\n28 20 0:25 / /mnt/x rw\n"
+    point = os.fsencode(mounted).replace(b" ", b"\\040")
+    (proc / "mountinfo").write_bytes(odd + b"30 20 0:26 / " + point + b" rw - cgroup2 cgroup2 rw\n")
+    (mounted / "job").mkdir(parents=True)
+    (mounted / "job/memory.events").write_text("oom_kill 3\n")
+
+    assert oom._own_counter_file(str(proc)) == str(mounted / "job/memory.events")
+
+
 def test_no_counter_at_all(tmp_path: Path) -> None:
     assert oom._own_counter_file(str(tmp_path)) is None
     assert oom._read_counter(None) is None

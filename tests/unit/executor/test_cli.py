@@ -141,7 +141,7 @@ def test_list_is_a_table_in_the_order_of_starts(bai: Bai, job: HandmadeJob) -> N
     assert [line.split()[:3] for line in lines[1:]] == [
         ["other-1", "other", "FAILED"],
         ["digits-1", "digits", "SUCCEEDED"],
-        ["dead-1", "dead", "DIED"],
+        ["dead-1", "dead", "AGENT"],
     ]
     objects = bai("list", "--json").objects
     assert [each["job_id"] for each in objects] == ["other-1", "digits-1", "dead-1"]
@@ -173,7 +173,7 @@ def test_the_status_of_a_dead_agent_says_what_to_do(bai: Bai) -> None:
     assert answer.code == 5
     assert 'its log ends with "OSError: no room"' in answer.out
     assert "benchmark does not run" in answer.out
-    assert "DIED" in answer.out
+    assert "AGENT DIED" in answer.out
     assert "bai resume digits-1" in answer.out
     assert "0.2500" in answer.out
     assert "RUNNING" not in answer.out
@@ -249,8 +249,10 @@ def test_cancelling_what_has_ended_or_died_says_so(bai: Bai, job: HandmadeJob) -
 
     assert "it has ended before" in bai("cancel", "digits-1").out
     assert not (bai.store / "digits-1" / "cancel.json").exists()
-    assert "bai resume dead-1" in bai("cancel", "dead-1").out
+    # An agent that has died is started for it: nobody else would end the job.
+    assert "started again to end the job" in bai("cancel", "dead-1").out
     assert (bai.store / "dead-1" / "cancel.json").exists()
+    assert bai("status", "dead-1", "--wait").code == 4
 
 
 def test_resuming_what_has_ended_starts_nothing(bai: Bai, job: HandmadeJob) -> None:
