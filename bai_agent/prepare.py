@@ -6,12 +6,14 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bai_agent import __version__
 from bai_agent.aside import aside
 from bai_agent.ballast import keep_room
 from bai_agent.benchmark import process
+from bai_agent.drafts import NO_LINKS
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.machine import NotReadyError, wait_for_disks, wait_for_gpus
 from bai_agent.outcome import Outcome
@@ -40,7 +42,7 @@ def prepare(this: Run) -> None:
     ):
         if not link.exists():
             file.touch()
-            os.link(file, link)
+            _link(file, link)
     keep_room(rundir)
     identity = {
         "host": platform.node(),
@@ -62,6 +64,20 @@ def prepare(this: Run) -> None:
     if this.node.instance_id is not None:
         _wait_for_machine(this)
     write_json(rundir.ready, identity)
+
+
+def _link(file: Path, link: Path) -> None:
+    """Give the growing file its second name. Raises EndedError where the file system has no such thing."""
+    try:
+        os.link(file, link)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        message = (
+            f"The run directory cannot be in {file.parent}: its file system has no hard links ({error.strerror}); "
+            "name a folder on another one with --store, or --dir of bai-agent."
+        )
+        raise EndedError(Reason(Outcome.PREPARE_FAILED, message)) from error
 
 
 def _claim(this: Run, identity: Mapping[str, Any]) -> None:

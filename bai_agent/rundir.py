@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bai_agent.drafts import draft_beside
 from bai_agent.errors import BusyError
 
 
@@ -184,7 +185,7 @@ def boot_id() -> str:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` by `content` so that a reader, or a kill at any moment, sees all of it or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
+    temporary = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(descriptor, content)

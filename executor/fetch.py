@@ -9,11 +9,11 @@ With more than one attempt, `nodes` lies in `attempts/<n>`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.drafts import draft_beside, place_new
 from bai_agent.errors import BaiError
 from bai_agent.store import StoredObject, check_key
 from bai_agent.store.record import JobRecord, Stream
@@ -130,7 +130,7 @@ def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
         if path.is_file() and path.stat().st_size == item.size:
             return None
         raise _in_the_way(path)
-    part = path.with_name(f".{path.name}.part")
+    part = draft_beside(path, ".part")
     if part.exists() and part.stat().st_size > item.size:
         part.unlink()
     with part.open("ab") as file:
@@ -142,11 +142,9 @@ def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
             file.write(piece)
             position += len(piece)
     try:
-        # Fails where the name has come into being meanwhile, which a rename would not.
-        os.link(part, path)
+        place_new(part, path)
     except FileExistsError:
         raise _in_the_way(path) from None
-    part.unlink()
     return Fetched(path, position - begun)
 
 

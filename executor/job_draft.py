@@ -72,17 +72,23 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
 
 def _new_folder(store: DirectoryStore, stack: ExitStack) -> Path:
     """Return a new folder whose lock is ours until `stack` ends."""
+    last: OSError | None = None
     for _ in range(_TRIES):
         folder = store.folder / _DRAFTS / secrets.token_hex(8)
         try:
             folder.mkdir(parents=True)
             stack.enter_context(locked(folder / _LOCK))
-        except (BusyError, FileNotFoundError):
+        except BusyError:
             continue  # somebody cleans up here at this moment
+        except FileNotFoundError as error:
+            last = error  # and has just done so; or no folder can be made there
         except OSError as error:
             raise _unwritable(error) from error
-        if folder.is_dir():
-            return folder
+        else:
+            if folder.is_dir():
+                return folder
+    if last is not None:
+        raise _unwritable(last) from last
     raise StoreError(f"no folder can be made in {store.folder / _DRAFTS}; remove that folder")
 
 

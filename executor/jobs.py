@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
-from bai_agent.outcome import Status
 from bai_agent.store import JobStore, RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -22,7 +21,7 @@ from executor.follow import events_of, tail_position
 from executor.given import Given, GivenAws
 from executor.local import local_agent
 from executor.records import events_in, records_in, result_of
-from executor.standing import DIED, Standing, created, ended_standing, unreadable_standing
+from executor.standing import DIED, ENDED, Standing, created, ended_standing, unreadable_standing
 from executor.state import RunState
 
 _AT_ONCE = 16
@@ -225,4 +224,4 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def is_over(standing: Standing) -> bool:
-    return standing.status in (Status.SUCCEEDED, Status.FAILED, Status.ERROR, Status.CANCELED)
+    return standing.status in ENDED

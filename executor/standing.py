@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError
+from bai_agent.outcome import Status
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 
@@ -70,6 +71,19 @@ NO_RESULT = (UNLAUNCHED, UNKNOWN)
 """Where nobody will write the result of a job on EC2, and waiting is of no use."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
+GOES_ON = frozenset({Status.PENDING.value, Status.INITIALIZING.value, Status.RUNNING.value, SILENT, ENDING})
+"""While a job has one of these, there is something to wait for."""
+ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
+
+
+def unknown_status(standing: Standing) -> str | None:
+    """Return a sentence where this version does not know the status that a job's record says; else None."""
+    if standing.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
+        return None
+    return (
+        f'the record of {standing.job_id} says the status "{standing.status}", which this version of bai does not know; '
+        "use the version that the job was started with, or a newer one"
+    )
 
 
 def unreadable_standing(record: JobRecord, why: BaiError, *, where: str) -> Standing:

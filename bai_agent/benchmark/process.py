@@ -16,6 +16,7 @@ from bai_agent.benchmark.launch import LaunchError, Order, launch, order
 from bai_agent.benchmark.proc import boot_id, read_process, send_signal
 from bai_agent.benchmark.remains import find_remains, kill_remains
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
+from bai_agent.drafts import place_new
 from bai_agent.errors import BusyError
 from bai_agent.outcome import Outcome
 from bai_agent.rundir import RunDir, is_locked, now_ms, read_json, write_atomic, write_json
@@ -68,11 +69,11 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
     draft = rundir.stop.with_name(f".stop.json.{os.getpid()}.draft")
     write_atomic(draft, (json.dumps(wish) + "\n").encode())
     try:
-        os.link(draft, rundir.stop)
+        place_new(draft, rundir.stop)
     except FileExistsError:
         return False
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     return True
 
 

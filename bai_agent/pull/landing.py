@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bai_agent.drafts import NO_LINKS
 from bai_agent.errors import PullError
 from bai_agent.pull.draft import Draft
 from bai_agent.pull.journal import PREFIX, Journal, Put, folder_journal
@@ -167,12 +169,17 @@ class Landing:
         self._put(name, temporary, Put(src=self.src, size=0, mtime_ns=0, link=target, tag=tag))
 
     def place_hard_link(self, name: str, existing: str) -> None:
-        """Give the file `existing`, which this source placed, a second name."""
+        """Give the file `existing`, which this source placed, a second name; a copy where the file system has no hard links."""
         self.require_free(name)
         put = self._journal.record.puts[existing]
         temporary = self.temporary(name)
         temporary.unlink(missing_ok=True)
-        temporary.hardlink_to(self.root / existing)
+        try:
+            temporary.hardlink_to(self.root / existing)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            shutil.copy2(self.root / existing, temporary)
         self._put(name, temporary, put)
         # A rename between two names of one file does nothing, and the temporary one would stay.
         temporary.unlink(missing_ok=True)

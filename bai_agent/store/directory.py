@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.drafts import draft_beside, place_new
 from bai_agent.errors import StoreError
 from bai_agent.rundir import write_atomic
 from bai_agent.store import MissingObjectError, StoredObject, check_key
@@ -36,11 +37,10 @@ class DirectoryStore:
             if not if_absent:
                 write_atomic(path, content)
                 return True
-            # A link is the one way to make a name that fails where the name exists and whose content is whole.
             draft = _draft(path)
             write_atomic(draft, content)
             try:
-                os.link(draft, path)
+                place_new(draft, path)
             except FileExistsError:
                 return False
             finally:
@@ -103,7 +103,7 @@ def _described(key: str, path: Path) -> StoredObject:
 
 
 def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.new")
+    return draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.new")
 
 
 def _entries(folder: Path) -> list[Path]:

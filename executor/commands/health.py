@@ -24,18 +24,20 @@ def doctor(
 ) -> None:
     """Try what a job on EC2 needs.
 
-    Says what to do where something is missing. Launches nothing. Exit code 1 where something fails.
+    Says what to do where something is missing. Launches nothing. Exit code 2 where the configuration, credentials or FILE have to be
+    corrected, else 5 where something fails.
     """
     from executor.ec2.doctor import examine
     from executor.ec2.findings import Health
 
-    failed = False
+    failed: ExitCode | None = None
     for each in examine(given.settings, file):
-        failed = failed or each.health is Health.FAILED
+        if each.health is Health.FAILED and failed is not ExitCode.USAGE:
+            failed = ExitCode.USAGE if each.configuration else ExitCode.OURS
         if json_:
             print_json(each.as_table())
         else:
             todo = f"; {each.todo}" if each.todo else ""
             print(f"{each.health.value:<7} {each.check:<16} {each.sentence}{todo}", flush=True)
-    if failed:
-        raise typer.Exit(ExitCode.BENCHMARK_FAILED)
+    if failed is not None:
+        raise typer.Exit(failed)

@@ -61,16 +61,16 @@ def status(
 
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
-    from executor.jobs import find_job, is_over, last_values, standing
+    from executor.jobs import find_job, last_values, standing
     from executor.reach import Reach
     from executor.records import result_of
-    from executor.standing import DIED, NO_RESULT
+    from executor.standing import GOES_ON, unknown_status
     from executor.watch import exit_code_of
 
     record = find_job(given.stores(), job)
     now = standing(record, given)
     reach = Reach(far=now.where != "local")
-    while wait and not is_over(now) and now.status not in (DIED, *NO_RESULT):
+    while wait and now.status in GOES_ON:
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         try:
             now = standing(record, given)
@@ -92,6 +92,9 @@ def status(
         from executor.view.listing import print_standing
 
         print_standing(record.job(), now, values, given)
+    if wait and (why := unknown_status(now)) is not None:
+        say(why)
+        raise typer.Exit(ExitCode.OURS)
     if wait:
         raise typer.Exit(exit_code_of(result) if result is not None else ExitCode.OURS)
 
@@ -175,7 +178,10 @@ def prune(
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete old jobs, never one that runs."""
+    """Delete old jobs, never one that runs.
+
+    Exit code 5 where one cannot be deleted.
+    """
     from bai_agent.durations import parse_duration
     from bai_agent.rundir import now_ms
     from executor.errors import UsageError
@@ -187,9 +193,19 @@ def prune(
         age = parse_duration(older_than)
     except ValueError as error:
         raise UsageError(f"--older-than: {error}") from error
-    total, count = 0, 0
+    total, count, failed = 0, 0, 0
+
+    def on_failure(why: str) -> None:
+        nonlocal failed
+        failed += 1
+        say(why)
+
     for each in prune_jobs(
-        store_at(store), before=now_ms() - round(age.total_seconds() * 1000), dry_run=dry_run, left=say
+        store_at(store),
+        before=now_ms() - round(age.total_seconds() * 1000),
+        dry_run=dry_run,
+        left=say,
+        on_failure=on_failure,
     ):
         total, count = total + each.bytes, count + 1
         if json_:
@@ -198,6 +214,8 @@ def prune(
             print(f"{each.job_id}  {size(each.bytes)}")
     verb = "would be deleted" if dry_run else "deleted"
     say(f"{count:,} job{'' if count == 1 else 's'} {verb}, {size(total)}")
+    if failed:
+        raise typer.Exit(ExitCode.OURS)
 
 
 def fetch(

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from bai_agent.errors import BaiError
 from executor.config import Settings, config_file
 from executor.ec2.doctor_launch import launch_findings
-from executor.ec2.findings import Finding, Health, refused
+from executor.ec2.findings import Finding, Health, refused, unusable
 from executor.ec2.routes import route_to_s3
 from executor.ec2.session import DENIED, FAILURES, Aws, aws_of, code_of
 
@@ -27,7 +27,7 @@ def examine(settings: Settings, file: Path | None = None) -> Iterator[Finding]:
     try:
         aws = aws_of(settings)
     except BaiError as error:
-        yield Finding("region", Health.FAILED, str(error))
+        yield unusable("region", error)
         yield from _brokers(settings)
         return
     credentials = _credentials(aws)
@@ -52,7 +52,7 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
     except FAILURES as error:
         return refused(check, error)
     except BaiError as error:
-        return Finding(check, Health.FAILED, str(error))
+        return unusable(check, error)
 
 
 def _credentials(aws: Aws) -> Finding:
@@ -78,6 +78,7 @@ def _bucket(settings: Settings, aws: Aws) -> Iterator[Finding]:
             Health.FAILED,
             "none is configured",
             f'write bucket = "…" into {config_file(os.environ)}',
+            configuration=True,
         )
         return
     bucket = settings.bucket
@@ -99,6 +100,7 @@ def _bucket(settings: Settings, aws: Aws) -> Iterator[Finding]:
                 Health.FAILED,
                 f"{bucket} lies in another region than {aws.region}",
                 "configure its region",
+                configuration=True,
             )
         elif code in ("403", *DENIED):
             yield Finding(
@@ -158,6 +160,7 @@ def _instance_profile(settings: Settings, aws: Aws) -> Finding:
             Health.FAILED,
             "no instance_profile is configured; without one an instance cannot fetch its agent",
             "make one with the policy in docs/iam, and configure its name",
+            configuration=True,
         )
     name = settings.instance_profile.rpartition("/")[2]
     try:
@@ -238,6 +241,7 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> Finding:
             Health.FAILED,
             f"{', '.join(foreign)} belongs to another VPC than the subnets",
             "name groups of their VPC",
+            configuration=True,
         )
     closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
     if len(closed) == len(groups):
@@ -261,7 +265,9 @@ def _brokers(settings: Settings) -> Iterator[Finding]:
                     f"{broker} answers here; whether it does to the instances, only they can tell",
                 )
         except ValueError:
-            yield Finding("kafka", Health.FAILED, f'"{broker}" is no address', "write HOST:PORT")
+            yield Finding(
+                "kafka", Health.FAILED, f'"{broker}" is no address', "write HOST:PORT", configuration=True
+            )
         except OSError as error:
             yield Finding(
                 "kafka",

@@ -17,7 +17,7 @@ from executor.ec2.bundle import build, cache_folder, linux_architecture
 from executor.ec2.cost import price
 from executor.ec2.errors import meaning
 from executor.ec2.exchange import Upload, exchange, missing
-from executor.ec2.findings import Finding, Health, refused
+from executor.ec2.findings import Finding, Health, refused, unusable
 from executor.ec2.request import for_candidate, launch_request
 from executor.ec2.resolve import Resolved, ec2_table, region_of, resolve
 from executor.ec2.session import FAILURES, Aws, aws_of, code_of
@@ -31,7 +31,7 @@ def launch_findings(settings: Settings, aws: Aws, file: Path | None) -> Iterator
     """Yield what was found. Raises nothing: what cannot be looked at is a finding."""
     descriptor, findings = load(file) if file is not None else (None, [])
     if file is not None and descriptor is None:
-        yield Finding("descriptor", Health.FAILED, render_findings(findings).strip())
+        yield Finding("descriptor", Health.FAILED, render_findings(findings).strip(), configuration=True)
     if descriptor is None:
         for architecture in ARCHITECTURES:
             yield _bundle(settings, architecture)
@@ -41,7 +41,7 @@ def launch_findings(settings: Settings, aws: Aws, file: Path | None) -> Iterator
         there = aws_of(settings, region=region_of(descriptor, settings))
         resolved = resolve(descriptor, settings, there)
     except BaiError as error:
-        yield Finding("image", Health.FAILED, str(error))
+        yield unusable("image", error)
         return
     zones = ", ".join(each.zone for each in resolved.candidates)
     yield Finding(
@@ -65,7 +65,7 @@ def _bundle(settings: Settings, architecture: str) -> Finding:
     except WheelError:
         return Finding(check, Health.WARNING, "its bundle was not built on this machine yet", todo)
     except BaiError as error:
-        return Finding(check, Health.FAILED, str(error))
+        return unusable(check, error)
     if absent:
         return Finding(check, Health.WARNING, f"its bundle is not in the bucket ({built.key})", todo)
     return Finding(check, Health.OK, f"{built.key} is in the bucket")
@@ -107,5 +107,5 @@ def _dry_run(descriptor: Descriptor, resolved: Resolved, aws: Aws) -> Finding:
     except FAILURES as error:
         return refused("launch", error)
     except BaiError as error:
-        return Finding("launch", Health.FAILED, str(error))
+        return unusable("launch", error)
     return Finding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")

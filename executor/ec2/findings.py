@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from bai_agent.errors import BaiError, DescriptorError
 from executor.ec2.session import Failure, said
+from executor.errors import UsageError
+from executor.job_sources import PlanError
 
 
 class Health(str, Enum):
@@ -25,6 +28,8 @@ class Finding:
     sentence: str
     todo: str = ""
     """What to do about it; empty where there is nothing to do."""
+    configuration: bool = False
+    """Whether the configuration, or the descriptor, is what has to be corrected."""
 
     def as_table(self) -> dict[str, str | None]:
         """Return it as JSON values."""
@@ -36,6 +41,12 @@ class Finding:
         }
 
 
+def unusable(check: str, error: BaiError) -> Finding:
+    """Return the finding that something cannot be used, for a reason in our own words."""
+    wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
+    return Finding(check, Health.FAILED, str(error), configuration=wrong)
+
+
 def refused(check: str, error: Failure) -> Finding:
     """Return the finding that AWS refused, or did not answer."""
-    return Finding(check, Health.FAILED, str(said(error, doing="looking at it")))
+    return unusable(check, said(error, doing="looking at it"))

@@ -95,7 +95,7 @@ def test_without_credentials_nothing_of_aws_is_asked(desk: Ec2Desk) -> None:
         "doctor", env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
     )
 
-    assert answer.code == 1
+    assert answer.code == 2
     assert [line.split()[:2] for line in answer.out.splitlines()] == [["failed", "credentials"]]
     assert "aws configure" in answer.out
 
@@ -105,11 +105,19 @@ def test_without_a_configuration_it_says_what_to_write(desk: Ec2Desk) -> None:
 
     answer = desk.bai("doctor", "--json")
 
-    assert answer.code == 1
+    assert answer.code == 2
     assert "region" in answer.objects[0]["sentence"]
     _configure(desk, bucket=None)
     assert health("bucket") == {Health.FAILED}
     assert "bucket =" in found("bucket")[0].todo
+
+
+def test_the_exit_code_says_whose_turn_it_is(healthy: Ec2Desk) -> None:
+    _configure(healthy, bucket="nowhere-bucket")
+    assert healthy.bai("doctor").code == 5
+    # And where the configuration is wrong as well, that comes first
+    _configure(healthy, bucket="nowhere-bucket", instance_profile=None)
+    assert healthy.bai("doctor").code == 2
 
 
 def test_a_bucket_that_is_not_there_or_not_ours(healthy: Ec2Desk) -> None:

@@ -34,6 +34,17 @@ def test_two_stars_keep_everything_below(work: Path) -> None:
     assert kept.files == 4
 
 
+def test_a_name_of_any_length_is_kept(work: Path) -> None:
+    long = ["a" * length for length in (230, 240, 255)]
+    for name in long:
+        (work / name).write_text(name)
+
+    kept, names = keep(work, "a*")
+
+    assert names == long
+    assert kept.warnings == ()
+
+
 def test_a_file_that_two_globs_match_is_kept_once(work: Path) -> None:
     kept, names = keep(work, "*.txt", "notes.*")
 

@@ -131,6 +131,24 @@ def test_a_broken_result_keeps_no_other_job_from_being_pruned(
     assert pruned.code == 0
 
 
+def test_a_status_of_another_version_is_not_waited_for(tmp_path: Path, bai: Callable[..., Any]) -> None:
+    job = HandmadeJob(tmp_path / "store", "newer-1")
+    result = job.ends()
+    job.store.put("newer-1/result.json", json.dumps({**result, "status": "HIBERNATED"}).encode())
+    said = (
+        'bai: the record of newer-1 says the status "HIBERNATED", which this version of bai does not know; '
+        "use the version that the job was started with, or a newer one"
+    )
+
+    waited = bai("status", "newer-1", "--wait")
+    pruned = bai("prune", "--older-than", "0s", "--json")
+
+    assert (waited.code, waited.err) == (5, f"{said}\n")
+    assert bai("status", "newer-1").code == 0
+    assert (pruned.code, pruned.out) == (0, "")
+    assert pruned.err.startswith(f"{said}; it is left alone\n")
+
+
 def test_lines_that_are_no_metric_records_are_counted_and_the_first_one_named(
     tmp_path: Path, bai: Callable[..., Any]
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from bai_program import PROGRAM
 from handmade_job import HandmadeJob
+from without_hard_links import without_hard_links
 
 from executor.fetch import FetchError, fetch_job
 
@@ -97,6 +100,19 @@ def test_no_link_leads_out_of_the_folder(job: HandmadeJob, tmp_path: Path) -> No
         list(fetch_job(job.record, there))
 
     assert list(outside.rglob("*.bin")) == []
+
+
+def test_a_folder_without_hard_links_takes_everything(job: HandmadeJob, tmp_path: Path) -> None:
+    long = "n" * 255
+    job.store.put(job.record.key(f"artifacts/{long}"), b"x")
+    there = tmp_path / "there"
+    command = (*PROGRAM, "fetch", job.record.job_id, there, "--store", job.store.folder)
+    for _ in range(2):
+        subprocess.run(without_hard_links(*command), check=True, timeout=60)
+
+    assert tree(there)["artifacts/runs/model.bin"] == b"m" * 100_000
+    assert tree(there)[f"artifacts/{long}"] == b"x"
+    assert not list(there.rglob("*.part"))
 
 
 def test_of_several_attempts_each_has_its_place(job: HandmadeJob, tmp_path: Path) -> None:

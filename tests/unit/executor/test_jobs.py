@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -132,6 +133,67 @@ def test_prune_deletes_what_ended_long_ago_and_nothing_that_may_live(tmp_path: P
 
     assert announced == deleted == ["died", "old"]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "orphan", "running"]
+
+
+def test_prune_counts_what_deleting_frees(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path / "store", "old")
+    job.ends()
+    before = next(prune_jobs(store_at(tmp_path / "store"), before=START + 40 * DAY, dry_run=True)).bytes
+    # 1 MiB of three names, two links to what is elsewhere
+    output = job.node / "big"
+    output.write_bytes(os.urandom(2**20))
+    os.link(output, job.node / "log" / "second")
+    os.link(output, job.node / "third")
+    (tmp_path / "elsewhere").write_bytes(os.urandom(2**20))
+    os.link(tmp_path / "elsewhere", job.node / "hard")
+    (job.node / "soft").symlink_to(tmp_path / "elsewhere")
+
+    (pruned,) = prune_jobs(store_at(tmp_path / "store"), before=START + 40 * DAY, dry_run=False)
+
+    assert 2**20 <= pruned.bytes - before < 2**20 + 65536
+    assert (tmp_path / "elsewhere").stat().st_size == 2**20
+
+
+def test_prune_leaves_links_alone_and_goes_on(tmp_path: Path) -> None:
+    target = HandmadeJob(tmp_path / "elsewhere", "a-job")
+    target.ends()
+    HandmadeJob(tmp_path / "store", "b-job").ends()
+    (tmp_path / "store" / "a-job").symlink_to(tmp_path / "elsewhere" / "a-job")
+    left: list[str] = []
+
+    pruned = prune_jobs(
+        store_at(tmp_path / "store"), before=START + 40 * DAY, dry_run=False, left=left.append
+    )
+
+    assert [each.job_id for each in pruned] == ["b-job"]
+    assert left == [
+        f"{tmp_path}/store/a-job is a symbolic link, to {tmp_path}/elsewhere/a-job; it is left alone"
+    ]
+    assert target.record.exists()
+    assert [each.name for each in (tmp_path / "store").iterdir()] == ["a-job"]
+
+
+def test_what_cannot_be_deleted_keeps_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a-job", "b-job"):
+        HandmadeJob(tmp_path, name).ends()
+    # A folder that is a mount point cannot be removed, not even by root.
+    rmdir = os.rmdir
+
+    def busy(path: str, **options: int) -> None:
+        if str(path).endswith("a-job"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    failures: list[str] = []
+
+    pruned = prune_jobs(
+        store_at(tmp_path), before=START + 40 * DAY, dry_run=False, on_failure=failures.append
+    )
+
+    assert [each.job_id for each in pruned] == ["b-job"]
+    assert len(failures) == 1
+    assert failures[0].startswith("a-job could not be deleted: the job store failed at ")
 
 
 def test_no_agent_can_start_in_a_job_that_is_being_deleted(tmp_path: Path) -> None:
