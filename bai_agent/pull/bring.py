@@ -8,9 +8,17 @@ from typing import Any
 
 from bai_agent.errors import PullError
 from bai_agent.job import Source, Unpack
-from bai_agent.pull.draft import Draft, check_sums
+from bai_agent.pull.draft import Draft, has_sums
 from bai_agent.pull.http import HttpOrigin
-from bai_agent.pull.journal import PREFIX, Journal, file_journal, folder_journal, open_journal, read_record
+from bai_agent.pull.journal import (
+    PREFIX,
+    Journal,
+    file_journal,
+    folder_journal,
+    is_record,
+    open_journal,
+    read_record,
+)
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.local import LocalOrigin
 from bai_agent.pull.origin import Origin
@@ -73,7 +81,20 @@ def _finished_elsewhere(task: Task, watch: Watch) -> Pulled | None:
             return None
         if not journal.record.intact(place.root, task.tally.src):
             return None
+        if not _proven(task, place, journal, watch):
+            return None
         return _pulled(task, place, facts)
+
+
+def _proven(task: Task, place: _Place, journal: Journal, watch: Watch) -> bool:
+    """Return whether what lies in place has the checksums that are wanted, beyond what a forged record could claim.
+
+    A file is hashed again. Of an unpacked archive no checksum can be taken any more: its record counts only where nobody
+    but this user can have written it.
+    """
+    if task.source.unpack is not Unpack.NO:
+        return journal.trusted
+    return has_sums(place.root / task.target.name, task.sums, watch)
 
 
 def _bring_anew(task: Task, watch: Watch) -> Pulled:
@@ -129,7 +150,7 @@ def _in_place(listing: Listing, task: Task, place: _Place) -> Pulled:
 
 
 def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[str, Any]:
-    remotes = [remote for remote in listing.objects if not remote.name.startswith(PREFIX)]
+    remotes = [remote for remote in listing.objects if not is_record(remote.name)]
     if not remotes:
         raise PullError(f"{landing.src}: there is nothing below it; check its spelling")
     tally = landing.tally
@@ -163,18 +184,8 @@ def _bring_file(
     _expect_size(task, remote)
     if landing.holds(remote):
         put = journal.record.puts[name]
-        unknown = Sums(
-            md5=task.sums.md5 if put.md5 is None else None,
-            sha256=task.sums.sha256 if put.sha256 is None else None,
-        )
-        wrong = [
-            kind for kind in task.sums.wanted if getattr(put, kind) not in (None, getattr(task.sums, kind))
-        ]
-        if not wrong:
-            with path.open("rb") as file:
-                check_sums(
-                    file.fileno(), unknown, src=landing.src, watch=landing.watch, on_mismatch=lambda: None
-                )
+        # The record is no proof: who may write to the folder may have written it.
+        if not task.sums.wanted or has_sums(path, task.sums, landing.watch):
             return {
                 "tag": remote.tag,
                 "md5": task.sums.md5 or put.md5,
@@ -205,6 +216,7 @@ def _bring_archive(
         and found.tag is not None
         and facts["tag"] == found.tag
         and all(facts[kind] == getattr(task.sums, kind) for kind in task.sums.wanted)
+        and (journal.trusted or not task.sums.wanted)
         and facts["unpack"] == task.source.unpack.value
         and journal.record.intact(landing.root, landing.src)
     ):

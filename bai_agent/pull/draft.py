@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,17 +83,33 @@ def check_sums(
     descriptor: int, sums: Sums, *, src: str, watch: Watch, on_mismatch: Callable[[], None]
 ) -> None:
     """Raise PullError unless the file's content has these checksums. It was just written: this reads the page cache."""
-    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in sums.wanted}
+    for name, found in _hash(descriptor, sums.wanted, watch).items():
+        if found != getattr(sums, name):
+            on_mismatch()
+            raise PullError(
+                f"{src}: its {name} is {found}, but {getattr(sums, name)} was expected; "
+                f"the source has changed, or {name} is wrong in the descriptor"
+            )
+
+
+def has_sums(path: Path, sums: Sums, watch: Watch) -> bool:
+    """Return whether the file `path` is there and its content has these checksums."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return _hash(descriptor, sums.wanted, watch) == {name: getattr(sums, name) for name in sums.wanted}
+    finally:
+        os.close(descriptor)
+
+
+def _hash(descriptor: int, names: Iterable[str], watch: Watch) -> dict[str, str]:
+    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in names}
     offset = 0
     while hashes and (chunk := os.pread(descriptor, CHUNK, offset)):
         watch.check()
         for running in hashes.values():
             running.update(chunk)
         offset += len(chunk)
-    for name, running in hashes.items():
-        if running.hexdigest() != getattr(sums, name):
-            on_mismatch()
-            raise PullError(
-                f"{src}: its {name} is {running.hexdigest()}, but {getattr(sums, name)} was expected; "
-                f"the source has changed, or {name} is wrong in the descriptor"
-            )
+    return {name: running.hexdigest() for name, running in hashes.items()}

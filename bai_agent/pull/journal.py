@@ -3,6 +3,9 @@
 It is a hidden file that only grows, a JSON object a line, and at the same time the lock of whoever pulls there. It lets
 a later job recognise data as ours and reuse it, and keeps us from ever replacing what a user put or changed. A line says
 what is about to be true (`put` stands before the rename), so that a kill in between leaves nothing of unknown origin.
+
+No source may bring a file of such a name (`is_record`). Who may write to the data's folder can still forge a record, so
+it is never taken for a checksum: a file is hashed again, an archive's record counts only where it is `trusted`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bai_agent.errors import PullError
@@ -24,6 +27,8 @@ from bai_agent.pull.progress import Watch
 from bai_agent.rundir import append_line, boot_id, open_append
 
 PREFIX = ".bai-pulled"
+_FACTS = frozenset(("tag", "md5", "sha256", "unpack", "files", "bytes"))
+"""What a record says of a source that is complete."""
 _NAME_LIMIT = 255 - len(".part")
 
 
@@ -38,6 +43,15 @@ def file_journal(target: Path) -> Path:
     if len(os.fsencode(name)) > _NAME_LIMIT:
         name = f"{PREFIX}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:24]}"
     return target.with_name(name)
+
+
+def is_record(name: str) -> bool:
+    """Return whether a part of the path `name` is a record's name, or that of an unfinished file beside one."""
+    return any(
+        part.startswith(PREFIX)
+        or (part.startswith(".") and part.endswith((PREFIX, f"{PREFIX}.part")))
+        for part in name.split("/")
+    )
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,11 @@ class Record:
     def apply(self, line: dict[str, Any]) -> None:
         if "put" in line:
             name = line.pop("put")
+            if not _is_below(name):
+                raise ValueError("a name that leads out of the folder")
             put = Put(**line)
+            if type(put.size) is not int or not isinstance(put.src, str):
+                raise ValueError("a file without size or source")
             # A source is being replaced, or has lost a file to another one: it is complete no longer.
             self.done.pop(put.src, None)
             if name in self.puts:
@@ -115,12 +133,15 @@ class Record:
             name = line.pop("begin")
             self.begun[name] = Begun(**line)
         elif "part" in line:
-            self.begun[line["part"]].parts.add(line["number"])
+            self.begun[line["part"]].parts.add(int(line["number"]))
         elif "gone" in line:
             self.puts.pop(line["gone"], None)
             self.older.pop(line["gone"], None)
         elif "done" in line:
-            self.done[line.pop("done")] = line
+            src = line.pop("done")
+            if not _FACTS <= line.keys() or type(line["files"]) is not int or type(line["bytes"]) is not int:
+                raise ValueError("a source without its facts")
+            self.done[src] = line
 
 
 def read_record(path: Path) -> Record:
@@ -133,11 +154,19 @@ def read_record(path: Path) -> Record:
     try:
         for line in content[: content.rfind(b"\n") + 1].splitlines():
             record.apply(json.loads(line))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PullError(
             f"{path}: this record of pulled data is damaged; remove it and the data it is about"
         ) from error
     return record
+
+
+def _is_below(name: object) -> bool:
+    """Return whether `name` is a relative path without "..": a forged record must name nothing else for removal."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
 
 
 class Journal:
@@ -147,6 +176,9 @@ class Journal:
         self.path = path
         self.record = read_record(path)
         self._descriptor = descriptor
+        status = os.fstat(descriptor)
+        self.trusted = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        """Whether nobody but this user (and root) can have written the record."""
 
     def put(self, name: str, put: Put) -> None:
         """Announce that `name` is about to become this."""

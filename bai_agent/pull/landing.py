@@ -13,8 +13,8 @@ from pathlib import Path
 from bai_agent.drafts import NO_LINKS
 from bai_agent.errors import PullError
 from bai_agent.pull.draft import Draft
-from bai_agent.pull.journal import PREFIX, Journal, Put, folder_journal
-from bai_agent.pull.problems import NoSpaceError
+from bai_agent.pull.journal import PREFIX, Journal, Put, folder_journal, is_record
+from bai_agent.pull.problems import NoSpaceError, printable
 from bai_agent.pull.progress import Tally, Watch
 from bai_agent.pull.remote import Remote, Sums
 from bai_agent.rundir import boot_id
@@ -225,6 +225,10 @@ class Landing:
         return len(puts), sum(put.size for put in puts)
 
     def _put(self, name: str, temporary: Path, put: Put) -> None:
+        if is_record(name):
+            raise PullError(
+                f'{self.src}: "{printable(name)}" is a name of our own records of pulled data; choose another path'
+            )
         self.make_folder(str(Path(name).parent))
         path = self.root / name
         if path.is_dir() and not path.is_symlink():

@@ -45,6 +45,11 @@ def shown(src: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
 
 
+def printable(name: str) -> str:
+    """Return a file's name as a message can show it."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:
     """Return the sentence for an operation on files below `root` that failed."""
     where = error.filename2 or error.filename or root

@@ -11,9 +11,10 @@ from pathlib import Path
 from bai_agent.errors import PullError
 from bai_agent.pull.archive import ArchiveError, Member, MemberKind, open_archive
 from bai_agent.pull.draft import CHUNK
-from bai_agent.pull.journal import PREFIX
+from bai_agent.pull.journal import is_record
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.member_paths import MemberTree, UnsafeMemberError
+from bai_agent.pull.problems import printable
 
 _LOOK_AT_SPACE = 1 << 20
 """Members above this size are compared with the free space before they are written."""
@@ -43,16 +44,11 @@ def unpack(archive: Path, landing: Landing) -> None:
         landing.place_link(place, target)
 
 
-def printable(name: str) -> str:
-    """Return a member's name as a message can show it."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def _unpack_member(member: Member, tree: MemberTree, landing: Landing) -> None:
     if member.kind is MemberKind.DEVICE:
         raise UnsafeMemberError(f"it is a {member.kind.value}")
     place = tree.locate(member.name, follow=member.kind is MemberKind.FOLDER)
-    if place.startswith(PREFIX):
+    if is_record(place):
         return  # the record of another pull, packed along with its data
     if member.kind is MemberKind.FOLDER:
         landing.make_folder(place or ".")

@@ -222,6 +222,104 @@ def test_with_a_checksum_on_record_the_origin_is_not_even_asked(tmp_path: Path, 
     assert bring(source, job="two")[-1].done
 
 
+def forged(src: str, target: Path, wanted: bytes, *, unpack: str = "no") -> bytes:
+    """A record that says that `target` came from `src` with the checksum of `wanted`."""
+    status = target.lstat()
+    sums = {"sha256": sha256(wanted)}
+    lines = [
+        {"put": target.name, "src": src, "size": status.st_size, "mtime_ns": status.st_mtime_ns, **sums},
+        {"done": src, "tag": "t", "md5": None, **sums, "unpack": unpack, "files": 1, "bytes": status.st_size},
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+@pytest.mark.parametrize("folder", ["", "deep/er/"])
+def test_an_archive_cannot_bring_a_record_for_another_source(
+    tmp_path: Path, bring: Puller, folder: str
+) -> None:
+    wanted = original(tmp_path, b"content")
+    evil = tmp_path / "evil" / folder
+    evil.mkdir(parents=True)
+    os.utime(original(evil, b"evil!!!", "x"), (1e9, 1e9))
+    (evil / ".x.bai-pulled").write_bytes(forged(str(wanted), evil / "x", b"content"))
+    (evil / ".bai-pulled").write_bytes(forged(str(wanted), evil / "x", b"content"))
+    (evil / ".x.bai-pulled.part").write_bytes(b"a beginning")
+    with tarfile.open(tmp_path / "evil.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.add(tmp_path / "evil", arcname=".")
+    bring(Source(src=url(tmp_path / "evil.tar"), path="in", unpack=Unpack.INTO), job="one")
+    assert names(tmp_path / "work/in") == [f"{folder}x"]
+    records = [path.name for path in (tmp_path / "work/in").rglob(".*bai-pulled*")]
+    assert records == [".bai-pulled"]
+    with pytest.raises(PullError, match="exists and is not"):
+        bring(Source(src=url(wanted), path=f"in/{folder}x", sha256=sha256(b"content")), job="two")
+
+
+@pytest.mark.parametrize("folder", ["", "deep/"])
+def test_a_folder_cannot_bring_a_record_for_another_source(
+    tmp_path: Path, bring: Puller, folder: str
+) -> None:
+    evil = tmp_path / "evil" / folder
+    evil.mkdir(parents=True)
+    for name in ("x", ".x.bai-pulled", ".bai-pulled", ".bai-pulled.x.part"):
+        original(evil, b"evil!!!", name)
+    (evil / ".y.bai-pulled").symlink_to("x")
+    bring(Source(src=url(tmp_path / "evil", "/"), path="in"))
+    assert names(tmp_path / "work/in") == [f"{folder}x"]
+    assert len(list((tmp_path / "work/in").rglob(".*bai-pulled*"))) == 1
+
+
+def test_a_path_that_is_a_records_name_is_refused(tmp_path: Path, bring: Puller) -> None:
+    with pytest.raises(PullError, match="choose another path"):
+        bring(Source(src=url(original(tmp_path)), path="in/.x.bai-pulled"))
+
+
+@pytest.mark.parametrize("origin_is_asked", [False, True])
+def test_a_forged_record_is_no_checksum(tmp_path: Path, bring: Puller, origin_is_asked: bool) -> None:
+    wanted = original(tmp_path, b"content")
+    target = tmp_path / "work/x"
+    target.parent.mkdir()
+    target.write_bytes(b"evil!!!")
+    record = forged(str(wanted), target, b"content")
+    if origin_is_asked:  # as a record looks whose source was not yet complete
+        status = wanted.stat()
+        tag = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+        line = json.loads(record.splitlines()[0]) | {"tag": tag}
+        record = json.dumps(line).encode() + b"\n"
+    (tmp_path / "work/.x.bai-pulled").write_bytes(record)
+    bring(Source(src=url(wanted), path="x", sha256=sha256(b"content")))
+    assert target.read_bytes() == b"content"
+
+
+def test_a_record_that_others_may_write_is_no_checksum_of_an_archive(tmp_path: Path, bring: Puller) -> None:
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(original(tmp_path, b"content"), arcname="x")
+    source = Source(src=url(archive), path="in", unpack=Unpack.INTO, sha256=sha256(archive.read_bytes()))
+    bring(source, job="one")
+    record, target = tmp_path / "work/in/.bai-pulled", tmp_path / "work/in/x"
+    status = target.stat()
+    target.write_bytes(b"evil!!!")
+    os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    bring(source, job="two")
+    assert target.read_bytes() == b"evil!!!"  # a record that only this user can write is believed
+    record.chmod(0o666)
+    bring(source, job="three")
+    assert target.read_bytes() == b"content"
+
+
+def test_a_forged_record_names_nothing_outside_for_removal(tmp_path: Path, bring: Puller) -> None:
+    victim = original(tmp_path, b"precious", "victim")
+    folder = tmp_path / "work/in"
+    folder.mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    original(tmp_path / "src", b"1", "a")
+    line = json.loads(forged(str(tmp_path / "src") + "/", victim, b"").splitlines()[0])
+    (folder / ".bai-pulled").write_text(json.dumps(line | {"put": "../../victim"}) + "\n")
+    with pytest.raises(PullError, match="damaged"):
+        bring(Source(src=url(tmp_path / "src", "/"), path="in"))
+    assert victim.exists()
+
+
 def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     bring(Source(src=url(path), path="x"))
