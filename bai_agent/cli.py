@@ -21,8 +21,8 @@ from bai_agent.job import Job
 from bai_agent.job_file import read_job
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import RunDir, locked, read_json, write_atomic
-from bai_agent.secrets import Redactor
 from bai_agent.store import open_store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -62,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    redactor = Redactor()
+
+    def refuse(error: BaiError, code: ExitCode) -> ExitCode:
+        return _refuse(redactor.redact(str(error)), code, ready=options.ready_fd)
+
     try:
         code = run_job(
             options.descriptor,
@@ -70,11 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             quiet=options.quiet,
             node=Node(rank=options.rank, instance_id=options.instance_id),
             ready=options.ready_fd,
+            redactor=redactor,
         )
     except DescriptorError as error:
-        code = _refuse(error, ExitCode.USAGE, ready=options.ready_fd)
+        code = refuse(error, ExitCode.USAGE)
     except BaiError as error:
-        code = _refuse(error, ExitCode.OURS, ready=options.ready_fd)
+        code = refuse(error, ExitCode.OURS)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -82,9 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # failure (code 1).
         log.exception("the agent met an error of its own")
         kind = type(error).__name__
-        code = _refuse(
-            BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS, ready=options.ready_fd
-        )
+        code = refuse(BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS)
     _leave(code)
 
 
@@ -96,6 +100,7 @@ def run_job(
     quiet: bool,
     node: Node,
     ready: int | None = None,
+    redactor: Redactor,
 ) -> ExitCode:
     """Run a job, or go on with one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark failed,
     2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
@@ -111,7 +116,6 @@ def run_job(
         return start_detached(descriptor, rundir, node)
     with locked(rundir.agent_lock, wait=2):
         _claim(rundir, descriptor)
-        redactor = Redactor()
         with _logging(rundir, redactor, quiet=quiet):
             if ready is not None:
                 say_ready(ready)
@@ -136,7 +140,7 @@ def _run(
         outcome = Outcome(result["outcome"])
         finish_publishing(job, rundir, record, place, outcome=outcome)
         return outcome
-    events = EventLog(rundir.events, redact=redactor.redact)
+    events = EventLog(rundir.events, redactor=redactor)
     watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
     extractor = Extractor(rundir)
@@ -231,10 +235,10 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
             handler.close()
 
 
-def _refuse(error: BaiError, code: ExitCode, *, ready: int | None) -> ExitCode:
+def _refuse(sentence: str, code: ExitCode, *, ready: int | None) -> ExitCode:
     if ready is not None:
-        say_refused(ready, code, str(error))
-    print(f"bai-agent: {error}", file=sys.stderr)
+        say_refused(ready, code, sentence)
+    print(f"bai-agent: {sentence}", file=sys.stderr)
     return code
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bai_agent.ballast import FULL
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import append_line, now_ms, open_append, write_atomic
 
 log = logging.getLogger(__name__)
@@ -22,11 +23,11 @@ class EventLog:
     """Appends events, each complete or not there at all, and remembers them."""
 
     def __init__(
-        self, path: Path, *, redact: Callable[[str], str] = str, clock: Callable[[], int] = now_ms
+        self, path: Path, *, redactor: Redactor | None = None, clock: Callable[[], int] = now_ms
     ) -> None:
         self._path = path
         self._descriptor = open_append(path)
-        self._redact = redact
+        self._redactor = redactor or Redactor()
         self._clock = clock
         self.seen: list[dict[str, Any]] = list(read_events(path))
         self.lenient = False
@@ -34,7 +35,7 @@ class EventLog:
 
     def add(self, kind: str, **details: Any) -> None:
         """Append one event: `{"time": ms UTC, "type": kind, …details}`. It is in `seen` even where that raises OSError."""
-        told = {key: self._redacted(value) for key, value in details.items()}
+        told = self._redactor.redact_all(details)
         line = json.dumps({"time": self._clock(), "type": kind, **told}, ensure_ascii=False)
         content = f"{line}\n".encode(errors="replace")
         self.seen.append(json.loads(content))
@@ -64,16 +65,6 @@ class EventLog:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-    def _redacted(self, value: Any) -> Any:
-        """Return `value` without secrets. Before it is encoded: quotes and line ends of a secret look different afterwards."""
-        if isinstance(value, str):
-            return self._redact(value)
-        if isinstance(value, (list, tuple)):
-            return [self._redacted(each) for each in value]
-        if isinstance(value, Mapping):
-            return {key: self._redacted(each) for key, each in value.items()}
-        return value
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job import Buffering
 from bai_agent.outcome import Outcome
 from bai_agent.prepare import secrets_of
+from bai_agent.redaction import Redactor
 from bai_agent.run_state import Run
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 from bai_agent.secrets import SecretError
@@ -38,14 +39,24 @@ _LINE_SHARE = 0.01
 
 _LAST_LINES = 20
 _LAST_BYTES = 65536
+_SECRET_BYTES = 65536
+"""The largest secret that AWS Secrets Manager keeps
+(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): one may reach into the last lines."""
 
 
 def write_result(this: Run) -> Outcome:
     """Keep the artifacts, write `result.json` here, and return the outcome."""
     this.rundir.path.mkdir(parents=True, exist_ok=True)  # the benchmark may have taken it away
     artifacts = _keep_artifacts(this)
-    last_lines = _last_words(this)
+    hidden = _why_nothing_is_quoted(this)
+    if hidden is not None:
+        this.warn(f"What the benchmark said at its end is not in the result: {hidden}.")
+    last_lines = _last_lines(this.rundir.kept_output, this.redactor) if hidden is None else []
+    benchmark = read_json(this.rundir.exit)
     outcome, sentence = _judge(this)
+    if hidden is not None and benchmark is not None and benchmark.get("exec_error") is not None:
+        # It names the command, into which secrets may have been expanded.
+        benchmark["exec_error"]["message"] = sentence = outcome.sentence
     extracted = read_json(this.rundir.extracted)
     result: dict[str, Any] = {
         "version": VERSION,
@@ -53,8 +64,8 @@ def write_result(this: Run) -> Outcome:
         "outcome": outcome.value,
         "status": outcome.status.value,
         "exit_code": int(outcome.exit_code),
-        "sentence": this.redactor.redact(sentence),
-        "benchmark": read_json(this.rundir.exit),
+        "sentence": sentence,
+        "benchmark": benchmark,
         "phases": this.events.finished_phases(),
         "metrics": extracted,
         "kafka": _kafka(this),
@@ -65,6 +76,7 @@ def write_result(this: Run) -> Outcome:
         "git": write_table(this.job.git) if this.job.git else None,
         "warnings": _warnings(this, extracted or {}),
     }
+    result = this.redactor.redact_all(result)
     make_room_for_result(this.rundir)
     this.events.add(
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
@@ -180,30 +192,39 @@ def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
 
 
-def _last_words(this: Run) -> list[str]:
-    """Return the output's last lines without secrets; none where those cannot be known."""
-    lines = _last_lines(this.rundir.kept_output)
-    if lines and this.job.benchmark.secrets and not this.knows_secrets:
-        # It was another agent that started the benchmark.
-        deadline = this.drain_deadline()
-        why = "there was no time left to look up the secrets that may stand in them"
-        try:
-            aside(lambda: secrets_of(this), over=lambda: time.monotonic() > deadline, name="secrets")
-        except SecretError as error:
-            why = str(error)
-        if not this.knows_secrets:
-            this.warn(f"The last lines of the output are not in the result: {why}.")
-            return []
-    return [this.redactor.redact(line) for line in lines]
+def _why_nothing_is_quoted(this: Run) -> str | None:
+    """Return why nothing that the benchmark said can be shown without its secrets; None where it can."""
+    if this.may_quote or (read_json(this.rundir.exit) is None and not _has_content(this.rundir.kept_output)):
+        return None
+    # It was another agent that started the benchmark.
+    deadline = this.drain_deadline()
+    why = "there was no time left to look up the secrets that may stand in them"
+    try:
+        aside(lambda: secrets_of(this), over=lambda: time.monotonic() > deadline, name="secrets")
+    except SecretError as error:
+        why = str(error)
+    return None if this.knows_secrets else why
 
 
-def _last_lines(path: Path) -> list[str]:
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _last_lines(path: Path, redactor: Redactor) -> list[str]:
+    """Return the end of the output, redacted before it is cut: a half of a secret is not known as one."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _LAST_BYTES))
+            start = max(0, size - _LAST_BYTES - _SECRET_BYTES)
+            file.seek(start)
             content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return []
-    lines = content.decode(errors="replace").replace("\r", "\n").splitlines()
+    text = redactor.redact(content.decode(errors="replace"))
+    if start:
+        text = text[-_LAST_BYTES:]
+    lines = text.replace("\r", "\n").splitlines()
     return [line for line in lines if line.strip()][-_LAST_LINES:]

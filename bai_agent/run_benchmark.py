@@ -54,11 +54,11 @@ def run_benchmark(this: Run) -> None:
 def start_followers(this: Run) -> None:
     """Start what reads the benchmark's output and its records, unless that runs or has done its work."""
     if not this.extractor.finished:
-        this.extractor.start()
+        this.extractor.start(secrets=this.redactor.known if this.may_quote else None)
     if this.job.kafka is not None and this.kafka is None:
         from bai_agent.push.kafka import KafkaPusher
 
-        this.kafka = KafkaPusher(this.job, this.rundir, rank=this.node.rank)
+        this.kafka = KafkaPusher(this.job, this.rundir, rank=this.node.rank, redactor=this.redactor)
         this.kafka.start()
 
 

@@ -15,8 +15,8 @@ from bai_agent.metrics.supervise import Extractor
 from bai_agent.outcome import Outcome
 from bai_agent.push.place import Place
 from bai_agent.push.store import StoreUploader
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import RunDir
-from bai_agent.secrets import Redactor
 from bai_agent.store.record import JobRecord
 from bai_agent.watch import Reason, Watch
 
@@ -54,6 +54,11 @@ class Run:
     outcome: Outcome = Outcome.AGENT_ERROR
     knows_secrets: bool = False
     """Whether the redactor has been told the benchmark's secrets."""
+
+    @property
+    def may_quote(self) -> bool:
+        """Whether what the benchmark printed can be quoted without its secrets."""
+        return self.knows_secrets or not self.job.benchmark.secrets
 
     @property
     def scripts(self) -> Path | None:

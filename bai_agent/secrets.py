@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 from bai_agent.errors import BaiError
@@ -72,35 +71,3 @@ def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str
 
 
 _NO_TEXT = '"{}" cannot be resolved: it holds no text; store the secret as a string'
-
-
-_AS_TEXT = logging.Formatter()
-
-
-class Redactor(logging.Filter):
-    """Takes known secrets out of whatever is logged or written into an event."""
-
-    _SHORTEST = 4
-    """A shorter secret would blacken ordinary words, and is none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: set[str] = set()
-
-    def know(self, secrets: Iterable[str]) -> None:
-        self._known.update(each for each in secrets if len(each) >= self._SHORTEST)
-
-    def redact(self, text: str) -> str:
-        """Return `text` with every known secret replaced by three stars."""
-        for each in sorted(self._known, key=len, reverse=True):
-            text = text.replace(each, "***")
-        return text
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self._known:
-            record.msg = self.redact(record.getMessage())
-            record.args = ()
-            if record.exc_info:
-                # Where this is set, formatters take it instead of making it.
-                record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
-        return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import json
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from bai_agent.job_file import read_job
 from bai_agent.metrics.process import Work
 from bai_agent.metrics.supervise import LEAVE_REST
 from bai_agent.metrics.watchdog import blame
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import RunDir, locked
 
 log = logging.getLogger("bai_agent.metrics")
@@ -35,8 +37,15 @@ def main() -> int:
     parser.add_argument(
         "--blame", action="store_true", help="switch off the search that the last process was at"
     )
+    parser.add_argument(
+        "--secrets", action="store_true", help="standard input: a JSON list of what is not to be quoted"
+    )
+    parser.add_argument("--no-quotes", action="store_true", help="quote nothing that the benchmark printed")
     arguments = parser.parse_args()
-    _log_to_stderr()
+    redactor = Redactor()
+    if arguments.secrets:
+        redactor.know(json.load(sys.stdin))
+    _log_to_stderr(redactor)
     if arguments.parent is not None and not _die_with(arguments.parent):
         return 1
     rundir = RunDir(arguments.dir)
@@ -51,7 +60,8 @@ def main() -> int:
             # Each block makes thousands of short-lived objects, none in a cycle: to look for cycles often is in vain.
             gc.freeze()
             gc.set_threshold(100_000)
-            work = Work(rundir, job, careful=arguments.careful)
+            quote = _hide if arguments.no_quotes else redactor.redact
+            work = Work(rundir, job, careful=arguments.careful, quote=quote)
             signal.signal(LEAVE_REST, lambda number, frame: work.leave_rest())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {LEAVE_REST})
             work.run()
@@ -69,13 +79,18 @@ def _die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def _log_to_stderr() -> None:
+def _hide(_: str) -> str:
+    return "(not shown: it may hold a secret)"
+
+
+def _log_to_stderr(redactor: Redactor) -> None:
     formatter = logging.Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
+    handler.addFilter(redactor)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

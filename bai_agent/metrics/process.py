@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 _SHORTEST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.04
 _CHECKPOINT_SECONDS = 1.0
+_QUOTABLE = 64 * 1024
+"""Characters of a line that are looked through for secrets before its beginning is quoted."""
 
 
 class Work:
@@ -43,12 +45,15 @@ class Work:
         job: Job,
         *,
         careful: bool = False,
+        quote: Callable[[str], str] = str,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = now_ms,
     ) -> None:
         self._rundir = rundir
         self._job = job
+        self._quote = quote
+        """Makes of what the benchmark printed what may be shown of it."""
         self._sleep = sleep
         self._clock = clock
         self._now = now
@@ -119,6 +124,8 @@ class Work:
         self._count_not_a_number(self._job.metrics[index].name, text)
 
     def cut_number(self, index: int, text: str, whole: str) -> None:
+        if str(index) not in self._tally.cut:
+            text, whole = self._quoted(text), self._quoted(whole)
         if self._tally.count_cut(index, text, whole):
             log.warning("%s", cut_warning(self._job.metrics[index], 1, (text, whole)))
 
@@ -210,15 +217,22 @@ class Work:
                 if emitted.bad:
                     self._tally.emit_bad_lines += 1
                     if self._tally.emit_bad_lines == 1:
-                        log.warning("emit: not a JSON object of names and numbers: %.200r", line)
+                        shown = self._quoted(line[:_QUOTABLE].decode("utf-8", "replace"))
+                        log.warning("emit: not a JSON object of names and numbers: %.200r", shown)
                 self._records.add_values(
                     "emit", offset, values, gen=block.generation, timestamp=timestamp, late=late
                 )
             offset += len(line) + 1
 
     def _count_not_a_number(self, name: str, text: str) -> None:
+        if name not in self._tally.not_numbers:
+            text = self._quoted(text)
         if self._tally.count_not_a_number(name, text):
             log.warning("%s", not_a_number_warning(name, 1, text))
+
+    def _quoted(self, text: str) -> str:
+        """Return `text` as an example of it may be shown. Before it is cut: a half of a secret is not known as one."""
+        return self._quote(text[:_QUOTABLE])
 
     def _is_late(self, follower: Follower, block: Block) -> bool:
         generation, size = self._late[follower]

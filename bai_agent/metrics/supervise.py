@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import bai_agent
 from bai_agent.children import kill
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 
 CAREFUL = "--careful"
 BLAME = "--blame"
+SECRETS = "--secrets"
+NO_QUOTES = "--no-quotes"
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
@@ -55,6 +59,7 @@ class Extractor:
         self._child: subprocess.Popen[bytes] | None = None
         self._flags: list[str] = []
         self._wanted = False
+        self._secrets: Sequence[str] | None = ()
         self._started = 0.0
         self._pause = _FIRST_PAUSE
         self._not_before = 0.0
@@ -69,9 +74,13 @@ class Extractor:
         """The process id while one runs."""
         return self._child.pid if self._child else None
 
-    def start(self) -> None:
-        """Start the process unless it runs already."""
+    def start(self, *, secrets: Sequence[str] | None = ()) -> None:
+        """Start the process unless it runs already.
+
+        `secrets` are what it must not quote of the benchmark's output; None: they are not known, so it quotes nothing.
+        """
         self._wanted = True
+        self._secrets = secrets
         if self._child is None:
             self._spawn()
 
@@ -158,19 +167,27 @@ class Extractor:
         if package not in path:
             path.append(package)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
-        command = [sys.executable, "-m", "bai_agent.metrics", f"--parent={os.getpid()}", *self._flags]
+        secrets = NO_QUOTES if self._secrets is None else SECRETS
+        command = [
+            sys.executable,
+            "-m",
+            "bai_agent.metrics",
+            f"--parent={os.getpid()}",
+            secrets,
+            *self._flags,
+        ]
         try:
             errors = self._rundir.agent_log.open("ab")
         except OSError as error:  # the benchmark may have taken the run directory away
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
-        with errors:
+        with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
             # Inherited: the signal waits until the process listens to it, and does not end one that is just starting.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
             try:
                 self._child = subprocess.Popen(
                     [*command, str(self._rundir.path.absolute())],
-                    stdin=subprocess.DEVNULL,
+                    stdin=secrets_file,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     # A terminal's Ctrl-C is for the agent: what was printed by then is still to be extracted.
@@ -180,3 +197,11 @@ class Extractor:
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _anonymous_file(content: bytes) -> BinaryIO:
+    """Return a file in memory to be read from its start: a pipe would have to be waited for, and a disk keeps things."""
+    file = os.fdopen(os.memfd_create("secrets"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file

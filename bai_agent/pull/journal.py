@@ -48,8 +48,7 @@ def file_journal(target: Path) -> Path:
 def is_record(name: str) -> bool:
     """Return whether a part of the path `name` is a record's name, or that of an unfinished file beside one."""
     return any(
-        part.startswith(PREFIX)
-        or (part.startswith(".") and part.endswith((PREFIX, f"{PREFIX}.part")))
+        part.startswith(PREFIX) or (part.startswith(".") and part.endswith((PREFIX, f"{PREFIX}.part")))
         for part in name.split("/")
     )
 
@@ -139,7 +138,7 @@ class Record:
             self.older.pop(line["gone"], None)
         elif "done" in line:
             src = line.pop("done")
-            if not _FACTS <= line.keys() or type(line["files"]) is not int or type(line["bytes"]) is not int:
+            if not line.keys() >= _FACTS or type(line["files"]) is not int or type(line["bytes"]) is not int:
                 raise ValueError("a source without its facts")
             self.done[src] = line
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bai_agent.errors import BaiError
 from bai_agent.job import Kafka
 from bai_agent.push.library_log import forget_trouble, last_trouble
+from bai_agent.redaction import Redactor
 from bai_agent.secrets import SecretError, resolve
 
 if TYPE_CHECKING:
@@ -40,8 +41,13 @@ class ConnectError(BaiError):
         """Waiting does not help: somebody has to change something."""
 
 
-def client_settings(kafka: Kafka, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return kafka-python's settings for `kafka`, with secrets resolved: not to be logged. Raises ConnectError."""
+def client_settings(
+    kafka: Kafka, *, environment: Mapping[str, str] = os.environ, redactor: Redactor | None = None
+) -> dict[str, Any]:
+    """Return kafka-python's settings for `kafka`, with secrets resolved: not to be logged; `redactor` learns of them.
+
+    Raises ConnectError.
+    """
     if kafka.security_protocol not in _PROTOCOLS:
         known = ", ".join(_PROTOCOLS)
         raise _wrong(f'security_protocol "{kafka.security_protocol}" is not known; use one of {known}')
@@ -56,15 +62,21 @@ def client_settings(kafka: Kafka, *, environment: Mapping[str, str] = os.environ
     if kafka.security_protocol.endswith("SSL"):
         settings["ssl_context"] = _ssl_context(kafka)
     if kafka.security_protocol.startswith("SASL"):
-        settings.update(_sasl_settings(kafka, environment))
+        settings.update(_sasl_settings(kafka, environment, redactor or Redactor()))
     return settings
 
 
-def connect(kafka: Kafka, *, client_id: str, environment: Mapping[str, str] = os.environ) -> KafkaProducer:
+def connect(
+    kafka: Kafka,
+    *,
+    client_id: str,
+    environment: Mapping[str, str] = os.environ,
+    redactor: Redactor | None = None,
+) -> KafkaProducer:
     """Return a producer for `kafka`, whose topic then exists. Raises ConnectError. Takes 10 s at most for each of
     three steps, or as long as the look-up of a secret does.
     """
-    settings = {**client_settings(kafka, environment=environment), "client_id": client_id}
+    settings = {**client_settings(kafka, environment=environment, redactor=redactor), "client_id": client_id}
 
     from kafka import KafkaProducer
 
@@ -217,7 +229,7 @@ def _ssl_context(kafka: Kafka) -> ssl.SSLContext:
     return context
 
 
-def _sasl_settings(kafka: Kafka, environment: Mapping[str, str]) -> dict[str, Any]:
+def _sasl_settings(kafka: Kafka, environment: Mapping[str, str], redactor: Redactor) -> dict[str, Any]:
     mechanism = kafka.sasl_mechanism
     if mechanism == "AWS_MSK_IAM":
         _check_msk(kafka, environment)
@@ -231,6 +243,7 @@ def _sasl_settings(kafka: Kafka, environment: Mapping[str, str]) -> dict[str, An
         password = resolve(kafka.sasl_password, environment=environment)
     except SecretError as error:
         raise _wrong(f"sasl_password: {error}") from error
+    redactor.know([password])
     return {
         "sasl_mechanism": mechanism,
         "sasl_plain_username": kafka.sasl_username,

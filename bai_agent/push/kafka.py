@@ -20,6 +20,7 @@ from bai_agent.push.connection import ConnectError, connect, release
 from bai_agent.push.library_log import forget_trouble, last_trouble, quieten
 from bai_agent.push.message import MessageWriter
 from bai_agent.push.send import NotAcknowledgedError, Outgoing, Sender
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class KafkaPusher(threading.Thread):
         *,
         rank: int,
         environment: Mapping[str, str] = os.environ,
+        redactor: Redactor | None = None,
     ) -> None:
         super().__init__(name="kafka", daemon=True)
         if job.kafka is None:
@@ -63,6 +65,7 @@ class KafkaPusher(threading.Thread):
         self._kafka = job.kafka
         self._client_id = f"bai-{job.job.id}-{rank}"
         self._environment = environment
+        self._redactor = redactor or Redactor()
         writer = MessageWriter(job, rank=rank)
         self._key = writer.key
         self._backlog = Backlog(rundir.metrics, writer)
@@ -130,7 +133,12 @@ class KafkaPusher(threading.Thread):
 
     def _serve_one_connection(self) -> None:
         try:
-            producer = connect(self._kafka, client_id=self._client_id, environment=self._environment)
+            producer = connect(
+                self._kafka,
+                client_id=self._client_id,
+                environment=self._environment,
+                redactor=self._redactor,
+            )
         except ConnectError as error:
             self._failed(str(error))
             if error.permanent and self._finishing.is_set():

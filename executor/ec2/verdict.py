@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from bai_agent.outcome import Outcome
+from bai_agent.redaction import Redactor
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from bai_agent.tables import write_table
@@ -28,8 +29,18 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
     for event in events_of(record):
         state.apply(event)
     now = now_ms()
+    warnings = list(state.warnings)
     kept = record.store.find(record.key("artifacts/"))
     job = record.job() if record.exists() else None
+    last_lines: list[str] = []
+    if job is not None and not job.benchmark.secrets:
+        last_lines = _last_lines(record, attempt)
+    else:
+        # Only its own machine can look the secrets up, and a result goes further than the log.
+        warnings.append(
+            "The last lines of the output are not in the result: secrets may stand in them, which are not known here. "
+            "`bai logs` shows them."
+        )
     result: dict[str, Any] = {
         "version": 1,
         "job_id": record.job_id,
@@ -41,17 +52,16 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
         "phases": state.finished,
         "metrics": None,
         "kafka": None,
-        "last_lines": _last_lines(record, attempt),
+        "last_lines": last_lines,
         "artifacts": {"files": len(kept), "bytes": sum(each.size for each in kept)},
         "started": state.started if state.started is not None else now,
         "ended": now,
         "git": write_table(job.git) if job is not None and job.git is not None else None,
-        "warnings": state.warnings,
+        "warnings": warnings,
         "on_behalf": True,
     }
-    return record.store.put(
-        record.key("result.json"), json.dumps(result, ensure_ascii=False).encode() + b"\n", if_absent=True
-    )
+    content = json.dumps(Redactor().redact_all(result), ensure_ascii=False).encode(errors="replace")
+    return record.store.put(record.key("result.json"), content + b"\n", if_absent=True)
 
 
 def _last_lines(record: JobRecord, attempt: int) -> list[str]:

@@ -336,6 +336,52 @@ def test_a_secret_reaches_the_benchmark_and_nothing_else(tmp_path: Path) -> None
     assert held == []
 
 
+_TELLS = """
+import json, os
+key = os.environ["KEY"]
+print(key)
+print("loss=" + key.splitlines()[1])
+print("x" * 60, "loss=y" + os.environ["LONG"], flush=True)
+with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
+    fifo.write(json.dumps({"token": os.environ["LONG"]}) + "\\n")
+    fifo.write("no JSON " + os.environ["LONG"] + "\\n")
+    fifo.write(json.dumps({os.environ["LONG"]: 1}) + "\\n")
+"""
+
+
+def test_nothing_of_ours_quotes_a_secret(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQ\n-----END KEY-----\n"
+    long = "".join(f"{number:03}-s3cret-" for number in range(40))  # an example of it is cut
+    job = python_job(
+        tmp_path,
+        _TELLS,
+        benchmark={"secrets": {"KEY": "env:MY_KEY", "LONG": "env:MY_LONG"}},
+        metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
+    )
+
+    assert run_agent(job, rundir, env=environment(MY_KEY=key, MY_LONG=long)) == 0
+
+    result = result_of(rundir)
+    assert "***" in result["last_lines"]
+    assert any("no finite numbers" in warning for warning in result["warnings"])
+    theirs = {"output.log", f"{0:020}", "emit.log", "metrics.jsonl", f"{0:020}.jsonl"}
+    for path in rundir.rglob("*"):
+        if path.is_file() and path.name not in theirs:
+            for part in (*key.splitlines(), long[:20], long[100:120]):
+                assert part not in path.read_text(errors="replace"), path
+
+
+def test_a_command_with_a_secret_that_does_not_start_is_redacted(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    job = write_job(tmp_path, ["/nowhere/$(TOKEN)"], benchmark={"secrets": {"TOKEN": "env:MY_TOKEN"}})
+
+    run_agent(job, rundir, env=environment(MY_TOKEN="pl4nted-s3cret"))
+
+    assert result_of(rundir)["benchmark"]["exec_error"]["message"].count("***")
+    assert "pl4nted" not in (rundir / "result.json").read_text()
+
+
 def test_a_secret_that_is_not_there_ends_the_run_before_anything_is_pulled(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import base64
 import io
+import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bai_agent.events import EventLog
-from bai_agent.secrets import Redactor, SecretError, resolve
+from bai_agent.redaction import Redactor
+from bai_agent.secrets import SecretError, resolve
 
 
 def test_a_reference_to_the_environment_is_resolved() -> None:
@@ -37,7 +44,7 @@ def test_known_secrets_never_reach_a_log_or_an_event(
     logger.addFilter(redactor)
     with caplog.at_level(logging.INFO):
         logger.info("token %s and %s, x", "s3cr3t-value-longer", "s3cr3t-value")
-    events = EventLog(tmp_path / "events.jsonl", redact=redactor.redact)
+    events = EventLog(tmp_path / "events.jsonl", redactor=redactor)
     events.add("stop", message="the token s3cr3t-value was wrong")
     events.close()
 
@@ -53,7 +60,7 @@ def test_a_secret_with_quotes_and_line_ends_is_known_in_events_and_logs(
 ) -> None:
     redactor = Redactor()
     redactor.know([secret])
-    events = EventLog(tmp_path / "events.jsonl", redact=redactor.redact)
+    events = EventLog(tmp_path / "events.jsonl", redactor=redactor)
 
     with caplog.at_level(logging.INFO):
         events.add("benchmark_started", pid=1, argv=("train", f"--login={secret}"))
@@ -78,3 +85,80 @@ def test_a_secret_in_a_traceback_is_not_logged() -> None:
 
     assert "ValueError: *** is too short" in written.getvalue()
     assert "s3cr3t" not in written.getvalue()
+
+
+KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n  kqhkiG9w0BAQ\n}\n-----END KEY-----\n"
+
+
+def test_a_secret_of_several_lines_is_known_line_by_line() -> None:
+    redactor = Redactor()
+    redactor.know([KEY])
+
+    assert [redactor.redact(line) for line in KEY.splitlines()] == ["***", "***", "  ***", "}", "***"]
+    assert redactor.redact(f"a {KEY.rstrip()} b") == "a *** b"
+    assert redactor.redact(KEY.replace("\n", "\r\n")).split() == ["***", "***", "***", "}", "***"]
+
+
+@pytest.mark.parametrize("secret", [KEY, 'p"ss/w\\rd ü+%', "plain-s3cret", "line-end-s3cret\n"])
+@pytest.mark.parametrize(
+    "encode",
+    [
+        json.dumps,
+        lambda secret: json.dumps({"key": secret}, ensure_ascii=False),
+        repr,
+        quote,
+        quote_plus,
+        lambda secret: quote(secret, safe=""),
+        lambda secret: base64.b64encode(secret.encode()).decode(),
+    ],
+)
+def test_an_encoded_secret_is_redacted(secret: str, encode: Callable[[str], str]) -> None:
+    redactor = Redactor()
+    redactor.know([secret])
+
+    told = redactor.redact(f"before {encode(secret)} after")
+
+    assert "***" in told
+    assert told.startswith("before ")
+    assert told.endswith(" after")
+    assert encode(secret).strip("\"'{}") not in told
+
+
+@given(
+    secrets=st.lists(
+        st.text(alphabet='ab"\\\n %ü', min_size=4, max_size=30).filter(lambda text: len(text.strip()) >= 4)
+    ),
+    around=st.text(alphabet="xyz", max_size=5),
+)
+def test_no_whole_secret_survives(secrets: list[str], around: str) -> None:
+    redactor = Redactor()
+    redactor.know(secrets)
+
+    for secret in secrets:
+        for form in (secret, json.dumps(secret)[1:-1]):
+            assert form not in redactor.redact(f"{around}{form}{around}")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pip: https://me:s3cr3t@index/simple failed", "pip: https://***@index/simple failed"),
+        ("https://ghp_token@github.com/a.git", "https://***@github.com/a.git"),
+        (
+            "GET https://b/k?X-Amz-Date=1&X-Amz-Signature=abc123&x=1",
+            "GET https://b/k?X-Amz-Date=1&X-Amz-Signature=***&x=1",
+        ),
+        ("mail me@example.com about s3://bucket/a@b", "mail me@example.com about s3://bucket/a@b"),
+    ],
+)
+def test_credentials_in_an_address_are_redacted(text: str, shown: str) -> None:
+    assert Redactor().redact(text) == shown
+
+
+def test_keys_of_a_result_are_redacted_too() -> None:
+    redactor = Redactor()
+    redactor.know(["s3cr3t-value"])
+
+    told = redactor.redact_all({"per_metric": {"s3cr3t-value": 1}, "warnings": ("s3cr3t-value", None)})
+
+    assert told == {"per_metric": {"***": 1}, "warnings": ["***", None]}

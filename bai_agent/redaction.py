@@ -1,0 +1,107 @@
+"""Takes secrets out of every text of ours that leaves this process: logs, events, results, warnings, examples.
+
+What the benchmark prints into its own files is the benchmark's: it is stored as it is. Whatever we quote of it is redacted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+_SHORTEST = 4
+"""A shorter secret would blacken ordinary words, and is none."""
+_SHORTEST_LINE = 8
+"""The same for one line of a secret that has several: "}" or "EOF" is in many texts."""
+_STARS = "***"
+_IN_ADDRESSES = re.compile(
+    r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
+    r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
+)
+"""Credentials before a host, and the parts of a signed address that make it one."""
+_AS_TEXT = logging.Formatter()
+
+
+class Redactor(logging.Filter):
+    """Takes known secrets out of texts, and out of whatever is logged where it is a filter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+
+    @property
+    def known(self) -> list[str]:
+        """The secrets, as they were told."""
+        return sorted(self._known)
+
+    def know(self, secrets: Iterable[str]) -> None:
+        """Redact `secrets` from now on: whole, line by line, and as JSON, an address or base64 have them."""
+        self._known.update(secrets)
+        forms = {form for secret in self._known for form in _forms(secret)}
+        # The longest first: what holds another one would otherwise stay in part.
+        ordered = sorted(forms, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def redact(self, text: str) -> str:
+        """Return `text` with every known secret, and every credential in an address, replaced by three stars."""
+        if self._pattern is not None:
+            text = self._pattern.sub(_STARS, text)
+        return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
+
+    def redact_all(self, value: Any) -> Any:
+        """Return `value` with all texts in it redacted, keys included.
+
+        Before it is encoded: quotes and line ends of a secret look different afterwards.
+        """
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, (list, tuple)):
+            return [self.redact_all(each) for each in value]
+        if isinstance(value, Mapping):
+            return {self.redact(str(key)): self.redact_all(each) for key, each in value.items()}
+        return value
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = self.redact(record.getMessage())
+        record.args = ()
+        if record.exc_info:
+            # Where this is set, formatters take it instead of making it.
+            record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
+        if record.stack_info:
+            record.stack_info = self.redact(record.stack_info)
+        return True
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield the ways in which `secret` may stand in a text."""
+    for plain in _parts(secret):
+        yield plain
+        yield json.dumps(plain)[1:-1]
+        yield json.dumps(plain, ensure_ascii=False)[1:-1]
+        yield repr(plain)[1:-1]
+        as_bytes = plain.encode("utf-8", "surrogateescape")
+        yield quote(as_bytes)
+        yield quote(as_bytes, safe="")
+        yield quote_plus(as_bytes)
+        yield base64.b64encode(as_bytes).decode("ascii")
+        yield base64.urlsafe_b64encode(as_bytes).decode("ascii")
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """Yield the secret, and its lines where it has several: a log or a list of last lines has them one by one."""
+    stripped = secret.strip()
+    lines = [line.strip() for line in stripped.splitlines()]
+    if len(stripped) >= _SHORTEST:
+        yield from {secret, stripped}
+    if len(lines) > 1:
+        yield "\n".join(lines)
+        yield from (line for line in lines if len(line) >= _SHORTEST_LINE)
+
+
+def _without_credentials(match: re.Match[str]) -> str:
+    return f"{match['key'] or ''}{_STARS}"

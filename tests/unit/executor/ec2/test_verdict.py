@@ -1,0 +1,66 @@
+"""A result that is written on a machine's behalf holds no secret of the benchmark's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bai_agent.outcome import Outcome
+from bai_agent.store.directory import DirectoryStore
+from bai_agent.store.record import JobRecord
+from executor.ec2.verdict import write_result
+
+_JOB = """
+version = 1
+[job]
+id = "j"
+[benchmark]
+argv = ["true"]
+"""
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> JobRecord:
+    return JobRecord(DirectoryStore(tmp_path), "j")
+
+
+def fill(record: JobRecord, *, job: str = _JOB, log: bytes = b"token pl4nted\nlast\n") -> None:
+    record.store.put(record.key("job.toml"), job.encode())
+    record.store.put(f"{record.node()}/log/{0:020}", log)
+
+
+def result_of(record: JobRecord) -> dict[str, object]:
+    content = record.store.get(record.key("result.json"))
+    assert content is not None
+    result: dict[str, object] = json.loads(content)
+    return result
+
+
+def test_last_lines_stay_out_where_secrets_may_stand_in_them(record: JobRecord) -> None:
+    fill(record, job=f'{_JOB}secrets = {{ TOKEN = "env:TOKEN" }}\n')
+
+    assert write_result(record, Outcome.LOST, "It is lost.")
+
+    assert result_of(record)["last_lines"] == []
+    assert "bai logs" in str(result_of(record)["warnings"])
+    assert "pl4nted" not in json.dumps(result_of(record))
+
+
+def test_last_lines_are_kept_where_there_are_no_secrets(record: JobRecord) -> None:
+    fill(record)
+
+    assert write_result(record, Outcome.LOST, "It is lost.")
+
+    assert result_of(record)["last_lines"] == ["token pl4nted", "last"]
+    assert result_of(record)["warnings"] == []
+
+
+def test_credentials_in_an_address_are_redacted(record: JobRecord) -> None:
+    fill(record, log=b"pip: https://me:pl4nted@index/simple\n")
+
+    assert write_result(record, Outcome.LOST, "https://me:pl4nted@host did not answer.")
+
+    assert "pl4nted" not in json.dumps(result_of(record))
+    assert result_of(record)["sentence"] == "https://***@host did not answer."
