@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import random
 import re
 import socket
 import ssl
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from bai_agent.pull.draft import CHUNK, Draft
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import Watch
+from bai_agent.pull.proxy import ProxyError, basic_credentials, proxy_for
 from bai_agent.pull.remote import Listing, Remote
 
 CONNECT_TIMEOUT = 10.0
@@ -35,6 +34,11 @@ _RETRIED_CODES = (408, 425, 429, 500, 502, 503, 504)
 _IN_PATH = "/%:@!$&'()*+,;=~-._"
 _DIGITS = re.compile(r"[0-9]{1,18}")
 """What a header may say of bytes or seconds: not all that `isdigit` takes is a number to `int`."""
+_LARGEST = 2**63 - 1
+"""Bytes: no file is larger (off_t)."""
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".br", ".z", ".zip")
+_REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
+"""What http.client says of a proxy that makes no tunnel."""
 
 
 class _PassingError(Exception):
@@ -67,6 +71,7 @@ class HttpOrigin:
         if source.directory:
             raise PullError(f"{shown(source.src)}: HTTP knows no folders; name an archive and unpack it")
         self._url = source.src
+        self._source = source
         self._src = shown(source.src)
         self._watch = watch
 
@@ -132,6 +137,9 @@ class HttpOrigin:
             landing.tally.bytes = at
         if answer.size is not None and at != answer.size:
             raise _PassingError(f"the connection ended after {at:,} of {answer.size:,} bytes")
+        if at == 0 and answer.size is None and not answer.response.chunked:
+            # http.client takes headers that break off for complete ones.
+            raise _PassingError("the connection ended before the file's length or first byte")
 
     @contextmanager
     def _get(self, *, start: int, tag: str | None) -> Iterator[_Answer]:
@@ -139,8 +147,9 @@ class HttpOrigin:
         url = self._url
         for _ in range(_REDIRECTS):
             self._watch.check()
-            parts = urllib.parse.urlsplit(url)
-            connection, target = self._connection(parts)
+            parts = self._split(url)
+            connection, target, headers = self._connection(parts)
+            headers |= _headers(parts, start=start, tag=tag)
             with closing(connection):
                 with self._translated():
                     connection.connect()
@@ -149,7 +158,7 @@ class HttpOrigin:
                 with self._watch.interruptible(hang_up):
                     with self._translated():
                         connection.sock.settimeout(READ_TIMEOUT)
-                        connection.request("GET", target, headers=_headers(parts, start=start, tag=tag))
+                        connection.request("GET", target, headers=headers)
                         response = connection.getresponse()
                     with closing(response):
                         if response.status not in _REDIRECT_CODES or not response.headers.get("Location"):
@@ -162,8 +171,12 @@ class HttpOrigin:
         status, headers = response.status, response.headers
         etag = headers.get("ETag")
         tag = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+        if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            self._check_encodings(headers)
         if status == HTTPStatus.OK:
             length = response.length
+            if length is not None and length > _LARGEST:
+                raise _PassingError("the server says that the file is larger than any file can be")
             return _Answer(response, 0, length, tag)
         if status == HTTPStatus.PARTIAL_CONTENT and start:
             span, _, size = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
@@ -184,17 +197,47 @@ class HttpOrigin:
             f"{self._src}: {_STATUSES.get(status, f'the server answers {status} {response.reason}')}"
         )
 
+    def _check_encodings(self, headers: http.client.HTTPMessage) -> None:
+        """Raise PullError where the body is not the file itself, though that was asked for."""
+        transfer = headers.get("Transfer-Encoding", "chunked").strip().lower()
+        if transfer != "chunked":
+            raise PullError(
+                f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
+            )
+        content = headers.get("Content-Encoding", "identity").strip().lower()
+        # Many servers label an archive so, whose bytes are nevertheless the file. With a checksum it is seen in any case.
+        name = urllib.parse.unquote(urllib.parse.urlsplit(self._url).path).lower()
+        if content not in ("", "identity") and not name.endswith(_COMPRESSED) and not self._source_has_sums():
+            raise PullError(
+                f'{self._src}: the server sends it encoded (Content-Encoding "{content}"), though the plain file was '
+                "asked for; give sha256 to take the bytes as they come"
+            )
+
+    def _source_has_sums(self) -> bool:
+        return self._source.sha256 is not None or self._source.md5 is not None
+
+    def _split(self, url: str) -> urllib.parse.SplitResult:
+        try:
+            return urllib.parse.urlsplit(url)
+        except ValueError as error:
+            raise PullError(f"{self._src}: is no address ({error}); check its spelling") from error
+
     def _redirected(self, url: str, location: str) -> str:
-        new = urllib.parse.urljoin(url, location)
-        old_scheme, scheme = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(new).scheme
+        try:
+            new = urllib.parse.urljoin(url, location)
+            old_scheme, scheme = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(new).scheme
+        except ValueError as error:
+            raise PullError(f"{self._src}: is redirected to what is no address ({error})") from error
         if scheme not in ("http", "https") or (old_scheme == "https" and scheme == "http"):
             raise PullError(
                 f"{self._src}: is redirected from {old_scheme} to {scheme}, which is not followed"
             )
         return new
 
-    def _connection(self, parts: urllib.parse.SplitResult) -> tuple[http.client.HTTPConnection, str]:
-        """Return a connection to the server or the environment's proxy, and what to ask it for."""
+    def _connection(
+        self, parts: urllib.parse.SplitResult
+    ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+        """Return a connection to the server or the environment's proxy, what to ask it for, and the proxy's headers."""
         try:
             host, port = parts.hostname, parts.port
         except ValueError as error:
@@ -205,18 +248,21 @@ class HttpOrigin:
         target = urllib.parse.quote(parts.path or "/", safe=_IN_PATH)
         if parts.query:
             target += f"?{urllib.parse.quote(parts.query, safe=_IN_PATH + '?[]|')}"
-        proxy = urllib.request.getproxies().get(parts.scheme)
-        bypassed = proxy is None or urllib.request.proxy_bypass(host)
         secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        if bypassed or proxy is None:
-            return kind(host, port, timeout=CONNECT_TIMEOUT), target
-        through = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        connection = kind(through.hostname or "", through.port or 80, timeout=CONNECT_TIMEOUT)
-        if not secure:
-            return connection, f"http://{parts.netloc.rpartition('@')[2]}{target}"
-        connection.set_tunnel(host, port or 443)
-        return connection, target
+        try:
+            proxy = proxy_for(parts)
+            with self._translated():
+                if proxy is None:
+                    return kind(host, port, timeout=CONNECT_TIMEOUT), target, {}
+                connection = kind(proxy.host, proxy.port, timeout=CONNECT_TIMEOUT)
+                if not secure:
+                    whole = f"http://{parts.netloc.rpartition('@')[2]}{target}"
+                    return connection, whole, dict(proxy.headers)
+                connection.set_tunnel(host, port or 443, headers=proxy.headers)
+                return connection, target, {}
+        except ProxyError as error:
+            raise PullError(f"{self._src}: {error}") from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -239,7 +285,13 @@ class HttpOrigin:
         except UnicodeError as error:
             raise PullError(f"{self._src}: names no host that there could be ({error})") from error
         except (OSError, http.client.HTTPException) as error:
+            if refusal := _REFUSED_BY_PROXY.match(str(error)):
+                raise PullError(f"{self._src}: {_PROXY_REFUSES.format(refusal[1])}") from error
             raise _PassingError(f"the connection broke ({error or type(error).__name__})") from error
+
+        except (ValueError, OverflowError) as error:
+            # http.client's own, from a chunk of a negative size, say.
+            raise _PassingError(f"the server's answer makes no sense ({error})") from error
 
     def _back_off(self, attempt: int, failure: _PassingError) -> None:
         self._watch.check()
@@ -249,19 +301,22 @@ class HttpOrigin:
         self._watch.pause(min(pause, _LONGEST_PAUSE))
 
 
+_PROXY_REFUSES = (
+    "the proxy refuses ({}); check user and password in http_proxy or https_proxy, or set no_proxy"
+)
 _STATUSES = {
     401: "access denied (401); give credentials in the address, or use a signed one",
     403: "access denied (403); a signed address may have expired",
     404: "there is no such file (404); check the address",
+    407: _PROXY_REFUSES.format(407),
     410: "the file is gone (410); check the address",
 }
 
 
 def _headers(parts: urllib.parse.SplitResult, *, start: int, tag: str | None) -> dict[str, str]:
     headers = {"User-Agent": "bai-agent", "Accept-Encoding": "identity", "Connection": "close"}
-    if parts.username is not None:
-        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+    if credentials := basic_credentials(parts):
+        headers["Authorization"] = credentials
     if start and tag is not None:
         headers |= {"Range": f"bytes={start}-", "If-Range": tag}
     return headers

@@ -38,7 +38,11 @@ def shown(src: str) -> str:
         return unquote(src[len("file://") :])
     if not src.lower().startswith(("http://", "https://")):
         return src
-    parts = urlsplit(src)
+    try:
+        parts = urlsplit(src)
+    except ValueError:  # no address: what it may hold of a password cannot be told apart
+        scheme, _, rest = src.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
     host = parts.netloc.rpartition("@")[2]
     told = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
     digest = hashlib.sha256("&".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:8] if told else ""
