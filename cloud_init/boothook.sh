@@ -1,11 +1,8 @@
 #!/bin/sh
 # shellcheck disable=SC2154
-# The deadman: on every boot, seconds before anything else of ours. It ends the machine at an absolute deadline, after too many
-# boots, and when the guardian does not come; and it brings the guardian back. Nothing here may hold the boot.
-# Set above: deadman_seconds, max_boots. cloud-init says INSTANCE_ID.
-hung_seconds=1800 # from a boot to the guardian's start: package upgrades may lie between
-poll_seconds=10
-missing_polls=12  # how often the guardian is looked for in vain before it is started again: it also goes at a reboot
+# On every boot, seconds before anything else of ours: starts the deadman, which ends the machine at an absolute deadline, after too
+# many boots, and when the guardian does not come; and it brings the guardian back. Nothing here may hold the boot.
+# Set above: deadman (the program), deadman_seconds, max_boots. cloud-init says INSTANCE_ID.
 
 # An image made from an instance brings that one's state along.
 read -r owner 2>/dev/null <"$state/instance" || owner=
@@ -29,63 +26,21 @@ rm -f "$state/guardian.pid" "$state/agent.pid" "$state/clock_right"
 boots=$(wc -c 2>/dev/null <"$state/boots") || boots=1
 boots=$((${boots:-1}))
 
-is_number() {
-    case ${1:-x} in
-    *[!0-9]*) return 1 ;;
-    esac
-}
-
 start_guardian() {
     [ -r "$state/guardian.sh" ] && aside sh "$state/guardian.sh"
 }
 
-end() {
-    print "BAI-END $*"
-    power_off
-}
-
-# What is left goes by the time that the machine was on, which no clock can falsify. That it was off for a while counts too: by a
-# clock that the guardian has found right, read once in each boot, as it may be set, and jump, at any other time.
+# The first that runs stays, until the machine is to stay too; one that fails is followed by the next. The program needs no disk,
+# and no place in a list of processes.
+# shellcheck disable=SC2154
 deadman() {
-    { echo -1000 >/proc/self/oom_score_adj; } 2>/dev/null
-    read -r spent start 2>/dev/null <"$state/deadline" || spent=0 start=0
-    is_number "$spent" || spent=0
-    is_number "$start" || start=0
-    missing=0 clock=
-    while :; do
-        now
-        on=$(((now - begun) / 100))
-        if [ -z "$clock" ] && [ -e "$state/clock_right" ]; then
-            clock=$(date +%s)
-            [ "$start" -gt 0 ] || start=$((clock - on - spent))
-            [ $((clock - on - start)) -le "$spent" ] || spent=$((clock - on - start))
-        fi
-        read -r limit 2>/dev/null <"$state/limit" || limit=
-        is_number "$limit" && [ "$limit" -le "$deadman_seconds" ] || limit=$deadman_seconds
-        left=$((limit - spent - on))
-        [ "$left" -gt 0 ] || end deadline
-        # In place, in blocks that it has already, for a disk that is full.
-        { printf '%15d %15d\n' $((spent + on)) "$start" 1<>"$state/deadline"; } 2>/dev/null
-        [ ! -e "$state/stays" ] || exit 0
-        watch_guardian
-        [ "$left" -ge "$poll_seconds" ] || poll_seconds=$left
-        sleep "$poll_seconds"
+    own_pythons
+    for own_python in $own_pythons; do
+        deadman=$deadman "$own_python" -I -B -c 'import os; exec(os.environ.pop("deadman"))' "$state" "$log" "$deadman_seconds" "$@" &&
+            exit 0
     done
-}
-
-watch_guardian() {
-    if [ ! -e "$state/guardian.pid" ]; then
-        [ "$on" -lt "$hung_seconds" ] || end boot-hung
-    elif lives "$state/guardian.pid" guardian.sh; then
-        missing=0
-    else
-        missing=$((missing + 1))
-        if [ "$missing" -ge "$missing_polls" ]; then
-            missing=0
-            say "the guardian has gone; starting it again"
-            start_guardian
-        fi
-    fi
+    print "BAI-END no-python"
+    power_off
 }
 
 # Whatever upgrades or refreshes by itself would do so under a benchmark. The masks go with this boot.
@@ -103,13 +58,14 @@ quiet() {
     timeout 10 systemctl --no-block stop "$@"
 }
 
+say "boot $boots of at most $max_boots"
 if [ "$boots" -gt "$max_boots" ]; then
-    say "boot $boots of at most $max_boots"
-    { end too-many-boots; } </dev/null >/dev/null 2>&1 &
+    { deadman too-many-boots; } </dev/null >/dev/null 2>&1 &
     exit 0
 fi
-say "boot $boots of at most $max_boots"
 { deadman; } </dev/null >/dev/null 2>&1 &
+# A kernel that panics stands still for ever by default, and the deadman with it. The reboot counts.
+{ echo 10 >/proc/sys/kernel/panic; } 2>/dev/null
 quiet </dev/null >/dev/null 2>&1
 # What starts the guardian does so once in an instance's life.
 [ "$boots" -le 1 ] || start_guardian

@@ -95,18 +95,10 @@ failed_fetch() {
     esac
 }
 
-# The interpreter that cloud-init itself runs with: where we are, it is.
 find_own_python() {
-    own_python=
-    read -r line 2>/dev/null <"$(command -v cloud-init || echo /dev/null)" || line=
-    # shellcheck disable=SC2086
-    set -- ${line#"#!"}
-    case ${1:-} in
-    */env) own_python=${2:-} ;;
-    *) own_python=${1:-} ;;
-    esac
-    for own_python in "$own_python" python3 /usr/libexec/platform-python; do
-        [ -n "$own_python" ] && bounded 30 "$own_python" -I -c 'import ssl, zlib' >/dev/null 2>&1 && return
+    own_pythons
+    for own_python in $own_pythons; do
+        bounded 30 "$own_python" -I -c 'import ssl, zlib' >/dev/null 2>&1 && return
     done
     own_python=
     return 1
@@ -232,9 +224,11 @@ run_agent() {
         agent=
         say "agent ended with $code"
         if [ "$code" -le 6 ] && [ -e "$run/result.json" ]; then
-            # The store may be what failed: then nobody reads it there.
-            said=$(sed -n 's/.*"sentence": "\([^"]*\)".*/\1/p' "$run/result.json" 2>/dev/null | head -n 1)
-            [ "$code" -ne 5 ] || [ -z "$said" ] || say "agent: $said"
+            if [ "$code" -eq 5 ]; then
+                # The store may be what failed: then nobody reads it there.
+                said=$(sed -n 's/.*"sentence": "\([^"]*\)".*/\1/p' "$run/result.json" 2>/dev/null | head -n 1)
+                [ -z "$said" ] || say "agent: $said"
+            fi
             end "done" "$code"
         fi
         said=$(tail -n 1 "$said" 2>/dev/null)

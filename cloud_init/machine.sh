@@ -29,9 +29,11 @@ print() {
     { printf '%s\n' "$*" >>"$log"; } 2>/dev/null
 }
 
+# Without a fork, which is the end of this shell where a benchmark has left no process.
 say() {
     now
-    print "BAI $(printf '%d.%02d' $(((now - begun) / 100)) $(((now - begun) % 100))) $*"
+    now=$((now - begun + 100))
+    print "BAI $((now / 100 - 1)).${now#"${now%??}"} $*"
 }
 
 # Something that may hang is given no chance to hold us.
@@ -61,6 +63,17 @@ power_off() {
         { echo o >/proc/sysrq-trigger; } 2>/dev/null
         sleep 10
     done
+}
+
+# The interpreter that cloud-init itself runs with comes first: where we are, it is.
+own_pythons() {
+    read -r line 2>/dev/null <"$(command -v cloud-init || echo /dev/null)" || line=
+    # shellcheck disable=SC2086
+    set -- ${line#"#!"}
+    case ${1:-} in
+    */env) shift ;;
+    esac
+    own_pythons="${1:-} python3 /usr/libexec/platform-python"
 }
 
 # Who we are, for this start of the machine: a container has its host's boot id, so the first process' start counts too.

@@ -26,7 +26,8 @@ STATE = f"{ROOT}/boot"
 _BOUNDARY = "==bai=="
 """All of a part's lines that a user has a say in are indented, so none can be this."""
 
-_FOR_READERS = re.compile(r'\s*(#.*|""".*""")?\n')
+_FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MULTILINE)
+"""Blank lines, comments, docstrings."""
 
 
 class TooLargeError(BaiError):
@@ -113,7 +114,8 @@ def readable(boot: Boot) -> str:
 def boothook(*, deadman: timedelta, max_boots: int, before: str = "") -> str:
     """Return the script that runs on every boot. `before`: lines of shell that may let it end at once."""
     settings = f"deadman_seconds={int(deadman.total_seconds())}\nmax_boots={max_boots}\n"
-    return _script(piece("machine.sh") + before + settings + piece("boothook.sh"))
+    program = f"deadman={shlex.quote(_lean(piece('deadman.py')))}\n"
+    return _script(piece("machine.sh") + before + settings + program + piece("boothook.sh"))
 
 
 def guardian() -> str:
@@ -173,5 +175,5 @@ def _script(text: str) -> str:
 
 
 def _lean(text: str) -> str:
-    """Return a script without the lines that are there for its readers only: they would cost a job descriptor its room."""
-    return "".join(line for line in text.splitlines(keepends=True) if not _FOR_READERS.fullmatch(line))
+    """Return a script without what is there for its readers only: it would cost a job descriptor its room."""
+    return _FOR_READERS.sub("", text)

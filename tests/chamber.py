@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ rm -rf var/lib/bai var/log/bai-guardian.log usr/bin/systemctl usr/bin/snap usr/l
 mkdir -p over/sys/kernel
 : >over/sysrq-trigger
 : >over/sys/kernel/sysrq
+echo 0 >over/sys/kernel/panic
 : >dev/calls
 mv usr/bin/sleep usr/bin/sleep.real
 ip link set lo up
@@ -46,12 +48,41 @@ ip address add 169.254.169.254/32 dev lo
 """
 _BOOT = """
 mount -t proc proc "$1/proc"
-for file in sysrq-trigger sys/kernel/sysrq uptime; do
+# What is not laid over here stays as this host has it.
+mount --bind "$1/proc/sys" "$1/proc/sys"
+mount -o remount,bind,ro "$1/proc/sys"
+for file in sysrq-trigger sys/kernel/sysrq sys/kernel/panic uptime; do
     # Some kernels have no such key.
     [ ! -e "$1/over/$file" ] || [ ! -e "$1/proc/$file" ] || mount --bind "$1/over/$file" "$1/proc/$file"
 done
 exec setpriv --bounding-set=-sys_boot,-sys_time,-sys_module chroot "$1" sleep.real infinity
 """
+_IN_PYTHON = """
+import os, time
+
+with open("/proc/self/cmdline") as file:
+    deadman = 'pop("deadman")' in file.read()
+if deadman:
+    sleep, now, open_file = time.sleep, time.time, os.open
+
+    def nap(seconds):
+        with open("/dev/calls", "a") as file:
+            file.write(f"sleep {seconds:g}\\n")
+        sleep(0.02)
+
+    def told():
+        try:
+            with open("/clock") as file:
+                return float(file.read())
+        except FileNotFoundError:
+            return now()
+
+    def laid_over(path, *more):
+        return open_file("/over/sysrq-trigger" if path == "/proc/sysrq-trigger" else path, *more)
+
+    time.sleep, time.time, os.open = nap, told, laid_over
+"""
+"""What the programs of `_DISK` do for the scripts, for the deadman. This host's key is out of its reach, be it laid over or not."""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """As short as it may be on an instance; HOME is not set."""
 
@@ -76,6 +107,9 @@ class Chamber:
             "usr/bin/sleep", '#!/bin/dash\necho "sleep $1" >>/dev/calls\nexec /usr/bin/sleep.real 0.02\n'
         )
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
+        packages = self.root / "usr/lib/python3/dist-packages"
+        (packages / "chamber_programs.py").write_text(_IN_PYTHON)
+        (packages / "chamber_programs.pth").write_text("import chamber_programs\n")
         (self.root / "usr/bin/sh").unlink()
         (self.root / "usr/bin/sh").symlink_to(self._shell)
         self._server = self.services.serve(self._holder.listen((METADATA, 80)))
@@ -167,6 +201,26 @@ class Chamber:
         """Send a signal to the machine's processes in whose command line `text` stands."""
         for pid in self.processes(text):
             os.kill(pid, number)
+
+    def set_clock(self, seconds: int) -> None:
+        """Let the deadman's clock stand still at so many seconds after 1970."""
+        (self.root / "clock").write_text(str(seconds))
+
+    @contextmanager
+    def no_process_left(self) -> Iterator[None]:
+        """Let each fork in the machine fail, as where a benchmark has taken all processes that there may be."""
+        hierarchy = Path("/sys/fs/cgroup/pids")
+        group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / f"bai-chamber-{os.getpid()}"
+        group.mkdir()
+        try:
+            (group / "pids.max").write_text("0")
+            for pid in self.processes(""):
+                (group / "cgroup.procs").write_text(str(pid))
+            yield
+        finally:
+            for left in (group / "cgroup.procs").read_text().split():
+                (group.parent / "cgroup.procs").write_text(left)
+            group.rmdir()
 
     def console(self) -> str:
         # Each of our lines begins with a return, as the console may be in the middle of another one.

@@ -23,6 +23,19 @@ from sandbox.world.world import REGION
 AGENT = 'print("BENCHMARK RUNS", file=open("/dev/console", "w")); end(0)'
 ACCOUNT = "/var/lib/bai/boot/deadline"
 """What the deadman writes each time that it looks."""
+STUCK = """
+[Unit]
+DefaultDependencies=no
+Conflicts=shutdown.target
+Before=shutdown.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=true
+ExecStop=sleep infinity
+TimeoutStopSec=infinity
+"""
+"""A service that no shutdown gets past."""
 NOT_OURS = re.compile("install-hotplug|emit_upstart|apt_preserve_sources_list")
 """A namespace has no udev to talk to; and a newer cloud-init does not like all that Debian 11 has configured."""
 
@@ -164,3 +177,16 @@ def test_a_clock_that_jumps_back_prolongs_no_job(world: World) -> None:
     machine.set_clock(now - timedelta(days=3650))
     machine.wait_off()
     assert "BAI-END deadline" in machine.console()
+
+
+def test_a_shutdown_that_hangs_leaves_the_deadman_running(world: World) -> None:
+    """This cloud-init's units are stopped, with all that they started, at the begin of each shutdown."""
+    world.shape = Shape(files={"/etc/systemd/system/stuck.service": STUCK})
+    machine = start(world, agent="time.sleep(600)")
+    machine.wait_for("agent start 1")
+    machine.run(["systemctl", "start", "stuck"])
+    machine.run(["systemctl", "--no-block", "poweroff"])
+    machine.run(["sh", "-c", "while systemctl --quiet is-active cloud-init; do sleep 0.1; done"])
+    machine.write("/var/lib/bai/boot/limit", "5\n")
+    machine.wait_for("BAI-END deadline")
+    assert machine.exit_codes == []

@@ -22,11 +22,6 @@ def machine(tmp_path: Path) -> Iterator[Chamber]:
         yield found
 
 
-def set_clock(machine: Chamber, seconds: int) -> None:
-    """Let the machine's clock stand still at so many seconds after 1970."""
-    machine.program("usr/bin/date", f"#!/bin/dash\necho {seconds}\n")
-
-
 def account(machine: Chamber) -> tuple[int, int]:
     """Return what is on disk: seconds spent; by the wall, when they began to be, 0 where that is not known."""
     file = machine.root / STATE / "deadline"
@@ -58,11 +53,11 @@ def test_a_boot_is_not_held_by_what_it_leaves_running(machine: Chamber) -> None:
 
 def test_the_deadline_is_for_all_boots_together(machine: Chamber) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
-    set_clock(machine, 1_800_000_000)
+    machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
     machine.wait(lambda: account(machine)[1] in range(1_799_999_980, 1_800_000_001))
     machine.switch_off()
-    set_clock(machine, 1_800_001_001)
+    machine.set_clock(1_800_001_001)
     machine.switch_on()
     machine.cloud_init(wanted, writes=False)
     assert machine.last_words() == "deadline"
@@ -75,7 +70,7 @@ def test_time_that_the_machine_was_on_counts_without_a_clock(machine: Chamber) -
     machine.switch_off()
     # In an earlier boot it was on for all of its time but a second; the clock has lost its battery.
     (machine.root / STATE / "deadline").write_text(f"{999:15} {1_800_000_000:15}\n")
-    set_clock(machine, 0)
+    machine.set_clock(0)
     machine.switch_on()
     machine.cloud_init(wanted, writes=False)
     assert machine.last_words() == "deadline"
@@ -84,14 +79,14 @@ def test_time_that_the_machine_was_on_counts_without_a_clock(machine: Chamber) -
 def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: Chamber) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.services.clock = timedelta(days=700)
-    set_clock(machine, 0)
+    machine.set_clock(0)
     machine.cloud_init(wanted)
     machine.wait(lambda: machine.processes("fetch_agent.py clock"))
     machine.switch_off()
     assert account(machine)[1] == 0
 
     machine.services.clock = timedelta()
-    set_clock(machine, 1_800_000_000)
+    machine.set_clock(1_800_000_000)
     machine.switch_on()
     machine.cloud_init(wanted, writes=False)
     machine.wait(lambda: account(machine)[1] in range(1_799_999_980, 1_800_000_001))
@@ -101,17 +96,17 @@ def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: Chamber) -> No
 @pytest.mark.parametrize("jump", [-500_000_000, 500_000_000])
 def test_a_clock_that_jumps_does_not_matter(machine: Chamber, jump: int) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
-    set_clock(machine, 1_800_000_000)
+    machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
     machine.wait(lambda: account(machine)[1])
     begun = account(machine)[1]
     machine.switch_off()
-    set_clock(machine, 1_800_000_500)
+    machine.set_clock(1_800_000_500)
     machine.switch_on()
     machine.cloud_init(wanted, writes=False)
     machine.wait(lambda: account(machine)[0] in range(500, 540))
 
-    set_clock(machine, 1_800_000_500 + jump)
+    machine.set_clock(1_800_000_500 + jump)
     looked = len(machine.calls("sleep"))
     machine.wait(lambda: len(machine.calls("sleep")) > looked + 5)
 
@@ -211,3 +206,51 @@ def test_amazon_linux_asks_no_repository(machine: Chamber, name: str, written: b
     (machine.root / "etc/cloud/cloud.cfg.d").mkdir(parents=True)
     machine.cloud_init(boot(machine.services), writes=False)
     assert (machine.root / "etc/cloud/cloud.cfg.d/99-bai.cfg").exists() is written
+
+
+def test_a_kernel_that_panics_reboots(machine: Chamber) -> None:
+    before = Path("/proc/sys/kernel/panic").read_text()
+    machine.cloud_init(boot(machine.services), writes=False)
+    assert (machine.root / "over/sys/kernel/panic").read_text() == "10\n"
+    assert Path("/proc/sys/kernel/panic").read_text() == before
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shell: str) -> None:
+    with Chamber(tmp_path, shell=shell) as machine:
+        machine.cloud_init(boot(machine.services, agent=LONG))
+        machine.wait(lambda: (machine.root / RUN / "starts").exists())
+        with machine.no_process_left():
+            (machine.root / STATE / "limit").write_text("1\n")
+            assert machine.last_words() == "deadline"
+            machine.wait(lambda: (machine.root / "over/sysrq-trigger").read_text() == "o")
+        assert machine.calls("shutdown") == machine.calls("poweroff") == []
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+def test_a_guardian_that_could_not_fork_comes_back(tmp_path: Path, shell: str) -> None:
+    with Chamber(tmp_path, shell=shell) as machine:
+        machine.cloud_init(
+            boot(
+                machine.services,
+                agent="os.kill(os.getpid(), 9) if starts < 2 else end(0)",
+                init_commands=("exec sleep.real 2",),
+            )
+        )
+        machine.wait(lambda: machine.processes("sleep.real 2"))
+        with machine.no_process_left():
+            machine.wait(lambda: not machine.processes("guardian.sh"))
+            seen = len(machine.calls("sleep"))
+            machine.wait(lambda: len(machine.calls("sleep")) > seen + 20)
+            assert "starting it again" not in machine.console()
+        assert machine.last_words() == "done 0"
+
+
+def test_a_job_that_has_ended_ends_its_machine_without_a_process(machine: Chamber) -> None:
+    agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
+    machine.cloud_init(boot(machine.services, agent=agent))
+    machine.wait(lambda: (machine.root / RUN / "starts").exists())
+    with machine.no_process_left():
+        (machine.root / "go").touch()
+        machine.wait(lambda: (machine.root / "over/sysrq-trigger").read_text() == "o")
+    assert machine.last_words() == "done 0"

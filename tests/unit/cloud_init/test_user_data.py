@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import gzip
 import random
@@ -24,6 +25,7 @@ from cloud_init.user_data import (
     TooLargeError,
     guardian,
     guardian_settings,
+    piece,
     readable,
     user_data,
 )
@@ -176,3 +178,28 @@ def test_what_a_person_can_read_stays_readable() -> None:
 def test_the_scripts_are_such_as_any_shell_reads(shell: str) -> None:
     for script in (guardian(), parts(BOOT)["text/cloud-boothook"]):
         subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=10)
+
+
+def test_the_deadman_is_such_as_python_3_6_reads() -> None:
+    ast.parse(piece("deadman.py"), feature_version=(3, 6))
+
+
+def test_the_deadman_reaches_its_python_as_it_is() -> None:
+    boothook = parts(BOOT)["text/cloud-boothook"]
+    assignment = boothook[boothook.index("deadman='") : boothook.index("read -r owner")]
+    done = subprocess.run(
+        ["sh", "-c", f'{assignment}printf %s "$deadman"'], capture_output=True, text=True, check=True
+    )
+    assert ast.dump(ast.parse(done.stdout)) == ast.dump(_undocumented(ast.parse(piece("deadman.py"))))
+
+
+def _undocumented(tree: ast.Module) -> ast.Module:
+    """Return the same program without its docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef):
+            node.body = [
+                each
+                for each in node.body
+                if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
+    return tree

@@ -1,0 +1,178 @@
+"""Ends the machine at its deadline; brings the guardian back. The boothook starts it under cloud-init's own Python, 3.6 or later.
+
+    deadman=THIS python -I -B -c 'import os; exec(os.environ.pop("deadman"))' STATE LOG DEADMAN_SECONDS [REASON]
+
+It waits without a fork, as a benchmark may have left none, and so does its last way to end the machine. With REASON it
+ends the machine at once. STATE: the folder of our notes. Exits with 0 only where the machine is to stay.
+"""
+
+import os
+import sys
+import time
+from typing import List
+
+STATE, LOG = sys.argv[1] + "/", sys.argv[2]
+HUNG = 1800
+"""Seconds from a boot to the guardian's start: package upgrades may lie between."""
+POLL = 10
+MISSING = 12
+"""How often the guardian is looked for in vain before it is started again: it also goes at a reboot."""
+PAUSES = (5, 5, 10, 10, 20, 30, 60)
+CGROUP = "/sys/fs/cgroup/"
+begun = 0.0
+
+
+def main(deadman_seconds: int, reasons: List[str]) -> None:
+    write("/proc/self/oom_score_adj", "-1000")
+    leave_unit()
+    if reasons:
+        end(reasons[0])
+    account = numbers(read(STATE + "deadline"))
+    # Spent: in earlier boots. Start: by the wall, 0 where that is not known.
+    spent, start = account if len(account) == 2 else [0, 0]
+    missing, clock = 0, 0
+    while True:
+        on = int(uptime() - begun)
+        # What is left goes by the time that the machine was on, which no clock can falsify. That it was off for a while
+        # counts too: by a clock that the guardian has found right, read once in each boot, as it may jump at any other time.
+        if not clock and os.path.exists(STATE + "clock_right"):
+            clock = int(time.time())
+            start = start or clock - on - spent
+            spent = max(spent, clock - on - start)
+        left = min(numbers(read(STATE + "limit"))[:1] + [deadman_seconds]) - spent - on
+        if left <= 0:
+            end("deadline")
+        keep_account("%15d %15d\n" % (spent + on, start))
+        if os.path.exists(STATE + "stays"):
+            return
+        missing = watch_guardian(on, missing)
+        time.sleep(min(left, POLL))
+
+
+def watch_guardian(on: int, missing: int) -> int:
+    """Return how often the guardian has been missed in a row."""
+    pid = read(STATE + "guardian.pid").strip()
+    if not os.path.exists(STATE + "guardian.pid"):
+        if on >= HUNG:
+            end("boot-hung")
+        return 0
+    if pid.isdigit() and "guardian.sh" in read("/proc/" + pid + "/cmdline"):
+        return 0
+    if missing + 1 < MISSING:
+        return missing + 1
+    # One that has ended its job goes for want of a process only: it was about to power off.
+    ended = read(STATE + "ended").strip()
+    if ended and "power=stay" not in read(STATE + "settings"):
+        end(ended)
+    if not aside("sh", STATE + "guardian.sh"):
+        return missing
+    say("the guardian has gone; starting it again")
+    return 0
+
+
+def end(reason: str) -> None:
+    """Ask for a power-off until the machine is gone, forced at last; as power_off in machine.sh, but without a fork in the end."""
+    show("BAI-END " + reason)
+    aside("sync")
+    for pause in PAUSES:
+        aside("shutdown", "-h", "now")
+        time.sleep(pause)
+    say("shutdown does not end this machine; forcing it")
+    while True:
+        aside("poweroff", "-f")
+        time.sleep(10)
+        aside("poweroff", "-f", "-f")
+        time.sleep(5)
+        write("/proc/sys/kernel/sysrq", "1")
+        write("/proc/sysrq-trigger", "s")
+        time.sleep(2)
+        write("/proc/sysrq-trigger", "o")
+        time.sleep(10)
+
+
+def leave_unit() -> None:
+    """Move to a control group of our own: a shutdown begins with killing those of cloud-init's units, and may hang after that.
+
+    A group that a service manager does not know is none of its business. Both versions, and both at once:
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
+    """
+    for hierarchy in ("", "unified/", "systemd/", "pids/"):
+        if os.path.exists(CGROUP + hierarchy + "cgroup.procs"):
+            try:
+                os.makedirs(CGROUP + hierarchy + "bai", exist_ok=True)
+            except OSError:
+                continue
+            write(CGROUP + hierarchy + "bai/cgroup.procs", "0")
+
+
+def aside(*command: str) -> bool:
+    """Start a program; False where there is no process left for it. Something that may hang, even at its start, cannot hold us."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except OSError:
+        pass
+    try:
+        if os.fork():
+            return True
+    except OSError:
+        return False
+    try:
+        os.execvp(command[0], command)
+    finally:
+        os._exit(127)
+
+
+def uptime() -> float:
+    """Seconds since the machine started. Not the clock: that may be set, and jump, while we look."""
+    try:
+        return float(read("/proc/uptime").split()[0])
+    except (IndexError, ValueError):
+        return time.monotonic()
+
+
+def numbers(text: str) -> List[int]:
+    """The words of `text`, if all of them are numbers."""
+    words = text.split()
+    return [int(word) for word in words] if all(word.isdigit() for word in words) else []
+
+
+def read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(4096)
+    except OSError:
+        return ""
+
+
+def write(path: str, text: str, flags: int = os.O_WRONLY) -> None:
+    try:
+        file = os.open(path, flags, 0o644)
+    except OSError:
+        return
+    try:
+        os.write(file, text.encode())
+    except OSError:
+        pass
+    finally:
+        os.close(file)
+
+
+def keep_account(text: str) -> None:
+    """In place, in blocks that the file has already, for a disk that is full."""
+    write(STATE + "deadline", text, os.O_WRONLY | os.O_CREAT)
+
+
+def say(text: str) -> None:
+    show("BAI %.2f %s" % (uptime() - begun, text))
+
+
+def show(line: str) -> None:
+    """One line for the console, which may be in the middle of another one, and for the log. Neither has to be there."""
+    write("/dev/console", "\r" + line + "\n", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    write(LOG, line + "\n", os.O_WRONLY | os.O_APPEND)
+
+
+if __name__ == "__main__":
+    begun = uptime()
+    main(int(sys.argv[3]), sys.argv[4:])
