@@ -115,7 +115,8 @@ def run_job(
     if detach:
         return start_detached(descriptor, rundir, node)
     with locked(rundir.agent_lock, wait=2):
-        _claim(rundir, descriptor)
+        _claim(rundir, record, descriptor)
+        _register(record, descriptor)
         with _logging(rundir, redactor, quiet=quiet):
             if ready is not None:
                 say_ready(ready)
@@ -197,13 +198,26 @@ def _make(rundir: RunDir) -> None:
         raise BaiError(f"the run directory {rundir.path} cannot be written: {error.strerror}") from error
 
 
-def _claim(rundir: RunDir, descriptor: Path) -> None:
+def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
     """Make this directory the run of this descriptor, or see that it is already."""
     content = descriptor.read_bytes()
     if not rundir.job.exists():
+        if record is not None and isinstance(record.store, DirectoryStore) and record.exists():
+            there = record.store.get(record.key("job.toml"))
+            if there != content:
+                raise DescriptorError(
+                    f'{record.store.folder} has another job "{record.job_id}"; give this one another [job] id'
+                )
         write_atomic(rundir.job, content)
     elif rundir.job.read_bytes() != content:
         raise DescriptorError(f"{rundir.path} holds the run of another job descriptor; give another --dir")
+
+
+def _register(record: JobRecord | None, descriptor: Path) -> None:
+    """Put the job on record in a store that is a folder, where nobody has: whoever lists its jobs then finds it."""
+    if record is None or not isinstance(record.store, DirectoryStore) or record.exists():
+        return
+    record.store.put(record.key("job.toml"), descriptor.read_bytes(), if_absent=True)
 
 
 @contextmanager

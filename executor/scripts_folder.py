@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore import GitIgnorePatternError
@@ -23,9 +24,20 @@ from bai_agent.errors import BaiError, StoreError
 IGNORE_FILES = (".gitignore", ".baiignore")
 """Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
 
-_NEVER = frozenset({".git", ".hg", ".svn", "__pycache__"})
+LEFT_OUT = frozenset(
+    {
+        ".git", ".hg", ".svn",
+        ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
+    }
+)  # fmt: skip
+"""Names of files and folders that are left out, as is any folder with a `pyvenv.cfg`; `!NAME` in .baiignore takes one along.
+
+Not node_modules: nobody would install them again.
+"""
 
 _PIECE = 2**20
+_NAMED = 10
+"""Of what is left out, so much is named in a sentence."""
 
 
 class ScriptsError(BaiError):
@@ -44,12 +56,52 @@ class ScriptFile:
     """What it points to, where it is a symbolic link."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptsSurvey:
+    """What of a scripts' folder is taken along, and what is not."""
+
+    files: tuple[ScriptFile, ...]
+    """Sorted by path."""
+    left_out: tuple[str, ...]
+    """Files, and folders with a slash at their end, relative to the folder; nothing below those folders."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        largest = self._largest()
+        return {
+            "files": len(self.files),
+            "bytes": self.size,
+            "largest": {"path": str(largest.path), "bytes": largest.size} if largest else None,
+            "left_out": list(self.left_out),
+        }
+
+    def sentence(self) -> str:
+        largest = self._largest()
+        parts = [f"{len(self.files):,} file{'' if len(self.files) == 1 else 's'}, {self.size:,} bytes"]
+        if largest is not None:
+            parts.append(f"the largest is {largest.path} with {largest.size:,}")
+        if self.left_out:
+            more = len(self.left_out) - _NAMED
+            named = ", ".join(self.left_out[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+            parts.append(f"left out: {named}")
+        return "; ".join(parts)
+
+    def _largest(self) -> ScriptFile | None:
+        return max(self.files, key=lambda file: file.size, default=None)
+
+
 @dataclass(frozen=True)
 class _Rules:
-    """The ignore rules that were found in one folder."""
+    """The rules of one ignore file."""
 
     base: Path
     spec: GitIgnoreSpec
+    ours: bool
+    """It is a .baiignore."""
 
     def verdict(self, path: Path, *, folder: bool) -> bool | None:
         """Return whether `path` is ignored, or None where these rules say nothing about it."""
@@ -58,10 +110,15 @@ class _Rules:
 
 
 def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
-    """Return the files of `folder` that belong to the benchmark, sorted by path. Raises ScriptsError.
+    """Return the files of `folder` that belong to the benchmark, as `survey_scripts` finds them."""
+    return list(survey_scripts(folder, leave_out=leave_out).files)
+
+
+def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
+    """Return which files of `folder` belong to the benchmark. Raises ScriptsError.
 
     Left out are what .gitignore and .baiignore name (in the folder, below it, and above it up to the repository's root),
-    version control's own folders, Python's caches, and the folders `leave_out` (the job store may lie inside).
+    what `LEFT_OUT` names, virtual environments, and the folders `leave_out` (the job store may lie inside).
     Links must stay inside the folder.
     """
     root = folder.resolve()
@@ -70,7 +127,11 @@ def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[Script
             f"{folder}: no folder. [ml.script] path names the folder with the benchmark's own files."
         )
     excluded = frozenset(each.resolve() for each in leave_out)
-    return sorted(_walk(root, root, _rules_above(root), excluded), key=lambda file: file.path.as_posix())
+    left_out: list[str] = []
+    files = sorted(
+        _walk(root, root, _rules_above(root), excluded, left_out), key=lambda file: file.path.as_posix()
+    )
+    return ScriptsSurvey(files=tuple(files), left_out=tuple(left_out))
 
 
 def copy_scripts(folder: Path, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
@@ -123,7 +184,7 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
 
 
 def _walk(
-    root: Path, folder: Path, rules: tuple[_Rules, ...], excluded: frozenset[Path]
+    root: Path, folder: Path, rules: tuple[_Rules, ...], excluded: frozenset[Path], left_out: list[str]
 ) -> Iterator[ScriptFile]:
     rules = (*rules, *_rules_in(folder))
     try:
@@ -135,10 +196,15 @@ def _walk(
     for entry in entries:
         path = Path(entry.path)
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in _NEVER or path in excluded or _ignored(path, rules, folder=is_folder):
+        if (
+            path in excluded
+            or _left_out(path, rules, folder=is_folder)
+            or _ignored(path, rules, folder=is_folder)
+        ):
+            left_out.append(path.relative_to(root).as_posix() + ("/" if is_folder else ""))
             continue
         if is_folder:
-            yield from _walk(root, path, rules, excluded)
+            yield from _walk(root, path, rules, excluded, left_out)
         elif entry.is_symlink():
             yield ScriptFile(path=path.relative_to(root), size=0, link=_inner_link(path, root))
         elif entry.is_file(follow_symlinks=False):
@@ -158,13 +224,21 @@ def _inner_link(path: Path, root: Path) -> str:
     return str(link)
 
 
-def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """The rules nearest to the file that say anything about it decide, as with git."""
+def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
+    """Return whether `path` is left out by its name or kind. Only .baiignore can take it along: a .gitignore with `!*/` means
+    other things."""
+    if path.name not in LEFT_OUT and not (folder and (path / "pyvenv.cfg").is_file()):
+        return False
+    return _ignored(path, [each for each in rules if each.ours], folder=folder, otherwise=True)
+
+
+def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
+    """The rules nearest to the file that say anything about it decide, as with git; where none does, `otherwise`."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
             return verdict
-    return False
+    return otherwise
 
 
 def _rules_above(root: Path) -> tuple[_Rules, ...]:
@@ -193,5 +267,5 @@ def _rules_in(folder: Path) -> tuple[_Rules, ...]:
             spec = GitIgnoreSpec.from_lines(text.splitlines())
         except GitIgnorePatternError as error:
             raise ScriptsError(f"{path}: not a list of ignore patterns: {error}") from error
-        found.append(_Rules(folder, spec))
+        found.append(_Rules(folder, spec, ours=name == ".baiignore"))
     return tuple(found)

@@ -22,9 +22,10 @@ from executor.jobs import LAST
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
+    from executor.scripts_folder import ScriptsSurvey
 
 UNDRAWN_ID = "drawn-at-submission"
-"""The job id in the plan of a job that was never submitted."""
+"""The job id in the plan of a launch that was never submitted."""
 
 
 class FindingsError(BaiError):
@@ -118,7 +119,6 @@ def submit(
     from executor.job_draft import job_draft, scripts_of
     from executor.job_file import job_toml
     from executor.job_sources import scripts_folder
-    from executor.plan import task_name
     from executor.scripts_folder import copy_scripts
 
     if sys.platform != "linux":
@@ -129,7 +129,7 @@ def submit(
         check_id(job_id)
     descriptor, findings = read_wish(wish)
     folder = wish.file.absolute().parent
-    drawn = job_id or draw_job_id(task_name(descriptor) or folder.name, date.today())  # noqa: DTZ011 - a name
+    drawn = job_id or new_job_id(wish, descriptor)
     record = JobRecord(store, drawn)
     original = scripts_folder(descriptor, folder=folder)
     scripts = scripts_of(record) if original is not None else None
@@ -147,6 +147,15 @@ def submit(
     return Submitted(record, there, new=False)
 
 
+def survey(wish: Wish, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey | None:
+    """Return what of the scripts' folder goes along with `wish`; None where it has none. Raises ScriptsError."""
+    from executor.job_sources import scripts_folder
+    from executor.scripts_folder import survey_scripts
+
+    folder = scripts_folder(descriptor, folder=wish.file.absolute().parent)
+    return survey_scripts(folder, leave_out=leave_out) if folder is not None else None
+
+
 def same_job(there: Job, job: Job, wish: Wish) -> None:
     """Raise UsageError where a job that exists already, `there`, is not the one that `wish` makes."""
     if dataclasses.replace(there, git=None) != dataclasses.replace(job, git=None):
@@ -154,6 +163,14 @@ def same_job(there: Job, job: Job, wish: Wish) -> None:
             f'the job "{job.job.id}" exists already and runs something else than {wish.file} says now; '
             "give another --job-id, or none"
         )
+
+
+def new_job_id(wish: Wish, descriptor: Descriptor) -> str:
+    """Return a job id of its own for `wish`."""
+    from executor.plan import task_name
+
+    name = task_name(descriptor) or wish.file.absolute().parent.name
+    return draw_job_id(name, date.today())  # noqa: DTZ011 - a name
 
 
 def draw_job_id(name: str, day: date) -> str:

@@ -88,14 +88,14 @@ def plan(
 ) -> None:
     """Print what would run.
 
-    For this machine, a job descriptor, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
+    For this machine, a job descriptor with an id of its own, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
     from bai_agent.job_file import job_table
     from executor.errors import UsageError
     from executor.job_file import job_toml
     from executor.jobs import store_at
-    from executor.submit import UNDRAWN_ID, Wish, place_of, planned, read_wish
+    from executor.submit import Wish, check_id, new_job_id, place_of, planned, read_wish, survey
 
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
     descriptor, findings = read_wish(wish)
@@ -107,7 +107,14 @@ def plan(
         return
     if user_data:
         raise UsageError("--user-data is for instances; add `--on ec2`")
-    job = planned(wish, descriptor, job_id=job_id or UNDRAWN_ID, store=store_at(given.store), scripts=None)
+    if job_id is not None:
+        check_id(job_id)
+    store = store_at(given.store)
+    # Each plan is a job of its own, as each `bai run` is.
+    drawn = job_id or new_job_id(wish, descriptor)
+    job = planned(wish, descriptor, job_id=drawn, store=store, scripts=None)
+    if (scripts := survey(wish, descriptor, leave_out=[store.folder])) is not None:
+        say(f"scripts: {scripts.sentence()}")
     if json_:
         print_json(job_table(job))
     else:

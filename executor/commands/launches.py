@@ -163,17 +163,13 @@ def plan_on_ec2(
     json_: bool,
 ) -> None:
     """Print what would be launched. Reads only; without credentials some of it is not known."""
-    from datetime import date
-
     from executor.ec2.bundle import cache_folder
     from executor.ec2.draft import draft, planned_job
-    from executor.plan import task_name
-    from executor.submit import UNDRAWN_ID, draw_job_id
+    from executor.submit import UNDRAWN_ID, new_job_id, survey
 
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
-        name = task_name(descriptor) or wish.file.absolute().parent.name
-        job_id = draw_job_id(name, date.today())  # noqa: DTZ011 - a name
+        job_id = new_job_id(wish, descriptor)
     aws = _aws_if_there(descriptor, settings)
     with planned_job(wish, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         made = draft(
@@ -185,10 +181,18 @@ def plan_on_ec2(
         from executor.view.launch import as_table, print_draft
 
         cost = made.cost(settings, aws)
+        scripts = survey(wish, descriptor)
         if json_:
-            print_json(as_table(made, files.uploads, cost))
-        else:
-            print_draft(made, files.uploads, cost)
+            print_json(
+                {
+                    **as_table(made, files.uploads, cost),
+                    "scripts": scripts.as_table() if scripts is not None else None,
+                }
+            )
+            return
+        print_draft(made, files.uploads, cost)
+        if scripts is not None:
+            say(f"scripts: {scripts.sentence()}")
 
 
 def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:

@@ -111,7 +111,7 @@ class Script(Table):
 
     path: FolderPath | None = Field(default=None, examples=["."])
     """A folder, relative to this file, that is copied to where the benchmark runs and is its working folder there.
-    `.gitignore` and `.baiignore` are honoured. `$(BAI_SCRIPTS_PATH)` is its path in the command."""
+    `.gitignore` and `.baiignore` are honoured; virtual environments, caches and `.git` are left out. `$(BAI_SCRIPTS_PATH)` is its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
     """An archive with the scripts, relative to this file; the benchmark service's form of `path`."""
     requirements: RelativePath | None = Field(default=None, examples=["requirements.txt"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from bai_agent.store.record import JobRecord
@@ -18,9 +18,8 @@ from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
 from executor.errors import UsageError
 from executor.job_file import job_toml
-from executor.plan import task_name
 from executor.stores import bucket_store
-from executor.submit import Submitted, Wish, check_id, draw_job_id, read_wish, same_job
+from executor.submit import Submitted, Wish, check_id, new_job_id, read_wish, same_job
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding
@@ -46,10 +45,7 @@ def submit(
         check_id(job_id)
     descriptor, findings = read_wish(wish)
     _check_configured(wish, settings)
-    drawn = job_id or draw_job_id(
-        task_name(descriptor) or wish.file.absolute().parent.name,
-        date.today(),  # noqa: DTZ011 - a name
-    )
+    drawn = job_id or new_job_id(wish, descriptor)
     told(drawn, findings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
     record = JobRecord(bucket_store(settings), drawn)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from bai_desk import IGNORES_SIGTERM, WAITS, Desk, Terminal
 from bai_program import PROGRAM
 
 from bai_agent.benchmark.remains import find_remains, kill_remains
+from bai_agent.job_file import parse_job
 from bai_agent.rundir import RunDir, is_locked
 
 
@@ -360,3 +363,53 @@ def test_one_job_id_started_twice_at_once_is_one_job(desk: Desk) -> None:
     assert [each.returncode for each in started] == [0, 0], said
     assert len(pids_printed(desk, "one")) == 1
     assert all("loss=0.125" in each for each in said)
+
+
+def test_a_plan_that_the_agent_runs_is_a_job_like_any_other(desk: Desk) -> None:
+    # Given two plans of one descriptor
+    desk.word.touch()
+    file = desk.descriptor()
+    ids = []
+    for name in ("p.toml", "q.toml"):
+        plan = desk.bai("plan", file, "--", desk.word)
+        (desk.folder / name).write_text(plan.stdout)
+
+        # When the agent runs them as they are printed
+        done = subprocess.run(
+            [sys.executable, "-m", "bai_agent", "run", name, "--quiet"],
+            cwd=desk.folder,
+            env=desk.environment,
+            timeout=60,
+        )
+        assert done.returncode == 0
+        ids.append(parse_job(plan.stdout.encode(), where=name).job.id)
+
+    # Then they are two jobs, which all commands see
+    assert ids[0] != ids[1]
+    jobs = [json.loads(line) for line in desk.bai("list", "--json").stdout.splitlines()]
+    assert [(each["job_id"], each["status"]) for each in jobs] == [(each, "SUCCEEDED") for each in ids]
+    assert desk.bai("status", ids[0], "--wait").returncode == 0
+    assert "loss=0.125" in desk.bai("logs", ids[0]).stdout
+    assert "loss" in desk.bai("metrics", ids[1]).stdout
+    pruned = desk.bai("prune", "--older-than", "0s", "--json").stdout.splitlines()
+    assert sorted(json.loads(each)["job_id"] for each in pruned) == sorted(ids)
+
+
+def test_another_job_of_the_same_id_is_refused(desk: Desk) -> None:
+    desk.word.touch()
+    plan = desk.bai("plan", desk.descriptor(), "--job-id", "one", "--", desk.word).stdout
+    assert desk.bai("run", desk.descriptor(), "--job-id", "one", "--", desk.word, "other").returncode == 0
+    shutil.rmtree(desk.rundir("one").path)
+    (desk.folder / "p.toml").write_text(plan)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "bai_agent", "run", "p.toml"],
+        cwd=desk.folder,
+        env=desk.environment,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    assert 'has another job "one"; give this one another [job] id' in done.stderr

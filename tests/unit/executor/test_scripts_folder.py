@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.scripts_folder import ScriptsError, copy_scripts, list_scripts
+from executor.scripts_folder import ScriptsError, copy_scripts, list_scripts, survey_scripts
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
@@ -87,6 +87,41 @@ def test_git_would_list_the_same_files(tmp_path: Path) -> None:
     )
 
     assert names(tmp_path) == sorted(name for name in listed.stdout.decode().split("\0") if name)
+
+
+CACHES = {
+    ".venv/bin/python": "", "env of mine/pyvenv.cfg": "", "env of mine/lib/x.py": "", ".git/config": "",
+    "sub/__pycache__/a.pyc": "", ".mypy_cache/x": "", ".pytest_cache/x": "", ".ruff_cache/x": "", ".tox/x": "",
+}  # fmt: skip
+
+
+def test_environments_and_caches_are_left_out_and_named(tmp_path: Path) -> None:
+    tree(tmp_path, {**CACHES, "a.py": "12345", "node_modules/x.js": "1", "venv/train.py": "", "out.log": ""})
+    # A whitelist, as some write it, means no virtual environment
+    (tmp_path / ".gitignore").write_text("*.log\n!*/\n")
+
+    survey = survey_scripts(tmp_path)
+
+    assert [file.path.as_posix() for file in survey.files] == [
+        ".gitignore",
+        "a.py",
+        "node_modules/x.js",
+        "venv/train.py",
+    ]
+    assert sorted(survey.left_out) == [
+        ".git/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", ".venv/", "env of mine/", "out.log",
+        "sub/__pycache__/",
+    ]  # fmt: skip
+    assert survey.sentence().startswith("4 files, 16 bytes; the largest is .gitignore with 10; left out: ")
+
+
+@pytest.mark.parametrize("name", [".venv", "env of mine", "__pycache__"])
+def test_baiignore_brings_back_what_is_left_out(tmp_path: Path, name: str) -> None:
+    tree(tmp_path, {**CACHES, ".gitignore": "*.pyc\n.venv\n", ".baiignore": f"!{name}/\n!*.pyc\n"})
+
+    assert {file.split("/")[0] for file in names(tmp_path)} - {".gitignore", ".baiignore"} == {
+        "sub" if name == "__pycache__" else name
+    }
 
 
 def test_what_the_caller_names_is_left_out(tmp_path: Path) -> None:
