@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 from kafka_brokers import Broker, new_broker, shared_broker
+from listed_programs import link_listed_programs
 
 pytest.register_assert_rewrite("store_contract")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _listed_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let the tests find the programs that scripts/test installs, and no others."""
+    folder = tmp_path_factory.mktemp("programs") / "bin"
+    # The container of Dockerfile.test has programs of its own.
+    if not Path("/etc/instance").is_dir() and link_listed_programs(folder):
+        os.environ["PATH"] = str(folder)
 
 
 @pytest.fixture(scope="session")
