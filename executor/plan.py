@@ -27,7 +27,7 @@ from bai_agent.job import (
     Store,
 )
 from executor.config import Limits as DefaultLimits
-from executor.descriptor.checks import is_script
+from executor.descriptor.command_checks import is_script
 from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import Metric as WrittenMetric
 from executor.descriptor.values import as_label

@@ -55,7 +55,7 @@ for file in sysrq-trigger sys/kernel/sysrq sys/kernel/panic uptime; do
     # Some kernels have no such key.
     [ ! -e "$1/over/$file" ] || [ ! -e "$1/proc/$file" ] || mount --bind "$1/over/$file" "$1/proc/$file"
 done
-exec setpriv --bounding-set=-sys_boot,-sys_time,-sys_module chroot "$1" sleep.real infinity
+exec setpriv --bounding-set=-sys_boot,-sys_time,-sys_module chroot "$1" /usr/bin/sleep.real infinity
 """
 _IN_PYTHON = """
 import os, time
@@ -248,9 +248,9 @@ class Chamber:
 
     def _entering(self, command: tuple[str, ...], environment: Mapping[str, str]) -> list[str]:
         variables = [f"{name}={value}" for name, value in {**_ENVIRONMENT, **environment}.items()]
-        rights = ["setpriv", "--bounding-set=-sys_boot,-sys_time,-sys_module"]
+        rights = ["/usr/bin/setpriv", "--bounding-set=-sys_boot,-sys_time,-sys_module"]
         enter = ["nsenter", f"--target={self._first()}", "--net", "--mount", "--pid", "--root", "--wd"]
-        return [*enter, *rights, "env", "-i", *variables, *command]
+        return [*enter, *rights, "/usr/bin/env", "-i", *variables, *command]
 
     def _first(self) -> int | None:
         """Return this host's pid of the machine's first process, once it is the one that stays."""
@@ -262,4 +262,4 @@ class Chamber:
             line = Path(f"/proc/{children[0]}/cmdline").read_bytes() if children else b""
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return int(children[0]) if line.startswith(b"sleep.real") else None
+        return int(children[0]) if line.startswith(b"/usr/bin/sleep.real") else None

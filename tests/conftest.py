@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from kafka_brokers import Broker, new_broker, shared_broker
@@ -15,12 +16,15 @@ pytest.register_assert_rewrite("store_contract")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _listed_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _listed_programs() -> Iterator[None]:
     """Let the tests find the programs that scripts/test installs, and no others."""
-    folder = tmp_path_factory.mktemp("programs") / "bin"
-    # The container of Dockerfile.test has programs of its own.
-    if not Path("/etc/instance").is_dir() and link_listed_programs(folder):
-        os.environ["PATH"] = str(folder)
+    with TemporaryDirectory(prefix="bai-programs-") as folder:
+        # Benchmarks that run as another user look there too.
+        Path(folder).chmod(0o755)
+        # The container of Dockerfile.test has programs of its own.
+        if not Path("/etc/instance").is_dir() and link_listed_programs(Path(folder)):
+            os.environ["PATH"] = folder
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,6 @@ def link_listed_programs(folder: Path) -> bool:
     if not (_DPKG / "status").is_file():
         return False
     owned = set(_files_of(_closure(listed_packages())))
-    folder.mkdir(parents=True)
     for name in _BIN_FOLDERS:
         for program in Path(name).iterdir() if Path(name).is_dir() else ():
             link = folder / program.name

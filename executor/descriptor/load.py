@@ -16,16 +16,19 @@ from executor.descriptor.model import Descriptor
 from executor.descriptor.toml_file import read_toml
 
 
-def load(path: Path) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings: warnings only where there is a descriptor."""
+def load(path: Path, *, script: Path | None = None) -> tuple[Descriptor | None, list[Finding]]:
+    """Return the descriptor in the file `path`, and all findings: warnings only where there is a descriptor.
+
+    `script` is what `--script` brings along in place of `[ml.script] path`.
+    """
     table, findings = read_toml(path)
     if table is None:
         return None, findings
-    return load_table(table, file=str(path), folder=path.absolute().parent)
+    return load_table(table, file=str(path), folder=path.absolute().parent, script=script)
 
 
 def load_table(
-    table: Mapping[str, Any], *, file: str, folder: Path | None
+    table: Mapping[str, Any], *, file: str, folder: Path | None, script: Path | None = None
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor that `table` holds, and all findings, in the order of the table.
 
@@ -40,7 +43,9 @@ def load_table(
     except ValidationError as error:
         findings = explain(error, file=file)
     told = {finding.path for finding in findings}
-    findings += [each for each in check(table, file=file, folder=folder) if each.path not in told]
+    findings += [
+        each for each in check(table, file=file, folder=folder, script=script) if each.path not in told
+    ]
     findings = [replace(finding, item=_item(table, finding.path)) for finding in findings]
     findings.sort(key=lambda finding: _position(table, finding.path))
     return (None if has_errors(findings) else descriptor), findings

@@ -55,7 +55,9 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
         wants = _inside(seen, "/etc/systemd/system/sysinit.target.wants/sandbox-tmp.service")
         wants.symlink_to("../sandbox-tmp.service")
     if shape.prepare:
-        holder.run("chroot", str(root), "/bin/sh", "-euc", shape.prepare)
+        # The tests' own PATH leads nowhere in there.
+        inside = ["chroot", str(root), "/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+        holder.run(*inside, "/bin/sh", "-euc", shape.prepare)
 
 
 def read(root: Path, path: str) -> bytes:

@@ -18,10 +18,13 @@ def test_an_installed_program_that_is_not_listed_is_not_found(
     listing.write_text("shellcheck  # shell scripts\n")
     monkeypatch.setattr(listed_programs, "_LIST", listing)
 
-    link_listed_programs(tmp_path / "bin")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    link_listed_programs(folder)
+    monkeypatch.setenv("PATH", str(folder))
 
-    assert shutil.which("sh") and shutil.which("shellcheck")
+    assert shutil.which("sh")
+    assert shutil.which("shellcheck")
     with pytest.raises(FileNotFoundError, match="strace"):
         subprocess.run(["strace", "--version"], check=True)
 

@@ -436,12 +436,34 @@ def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("FOO=1 train", 'write FOO = "1" under [env.vars], or put `env` before it'),
+        ("train $HOME/data", "write $(HOME) in its place"),
+        ("train ${SEED}", "write $(SEED) in its place"),
+        ("train --seed $(date)", "write it in several lines, between three quotes"),
+        ("sleep 9 &", "remove it: the benchmark is the process that is waited for"),
+    ],
+)
+def test_shell_syntax_is_told_what_to_write_instead(tmp_path: Path, command: str, advice: str) -> None:
+    text = GOOD.replace('benchmark_code = "python3 train.py"', f"benchmark_code = '{command}'")
+
+    assert only(tmp_path, text).fix.startswith(advice)
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("benchmark_code = 'python3 train.py | tee log'", "ml.benchmark_code"),
         ("benchmark_code = 'train --seed $(date +%s)'", "ml.benchmark_code"),
         ("benchmark_code = 'train --seed $(SEED)'", "ml.benchmark_code"),
-        ("benchmark_code = '$(BAI_SCRIPTS_PATH)/train.sh'", "ml.benchmark_code"),
+        ("benchmark_code = 'train; echo done'", "ml.benchmark_code"),
+        ("benchmark_code = 'train > out.log'", "ml.benchmark_code"),
+        ("benchmark_code = 'train 2>err.log'", "ml.benchmark_code"),
+        ("benchmark_code = 'train &'", "ml.benchmark_code"),
+        ("benchmark_code = 'train `hostname`'", "ml.benchmark_code"),
+        ("benchmark_code = 'train --data ~/data'", "ml.benchmark_code"),
+        ("benchmark_code = 'train'\nargs = '--data $HOME/data'", "ml.args"),
         ("benchmark_code = 'train'\n[env]\ndocker_image = 'python:3'", "env.docker_image"),
         (
             "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 4",
@@ -462,6 +484,9 @@ def test_what_may_be_meant_is_a_warning_and_no_error(tmp_path: Path, text: str, 
         "benchmark_code = 'train $(HF_TOKEN)'\n[env.secrets]\nHF_TOKEN = 'env:HF_TOKEN'",
         "benchmark_code = 'train $(HOME) $(BENCHMARK_AI_FIFO_FILEPATH) $$(KEPT)'",
         "benchmark_code = 'python3 -c \"print(1 | 2)\"'",
+        "benchmark_code = 'train --url http://host/?a=1&b=2 --set a;b --mail me@~host'",
+        "benchmark_code = 'sh -c \"echo $HOME; date &\"'",
+        "benchmark_code = 'find . -exec ls {} \\;'",
         "benchmark_code = '''\n#!/bin/sh\necho $(date) | cat\n'''",
     ],
 )

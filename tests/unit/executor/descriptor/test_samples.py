@@ -170,19 +170,28 @@ docker_image = "example/training:1"
 """
 
 
-def read(folder: Path, text: str) -> tuple[Descriptor | None, list[Finding]]:
+def read(folder: Path, text: str, *, script: Path | None = None) -> tuple[Descriptor | None, list[Finding]]:
     path = folder / "benchmark.toml"
     path.write_text(text, "utf-8")
-    return load(path)
+    return load(path, script=script)
 
 
 @pytest.mark.parametrize(
     "text",
-    [SCRIPT_MODE, HOROVOD, AMI_AS_DOCKER_IMAGE, CONTAINER, INFERENCE_WITHOUT_ML, OTHER_ENGINE_WITHOUT_ML],
-    ids=["script-mode", "horovod", "ami-as-docker-image", "container", "inference", "other-engine"],
+    [HOROVOD, AMI_AS_DOCKER_IMAGE, CONTAINER, INFERENCE_WITHOUT_ML, OTHER_ENGINE_WITHOUT_ML],
+    ids=["horovod", "ami-as-docker-image", "container", "inference", "other-engine"],
 )
 def test_a_sample_of_the_service_is_valid(tmp_path: Path, text: str) -> None:
     descriptor, findings = read(tmp_path, text)
+
+    assert descriptor is not None, render_findings(findings)
+
+
+def test_the_script_mode_sample_is_valid_with_its_scripts(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "entrypoint.sh").write_text("#!/bin/sh\n")
+
+    descriptor, findings = read(tmp_path, SCRIPT_MODE, script=tmp_path / "src")
 
     assert descriptor is not None, render_findings(findings)
 
