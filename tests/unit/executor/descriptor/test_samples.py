@@ -207,6 +207,7 @@ def test_the_readers_of_the_reference_can_copy_its_examples(tmp_path: Path) -> N
     examples = toml_blocks("benchmark-descriptor.md")
 
     assert len(examples) >= 2
+    (tmp_path / "train.py").touch()
     for text in examples:
         descriptor, findings = read(tmp_path, text)
         errors = [finding for finding in findings if finding.severity.value == "error"]
