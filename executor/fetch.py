@@ -2,7 +2,7 @@
 
 ```
 DIR/  job.toml  result.json  artifacts/…
-      nodes/<rank>/  output.log  metrics.jsonl  events.jsonl  ready.json  result.json
+      nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  result.json
 ```
 With more than one attempt, `nodes` lies in `attempts/<n>`.
 """
@@ -18,6 +18,7 @@ from bai_agent.errors import BaiError
 from bai_agent.store import StoredObject, check_key
 from bai_agent.store.record import JobRecord, Stream
 from executor.errors import UsageError
+from executor.extract import complete_sets, stream_of
 
 _PIECE = 8 << 20
 _COMPARED = 65536
@@ -57,18 +58,18 @@ def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     wanted = [("job.toml", record.store.find(record.key("job.toml")))]
     attempts = record.store.folders(record.key("attempts/"))
-    for attempt in attempts:
-        above = "" if len(attempts) == 1 else f"attempts/{attempt}/"
-        for rank in record.store.folders(record.key(f"attempts/{attempt}/nodes/")):
-            if not (attempt.isdigit() and rank.isdigit()):
-                continue
-            node = record.node(int(rank), attempt=int(attempt))
-            place = f"{above}nodes/{rank}"
-            for stream, name in _STREAMS.items():
-                path = _place(folder, f"{place}/{name}")
-                if (came := _follow(record, stream, path, rank=int(rank), attempt=int(attempt))) is not None:
-                    yield came
-            wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in _OBJECTS]
+    for attempt, rank in record.nodes():
+        node = record.node(rank, attempt=attempt)
+        place = f"{'' if len(attempts) == 1 else f'attempts/{attempt}/'}nodes/{rank}"
+        streams, objects = dict(_STREAMS), list(_OBJECTS)
+        for number in complete_sets(record, attempt=attempt, rank=rank):
+            streams[stream_of(number)] = f"extracts/{number}/metrics.jsonl"
+            objects += [f"extracts/{number}/job.toml", f"extracts/{number}/extracted.json"]
+        for stream, name in streams.items():
+            path = _place(folder, f"{place}/{name}")
+            if (came := _follow(record, stream, path, rank=rank, attempt=attempt)) is not None:
+                yield came
+        wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in objects]
     artifacts = record.key("artifacts/")
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)

@@ -92,7 +92,7 @@ def plan(
         benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local"),
         limits=_limits(descriptor, defaults, longest=EC2_MAX_RUNTIME if where == "ec2" else None),
         sources=tuple(moved(each, uploads) for each in sources) if where == "ec2" else sources,
-        metrics=tuple(_metric(each) for each in descriptor.output.metrics),
+        metrics=metrics_of(descriptor),
         host_metrics=HostMetrics(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
@@ -194,6 +194,11 @@ def _check_remote(descriptor: Descriptor) -> None:
                 f"data.sources[{index}].src: the address holds a password or a signature, which must not get into user "
                 "data. Put the file into a bucket that the instance profile may read."
             )
+
+
+def metrics_of(descriptor: Descriptor) -> tuple[Metric, ...]:
+    """Return the metrics that a descriptor asks for."""
+    return tuple(map(_metric, descriptor.output.metrics))
 
 
 def _metric(written: WrittenMetric) -> Metric:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
 
 from bai_agent.errors import StoreError
 from bai_agent.store import RecordError
 from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.store.record import JobRecord, Stream
 from executor.errors import UsageError
 from executor.follow import LONGEST_LINE, PIECE, was_truncated
 from executor.given import Given
@@ -30,7 +29,7 @@ class DeadAgentError(UsageError):
 
 def pieces(
     record: JobRecord,
-    stream: Literal["log", "metrics"],
+    stream: Stream,
     *,
     position: int = 0,
     follow: bool = False,

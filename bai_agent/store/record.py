@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 from bai_agent.errors import StoreError
 from bai_agent.job import Job
@@ -13,7 +13,8 @@ from bai_agent.job_file import parse_job
 from bai_agent.rundir import now_ms
 from bai_agent.store import JobStore, MissingObjectError, RecordError, StoredObject
 
-Stream = Literal["log", "metrics", "events"]
+Stream: TypeAlias = str
+"""A growing stream of a node: "log", "metrics", "events", or a folder of another one below the node's place."""
 
 _LIMIT = 16 << 20
 """Bytes of an object that is read whole; ours have some KiB."""
@@ -34,6 +35,16 @@ class JobRecord:
     def node(self, rank: int = 0, *, attempt: int = 0) -> str:
         """Return the key of a node's place, without a slash at its end."""
         return self.key(f"attempts/{attempt}/nodes/{rank}")
+
+    def nodes(self) -> list[tuple[int, int]]:
+        """Return attempt and rank of each node that has left something. Raises StoreError."""
+        return [
+            (int(attempt), int(rank))
+            for attempt in self.store.folders(self.key("attempts/"))
+            if attempt.isdecimal()
+            for rank in self.store.folders(self.key(f"attempts/{attempt}/nodes/"))
+            if rank.isdecimal()
+        ]
 
     def exists(self) -> bool:
         return bool(self.store.find(self.key("job.toml")))

@@ -132,24 +132,16 @@ def metrics_test(
 
     Matches, values, near misses and the pace.
     """
-    from bai_agent.job import Better, Metric
     from executor.descriptor import load
     from executor.metrics_trial import MetricsTrial, try_metrics
+    from executor.plan import metrics_of
     from executor.submit import FindingsError
     from executor.view.trial import print_trial
 
     descriptor, findings = load(file)
     if descriptor is None:
         raise FindingsError(findings)
-    metrics = [
-        Metric(
-            name=each.name,
-            pattern=each.pattern,
-            units=each.units,
-            better=Better(each.better) if each.better else None,
-        )
-        for each in descriptor.output.metrics
-    ]
+    metrics = metrics_of(descriptor)
     if not metrics:
         say(f"{file} has no [[output.metrics]]")
         return

@@ -12,7 +12,14 @@ import typer
 from bai_agent.errors import StoreError
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
-from executor.commands.options import JobArgument, JsonOption, StoreOption, print_json, say
+from executor.commands.options import (
+    JobArgument,
+    JsonOption,
+    StoreOption,
+    print_findings,
+    print_json,
+    say,
+)
 from executor.given import Given
 
 _PAUSE, _FAR_PAUSE = 0.25, 5.0
@@ -150,10 +157,17 @@ def metrics(
         typer.Option("--format", metavar="table|jsonl|csv", help="A table of statistics, or the records."),
     ] = "table",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    extract_: Annotated[
+        str | None,
+        typer.Option(
+            "--extract", metavar="N|last", help="The records that `bai extract` has made, not the run's own."
+        ),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Print a job's metrics: statistics, or records."""
     from executor.errors import UsageError
+    from executor.extract import chosen_set, job_of_set, stream_of
     from executor.jobs import find_job
     from executor.stream import pieces, whole_lines
     from executor.view.records import print_csv, print_jsonl, print_statistics
@@ -163,11 +177,58 @@ def metrics(
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
     record = find_job(given.stores(), job)
+    if extract_ is None:
+        described, stream = record.job(), "metrics"
+    else:
+        number = chosen_set(record, extract_)
+        described, stream = job_of_set(record, number), stream_of(number)
     foreign = prints(
-        record.job(), whole_lines(pieces(record, "metrics", follow=follow, said=say, given=given)), follow
+        described, whole_lines(pieces(record, stream, follow=follow, said=say, given=given)), follow
     )
     if foreign.count:
         say(foreign.sentence(record))
+
+
+def extract(
+    job: JobArgument,
+    given: Given,
+    descriptor: Annotated[
+        Path | None,
+        typer.Option(
+            "--descriptor",
+            metavar="FILE",
+            help="A benchmark descriptor, whose metrics are looked for instead of the job's own.",
+        ),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Extract metrics again, from the log that a job has kept.
+
+    For a metric that was forgotten, a pattern that was wrong, or numbers for which the run had no time. The records become a set
+    of their own, which `bai metrics JOB --extract last` shows; the run's own ones stay as they are.
+    """
+    from executor.extract import extract_again
+    from executor.jobs import find_job
+    from executor.plan import metrics_of
+    from executor.submit import Wish, read_wish
+
+    record = find_job(given.stores(), job)
+    metrics = None
+    if descriptor is not None:
+        described, findings = read_wish(Wish(file=descriptor))
+        print_findings(findings)
+        metrics = metrics_of(described)
+    number = 0
+    for each in extract_again(record, metrics, said=say):
+        number = each.number
+        for warning in each.summary["warnings"]:
+            say(f"node {each.rank}: {warning}")
+        if json_:
+            print_json(each.as_table())
+        else:
+            print(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
+    if not json_:
+        print(f"{given.command('metrics', record.job_id, '--extract', str(number))} shows them")
 
 
 def prune(

@@ -1,0 +1,131 @@
+"""`bai extract`: records from the log that a job has kept, beside those of its run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bai_desk import Desk
+from bai_program import Answer, ask_bai
+from handmade_job import HandmadeJob
+from s3_gate import Gate
+
+from bai_agent.store import open_store
+from bai_agent.store.record import JobRecord
+from executor.extract import NodeExtract, complete_sets, extract_again, stream_of
+
+PROGRAM = """
+for step in range(3000):
+    print(f"step={step} loss={step}.5 accuracy={step}.25")
+"""
+FORGOTTEN = """\
+[[output.metrics]]
+name = "accuracy"
+units = "ratio"
+pattern = 'accuracy=(\\S+)'
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def ask(desk: Desk, *arguments: str | Path) -> Answer:
+    return ask_bai(*arguments, folder=desk.folder, environment=desk.environment)
+
+
+def numbers(answer: Answer, name: str) -> list[float]:
+    assert answer.code == 0, answer.err
+    return [each["value"] for each in answer.objects if each["name"] == name]
+
+
+def test_what_a_run_had_no_time_for_is_extracted_afterwards(desk: Desk) -> None:
+    file = desk.descriptor(PROGRAM, limits='extract_timeout = "0s"')
+    assert desk.bai("run", file, "--job-id", "one").returncode == 0
+    before = desk.rundir("one").metrics.read_bytes()
+
+    answer = ask(desk, "extract", "one")
+
+    assert answer.code == 0, answer.err
+    assert "bai metrics one --extract 1 shows them" in answer.out
+    extracted = ask(desk, "metrics", "one", "--extract", "1", "--json")
+    assert numbers(extracted, "loss") == [step + 0.5 for step in range(3000)]
+    assert [each["seq"] for each in extracted.objects] == list(range(3000))
+    assert all(each["late"] for each in extracted.objects)
+    assert desk.rundir("one").metrics.read_bytes() == before
+
+
+def test_a_forgotten_metric_is_taken_from_another_descriptor(desk: Desk) -> None:
+    file = desk.descriptor(PROGRAM)
+    assert desk.bai("run", file, "--job-id", "one").returncode == 0
+    text = file.read_text()
+    other = desk.folder / "other.toml"
+    other.write_text(text[: text.index("[[output.metrics]]")] + FORGOTTEN)
+
+    made = ask(desk, "extract", "one", "--descriptor", other, "--json")
+    again = ask(desk, "extract", "one", "--json")
+
+    assert [each["number"] for each in (*made.objects, *again.objects)] == [1, 2]
+    assert made.objects[0]["per_metric"] == {"accuracy": 3000}
+    assert numbers(ask(desk, "metrics", "one", "--extract", "1", "--json"), "accuracy")[-1] == 2999.25
+    assert numbers(ask(desk, "metrics", "one", "--extract", "last", "--json"), "loss")[-1] == 2999.5
+    assert "ratio" in ask(desk, "metrics", "one", "--extract", "1").out
+    assert len(numbers(ask(desk, "metrics", "one", "--json"), "accuracy")) == 0
+    there = desk.folder / "there"
+    assert ask(desk, "fetch", "one", there).code == 0
+    assert len((there / "nodes/0/extracts/1/metrics.jsonl").read_bytes().splitlines()) == 3000
+    assert json.loads((there / "nodes/0/extracts/2/extracted.json").read_bytes())["records"] == 3000
+
+
+def test_what_cannot_be_extracted_is_said(desk: Desk, tmp_path: Path) -> None:
+    job = HandmadeJob(desk.store, "one")
+    running = ask(desk, "extract", "one")
+    job.ends()
+    silent = ask(desk, "extract", "one")
+    missing = ask(desk, "metrics", "one", "--extract", "3")
+
+    for answer, told in (
+        (running, "has not ended"),
+        (silent, "has kept no log"),
+        (missing, 'no complete set "3"'),
+    ):
+        assert (answer.code, told in answer.err) == (2, True), answer.err
+
+
+def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path / "store")
+    job.prints("loss=1.5\n")
+    job.ends()
+    job.store.put(f"{job.record.node()}/extracts/1/job.toml", b"")
+
+    (made,) = extract(job.record)
+
+    assert made.number == 2
+    assert complete_sets(job.record) == [2]
+
+
+def test_a_log_in_a_bucket_is_extracted_into_the_bucket(gate: Gate, tmp_path: Path) -> None:
+    here = HandmadeJob(tmp_path / "store")
+    here.ends(metrics={"log_bytes": 40, "remaining_bytes": 0})
+    there = JobRecord(open_store("s3://bucket/jobs"), here.record.job_id)
+    for name in ("job.toml", "result.json"):
+        there.store.put(there.key(name), here.store.get(here.record.key(name)))
+    there.store.put(f"{there.node()}/result.json", here.store.get(here.record.key("result.json")))
+    there.store.put(f"{there.node()}/log/{0:020}", b"loss=1.5\nlo")
+    there.store.put(f"{there.node()}/log/{11:020}", b"ss=2.5\naccuracy=0.5")
+    said: list[str] = []
+
+    (made,) = extract(there, said=said)
+
+    assert (made.summary["records"], made.summary["per_metric"]) == (3, {"loss": 2, "accuracy": 1})
+    content = there.read(stream_of(made.number), 0)
+    assert [json.loads(line)["value"] for line in content.splitlines()] == [1.5, 2.5, 0.5]
+    assert said == ["node 0: of the 40 bytes that were printed, the last 30 are kept"]
+
+
+def extract(record: JobRecord, *, said: list[str] | None = None) -> list[NodeExtract]:
+    heard: Any = (said if said is not None else []).append
+    return list(extract_again(record, None, said=heard))
