@@ -30,6 +30,7 @@ from bai_agent.run_state import Run
 from bai_agent.rundir import RunDir, boot_id, now_ms
 from bai_agent.store.record import JobRecord
 from bai_agent.strategy import strategy_of
+from bai_agent.venv_cache import venv_cache
 from bai_agent.watch import EndedError, Reason
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,11 @@ def _pull(this: Run) -> None:
             stopping=this.watch.stopping,
         )
         if this.job.benchmark.requirements is not None:
-            install_requirements(this.job, this.rundir, deadline=deadline, stopping=this.watch.stopping)
+            # An instance is gone after its one job.
+            cache = venv_cache(os.environ) if this.node.instance_id is None else None
+            install_requirements(
+                this.job, this.rundir, deadline=deadline, stopping=this.watch.stopping, cache=cache
+            )
     except PullStopped:
         pass
     except NoSpaceError as error:

@@ -1,4 +1,4 @@
-"""Deletes the records of jobs that ended long ago."""
+"""Deletes the records of jobs that ended long ago, and the virtual environments that none has used since."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.errors import StoreError
+from bai_agent.errors import BusyError, StoreError
 from bai_agent.store import RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from bai_agent.venv_cache import cached_venvs
 from executor.job_draft import remove_abandoned
 from executor.jobs import is_over, job_ids, standing
 from executor.local import local_agent
@@ -21,9 +22,10 @@ from executor.standing import DIED, Standing, unknown_status
 
 @dataclass(frozen=True)
 class Pruned:
-    """A job that was deleted, or would be."""
+    """A job, or a virtual environment, that was deleted, or would be."""
 
     job_id: str
+    """Or the environment's key."""
     bytes: int
     """What its files take on the disk."""
 
@@ -66,6 +68,26 @@ def prune_jobs(
             continue
         if freed is not None:
             yield Pruned(job_id, freed)
+
+
+def prune_venvs(
+    cache: Path | None, *, before: int, dry_run: bool, on_failure: Callable[[str], None] = lambda why: None
+) -> Iterator[Pruned]:
+    """Delete the kept virtual environments that no job has used since `before` (ms UTC), and no living one uses."""
+    for each in cached_venvs(cache) if cache is not None else ():
+        try:
+            with each.lock():
+                if each.last_used() >= before or each.in_use():
+                    continue
+                freed = disk_usage(each.venv)
+                if not dry_run:
+                    each.remove()
+        except BusyError:
+            continue
+        except OSError as error:
+            on_failure(f"{error.filename or each.venv} could not be deleted: {error.strerror}")
+            continue
+        yield Pruned(each.key, freed)
 
 
 def disk_usage(folder: Path) -> int:

@@ -93,6 +93,7 @@ class Desk:
         return {
             **inherited,
             "BAI_STORE": str(self.store),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
             "TERM": "xterm-256color",
             "COLUMNS": "",
             "LINES": "",

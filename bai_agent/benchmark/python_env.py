@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -15,13 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.environment import benchmark_python, prepare_environment
+from bai_agent.benchmark.environment import STARTUP, benchmark_python, prepare_environment
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.benchmark.remains import kill_marked
 from bai_agent.children import reap
-from bai_agent.errors import PullError
+from bai_agent.errors import BusyError, PullError
 from bai_agent.job import Job
+from bai_agent.requirements_file import index_requirements
 from bai_agent.rundir import RunDir, read_json, write_json
+from bai_agent.venv_cache import CachedVenv
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +33,22 @@ _GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL for a pip that takes too long."""
 _LAST_LINES = 5
 _LAST_BYTES = 16384
+_FORMAT = 1
+"""Of what is kept; another number is another venv."""
 
 _MARK = "bai: this Python is "
 _DESCRIBE = (
-    f"import json, platform, site, sys; print({_MARK!r} + "
-    "json.dumps({'version': platform.python_version(), "
-    "'venv': sys.prefix != sys.base_prefix, 'packages': site.getsitepackages()}))"
+    f"import glob, json, os, platform, site, sys; print({_MARK!r} + "
+    "json.dumps({'version': platform.python_version(), 'tag': sys.implementation.cache_tag, 'prefix': sys.prefix, "
+    "'venv': sys.prefix != sys.base_prefix, 'packages': site.getsitepackages(), "
+    "'installed': sorted(os.path.basename(each) for folder in site.getsitepackages() "
+    "for each in glob.glob(glob.escape(folder) + '/*-info'))}))"
 )
+_PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
+"""Where pip's configuration may be, besides the Python's own folder, XDG_CONFIG_HOME and what PIP_CONFIG_FILE names:
+https://pip.pypa.io/en/stable/topics/configuration/"""
+_PIP_PATHS = ("find-links", "constraint", "requirement", "editable", "target", "prefix")
+"""Options of pip that name files or folders, which may change."""
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
@@ -50,9 +62,12 @@ def install_requirements(
     deadline: float,
     stopping: Callable[[], bool],
     base: Mapping[str, str] = os.environ,
+    cache: Path | None = None,
 ) -> None:
     """Install the job's requirements file into `rundir.venv`, unless that is done already.
 
+    cache: where venvs are kept (`bai_agent.venv_cache`); `rundir.venv` is then a link to one, where the requirements name packages
+    of an index alone, as only then the same text means the same venv.
     `deadline` is on the monotonic clock. What pip says goes to requirements.log. Returns early where `stopping()`.
     Raises PullError with pip's last lines.
     """
@@ -66,7 +81,6 @@ def install_requirements(
     # Its own folder on PATH comes to be only now: what Python is first behind it?
     env["PATH"] = env["PATH"].removeprefix(f"{rundir.venv / 'bin'}:")
     env.pop("VIRTUAL_ENV", None)
-    env[RUN_MARKER] = str(rundir.venv)
     named = benchmark_python(job.benchmark)
     python = str(named) if named else shutil.which("python3", path=env["PATH"])
     if python is None:
@@ -76,12 +90,95 @@ def install_requirements(
         )
     whole = {"requirements": digest, "python": python}
     done = rundir.venv / "complete.json"
-    if read_json(done) == whole:
+    if not rundir.venv.is_symlink() and read_json(done) == whole:
         return
-    kill_marked(str(rundir.venv))  # the pip of an agent that was killed would go on writing
+    run = _Runner(rundir, env, deadline, stopping)
+    kept = None
     with suppress(Stopped):
-        _build(python, requirements, rundir=rundir, run=_Runner(rundir, env, deadline, stopping))
-        write_json(done, whole)
+        if cache is not None and job.benchmark.user is None:
+            kept = _kept_venv(cache, python, requirements, env=env, run=run)
+        if kept is None or not _take(kept, python, requirements, rundir=rundir, run=run):
+            _clear(rundir.venv)
+            _build(python, requirements, venv=rundir.venv, run=run)
+            write_json(done, whole)
+
+
+def _kept_venv(
+    cache: Path, python: str, requirements: Path, *, env: Mapping[str, str], run: _Runner
+) -> CachedVenv | None:
+    """Return the venv that all jobs share which would install the same, or None where that cannot be known."""
+    texts = index_requirements(requirements)
+    configuration = _pip_configuration(env)
+    # Packages on PYTHONPATH count as installed for pip, and may change.
+    path = [each for each in env.get("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
+    if texts is None or configuration is None or path:
+        return None
+    about = _describe(python, run)
+    configuration.append(_content(Path(about["prefix"], "pip.conf")))
+    facts = [
+        _FORMAT,
+        python,
+        os.path.realpath(python),
+        about,
+        platform.machine(),
+        [text for _, text in texts],
+        configuration,
+    ]
+    return CachedVenv(cache, hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32])
+
+
+def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> bool:
+    """Make `rundir.venv` a link to a kept venv, which is made where there is none; return False where it cannot be used."""
+    try:
+        with kept.lock(waiting=run.may_wait):
+            if not kept.is_complete():
+                if kept.in_use():
+                    return False  # a benchmark has installed something of its own into it
+                kill_marked(str(kept.venv))  # the pip of an agent that was killed would go on writing
+                kept.remove()
+                _build(python, requirements, venv=kept.venv, run=run)
+                kept.complete()
+            kept.use(rundir)
+            _clear(rundir.venv)
+            rundir.venv.symlink_to(kept.venv)
+    except BusyError:
+        run.check()
+        return False
+    except OSError as error:
+        log.warning("no venv can be kept in %s: %s", kept.cache, error)
+        return False
+    return True
+
+
+def _pip_configuration(env: Mapping[str, str]) -> list[str] | None:
+    """Return all of the user's that tells pip where packages come from; None where that is a folder, which may change."""
+    variables = sorted(f"{name}={value}" for name, value in env.items() if name.startswith("PIP_"))
+    home = env.get("HOME", "/")
+    files = [Path(each.replace("~", home, 1)) for each in _PIP_FILES]
+    for name, rest in (("XDG_CONFIG_HOME", "pip/pip.conf"), ("PIP_CONFIG_FILE", "")):
+        if env.get(name):
+            files.append(Path(env[name], rest))
+    texts = [_content(file) for file in files]
+    for word in _PIP_PATHS:
+        if f"PIP_{word.upper().replace('-', '_')}" in env or any(word in text for text in texts):
+            return None
+    return [*variables, *texts]
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _clear(venv: Path) -> None:
+    if venv.is_symlink():
+        venv.unlink()
+        return
+    kill_marked(str(venv))  # the pip of an agent that was killed would go on writing
+    if venv.exists():
+        shutil.rmtree(venv)
 
 
 def discard_requirements(rundir: RunDir) -> None:
@@ -90,18 +187,20 @@ def discard_requirements(rundir: RunDir) -> None:
     requirements.log says what it was. What cannot be deleted stays, with a line in the log.
     """
     try:
-        shutil.rmtree(rundir.venv)
+        if rundir.venv.is_symlink():
+            rundir.venv.unlink()  # what is kept is for the next job
+        else:
+            shutil.rmtree(rundir.venv)
     except FileNotFoundError:
         return
     except OSError as error:
         log.warning("%s could not be deleted: %s", rundir.venv, error)
 
 
-def _build(python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> None:
-    venv = rundir.venv
-    if venv.exists():
-        shutil.rmtree(venv)
-    about = _description(run.output([python, "-c", _DESCRIBE], f"{python} does not run"), python)
+def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None:
+    """Make `venv`, which does not exist."""
+    run.mark(venv)
+    about = _describe(python, run)
     run(
         [python, "-m", "venv", "--without-pip", "--system-site-packages", str(venv)],
         f"{python} cannot make a venv",
@@ -122,6 +221,10 @@ def _build(python: str, requirements: Path, *, rundir: RunDir, run: _Runner) -> 
     run([inside, "-m", "pip", *install, "-r", str(requirements)], f"{requirements} could not be installed")
 
 
+def _describe(python: str, run: _Runner) -> dict[str, Any]:
+    return _description(run.output([python, "-c", _DESCRIBE], f"{python} does not run"), python)
+
+
 def _description(said: str, python: str) -> dict[str, Any]:
     """Return what the Python says of itself; its loader and its start-up files may have put lines of their own around it."""
     for line in said.splitlines():
@@ -140,10 +243,28 @@ class _Runner:
     ) -> None:
         self._log = rundir.path / "requirements.log"
         self._cwd = rundir.scripts
-        self._env = env
+        self._env = dict(env)
+        self.mark(rundir.venv)
         self._deadline = deadline
         self._stopping = stopping
         self._log.write_bytes(b"")
+
+    def mark(self, venv: Path) -> None:
+        """Mark what is run from now on as working on `venv`."""
+        self._env[RUN_MARKER] = str(venv)
+
+    def may_wait(self) -> bool:
+        """Return whether there is time, and nobody wants to stop."""
+        return time.monotonic() < self._deadline and not self._stopping()
+
+    def check(self) -> None:
+        """Raise Stopped or PullError where there is no time any more."""
+        if self._stopping():
+            raise Stopped
+        if not self.may_wait():
+            raise PullError(
+                "the requirements were not installed within limits.pull_timeout: another job installs the same ones"
+            )
 
     def __call__(self, argv: list[str], failure: str) -> None:
         """Run a command that has to succeed. Raises PullError("<failure>: <its last lines>") or Stopped."""

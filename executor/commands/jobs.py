@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -239,15 +240,16 @@ def prune(
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete old jobs, never one that runs.
+    """Delete old jobs, never one that runs, and virtual environments that were not used for as long.
 
     Exit code 5 where one cannot be deleted.
     """
     from bai_agent.durations import parse_duration
     from bai_agent.rundir import now_ms
+    from bai_agent.venv_cache import venv_cache
     from executor.errors import UsageError
     from executor.jobs import store_at
-    from executor.prune import prune_jobs
+    from executor.prune import prune_jobs, prune_venvs
     from executor.view.text import size
 
     try:
@@ -261,20 +263,25 @@ def prune(
         failed += 1
         say(why)
 
-    for each in prune_jobs(
-        store_at(store),
-        before=now_ms() - round(age.total_seconds() * 1000),
-        dry_run=dry_run,
-        left=say,
-        on_failure=on_failure,
-    ):
+    before = now_ms() - round(age.total_seconds() * 1000)
+    for each in prune_jobs(store_at(store), before=before, dry_run=dry_run, left=say, on_failure=on_failure):
         total, count = total + each.bytes, count + 1
         if json_:
             print_json({"job_id": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
         else:
             print(f"{each.job_id}  {size(each.bytes)}")
+    environments = 0
+    for each in prune_venvs(venv_cache(os.environ), before=before, dry_run=dry_run, on_failure=on_failure):
+        total, environments = total + each.bytes, environments + 1
+        if json_:
+            print_json({"venv": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
+        else:
+            print(f"virtual environment {each.job_id}  {size(each.bytes)}")
     verb = "would be deleted" if dry_run else "deleted"
-    say(f"{count:,} job{'' if count == 1 else 's'} {verb}, {size(total)}")
+    jobs = f"{count:,} job{'' if count == 1 else 's'}"
+    if environments:
+        jobs += f" and {environments:,} virtual environment{'' if environments == 1 else 's'}"
+    say(f"{jobs} {verb}, {size(total)}")
     if failed:
         raise typer.Exit(ExitCode.OURS)
 

@@ -8,6 +8,11 @@ import pytest
 from agent_runs import python_job, result_of, run_agent
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
     """Scripts that require nothing, in a file: a venv is made all the same."""

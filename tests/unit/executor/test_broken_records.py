@@ -72,7 +72,8 @@ PULL = {
 
 @pytest.fixture
 def bai(tmp_path: Path) -> Callable[..., Any]:
-    environment = {**os.environ, "BAI_STORE": str(tmp_path / "store")}
+    cache = str(tmp_path / "cache")
+    environment = {**os.environ, "BAI_STORE": str(tmp_path / "store"), "XDG_CACHE_HOME": cache}
     return lambda *arguments: ask_bai(*arguments, folder=tmp_path, environment=environment)
 
 

@@ -29,7 +29,8 @@ class Bai:
     def __call__(
         self, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> Answer:
-        environment = {**os.environ, "BAI_STORE": str(self.store), **(env or {})}
+        cache = str(self.folder / "cache")
+        environment = {**os.environ, "BAI_STORE": str(self.store), "XDG_CACHE_HOME": cache, **(env or {})}
         return ask_bai(*arguments, folder=self.folder, environment=environment, stdin=stdin)
 
 
