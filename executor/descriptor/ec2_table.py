@@ -11,9 +11,10 @@ from executor.descriptor.values import Duration, Table, wrong
 
 OWNED = frozenset(
     {"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData", "DryRun"}
-    | {"ImageId", "InstanceType", "SubnetId"}
+    | {"ImageId", "InstanceType", "SubnetId", "LaunchTemplate"}
 )
-"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own."""
+"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own. A launch template
+could set any of them, and be changed between two tries of one launch."""
 
 
 _LISTS = {
@@ -29,7 +30,8 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
     if taken:
         raise wrong(
             f"sets {', '.join(taken)}, which the launcher decides itself",
-            "leave it out; image, subnets, hardware.instance_type and num_instances have keys of their own",
+            "leave it out; image, subnets, hardware.instance_type and num_instances have keys of their own, and what a launch "
+            "template says can be written here",
         )
     for name, key in _LISTS.items():
         items = request.get(name, [])

@@ -47,7 +47,7 @@ class Draft:
     boot_limit: timedelta
 
     def launch_file(self) -> LaunchFile:
-        """Return what stands in `launch.json`, with a new token."""
+        """Return what stands in `launch.json`, with its token."""
         return LaunchFile(
             job_id=self.job.job.id,
             attempt=self.job.job.attempt,
@@ -57,7 +57,7 @@ class Draft:
             expires=self.expires,
             created=self.created,
             boot_limit=round(self.boot_limit.total_seconds()),
-        )
+        ).sealed()
 
     def cost(self, settings: Settings, aws: Aws | None) -> Cost:
         """Return what it costs at most; asks AWS's price list where the configuration names no price."""
@@ -96,18 +96,27 @@ def planned_job(
 
 
 def draft(
-    job: Job, descriptor: Descriptor, settings: Settings, aws: Aws | None, *, cache: Path, now: datetime
+    job: Job,
+    descriptor: Descriptor,
+    settings: Settings,
+    aws: Aws | None,
+    *,
+    cache: Path,
+    now: datetime,
+    resolved: Resolved | None = None,
 ) -> Draft:
     """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
 
-    Raises UsageError, AwsError, WheelError, TooLargeError.
+    resolved: what was looked up before. Raises UsageError, AwsError, WheelError, TooLargeError.
     """
     ec2 = ec2_table(descriptor)
     region = region_of(descriptor, settings)
-    if aws is not None:
-        resolved = resolve(descriptor, settings, aws)
-    else:
-        resolved = unresolved(descriptor, settings, region)
+    if resolved is None:
+        resolved = (
+            resolve(descriptor, settings, aws)
+            if aws is not None
+            else unresolved(descriptor, settings, region)
+        )
     bundle = _bundle(resolved, cache=cache, download=aws is not None)
     told = instructions(
         job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region

@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from bai_agent.outcome import Outcome
-from executor.ec2.session import Failure
+from executor.ec2.session import Failure, clock_problem
 
 
 class Next(Enum):
@@ -55,10 +55,12 @@ def meaning(error: Failure) -> Meaning:
     failed = Outcome.LAUNCH_FAILED
     if error.operation_name != "RunInstances":
         return Meaning(Next.GIVE_UP, failed, code, f"the AWS credentials cannot be had: {said}")
-    if code in _CAPACITY:
+    if code in _CAPACITY or code.startswith(_INSUFFICIENT):
         return Meaning(Next.NEXT_SUBNET, Outcome.CAPACITY, code, said)
     if code in _THROTTLED:
         return Meaning(Next.BACK_OFF, failed, code, f"AWS asks to slow down: {said}")
+    if (clock := clock_problem(error)) is not None:
+        return Meaning(Next.GIVE_UP, failed, code, f"{clock}: {said}")
     if code in _NAMELESS:
         return Meaning(
             Next.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {said}"
@@ -82,23 +84,14 @@ def _without_answer(error: BotoCoreError | ResponseParserError) -> Meaning:
     return Meaning(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
 
 
-_CAPACITY = frozenset(
-    {
-        "InsufficientInstanceCapacity",
-        "InsufficientHostCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "InsufficientCapacity",
-        "InsufficientFreeAddressesInSubnet",
-        "Unsupported",
-        "SpotMaxPriceTooLow",
-        "ReservationCapacityExceeded",
-    }
-)
-"""Spot has no code of its own for a lack of capacity: RunInstances answers InsufficientInstanceCapacity there too."""
+_INSUFFICIENT = "Insufficient"
+"""How all codes begin that name a lack (of instances, hosts, addresses, volumes): nothing was launched, whatever the status.
+Spot has none of its own: RunInstances answers InsufficientInstanceCapacity there too."""
+_CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
 _NAMELESS = frozenset(
-    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"SignatureDoesNotMatch", "InvalidToken", "InvalidAccessKeyId", "UnrecognizedClientException"}
 )
 _QUOTA = Outcome.QUOTA

@@ -31,6 +31,8 @@ class Image:
     """None where it has not been looked up."""
     other_devices: tuple[str, ...] = ()
     """Names of further EBS volumes that come with it."""
+    owner: str = ""
+    """The account that it belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,20 @@ def find_image(reference: str, aws: Aws) -> Image:
     if not found:
         raise UsageError(f"the image {image_id} does not exist in {aws.region}; {wrong_region}")
     return _image(found[0])
+
+
+def found_before(reference: str, image_id: str, now: Image, aws: Aws) -> Image:
+    """Return the image `image_id` where an earlier look-up of `reference` may have found it; else `now`, that of this one.
+
+    A public parameter moves on to newer images, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
+    """
+    if image_id == now.id or not reference.startswith("ssm:") or not _AMI.fullmatch(image_id):
+        return now
+    try:
+        before = find_image(image_id, aws)
+    except UsageError:
+        return now
+    return before if before.owner == now.owner != "" else now
 
 
 def find_type(name: str, aws: Aws) -> InstanceType:
@@ -154,6 +170,7 @@ def _image(found: ImageTypeDef) -> Image:
         root_device=root,
         root_gib=ebs[root].get("VolumeSize", 8),
         other_devices=tuple(sorted(ebs.keys() - {root})),
+        owner=found.get("OwnerId", ""),
     )
 
 

@@ -82,6 +82,13 @@ def instances_of(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
     return found
 
 
+def instances_of_attempt(ec2: EC2Client, job_id: str, attempt: int, *, store: str) -> list[Instance]:
+    """Return the instances that were launched for an attempt of a job of `store`, by rank, in whatever state. Raises BaiError."""
+    found = instances_of(ec2, [job_id])
+    mine = [each for each in found if each.attempt == str(attempt) and each.tags.get(STORE_TAG) == store]
+    return sorted(mine, key=lambda each: each.index)
+
+
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     """Return the instances of these ids that EC2 still knows; an unknown one is no error. Raises BaiError.
 

@@ -1,32 +1,41 @@
 """Launches a job's instances: once, whatever dies or is repeated on the way.
 
 `attempts/<n>/launch.json` holds the whole request before it is sent the first time; whoever repeats the launch sends that
-file. `refused/<k>.json` says that candidate k was definitely refused, so that a repeated launch does not try it again after
-another one was accepted. `launched.json` decides: it is written once, with the instances or with the refusal.
+request, once `executor/ec2/repeat.py` has found it to be the one that they would make themselves. `refused/<k>.json` says that
+candidate k was definitely refused, so that a repeated launch does not try it again after another one was accepted. `launched.json` decides: it is written once, with the instances or with the refusal.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from bai_agent import __version__
+from bai_agent.durations import format_duration
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from executor.ec2.errors import Meaning, Next, meaning
-from executor.ec2.instances import terminate_one
-from executor.ec2.launch_record import VERSION, attempt_key, read_decision, read_launch_table, read_refusal
+from executor.ec2.instances import instances_of_attempt, terminate_one
+from executor.ec2.launch_record import (
+    LAUNCH_WINDOW,
+    VERSION,
+    attempt_key,
+    read_decision,
+    read_launch_table,
+    read_refusal,
+)
 from executor.ec2.placement import Candidate
 from executor.ec2.request import for_candidate
 from executor.ec2.session import FAILURES, Aws
-from executor.ec2.tags import tag_time
+from executor.ec2.tags import VALUE_LIMIT, clean_text, tag_time
 from executor.ec2.verdict import write_result
 
 log = logging.getLogger(__name__)
@@ -58,12 +67,26 @@ class LaunchFile:
     candidates: tuple[Candidate, ...]
     request: Mapping[str, Any]
     """RunInstances' parameters without subnet and token; UserData is base64."""
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
     expires: str
     created: str
     boot_limit: int | None = None
     """Seconds after which a machine has given a sign of life, or has ended by itself."""
+    token: str = ""
+    """Made of all the rest, so that a repeat can tell whether it is this launch's own; see `sealed`."""
+    bai: str = __version__
+    """The version of `bai` that wrote it; another one may render the same job differently."""
     version: int = VERSION
+
+    def sealed(self) -> LaunchFile:
+        """Return this launch with its token."""
+        table = json.dumps(self.as_table() | {"token": ""}, sort_keys=True)
+        return replace(self, token=hashlib.sha256(table.encode()).hexdigest())
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        table = asdict(self)
+        table["candidates"] = [{"subnet": each.subnet, "az": each.zone} for each in self.candidates]
+        return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +100,7 @@ class Launched:
 
 def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
     """Write `launch.json` unless there is one; return what stands there."""
-    table = asdict(file)
-    table["candidates"] = [{"subnet": each.subnet, "az": each.zone} for each in file.candidates]
-    content = json.dumps(table, ensure_ascii=False).encode() + b"\n"
+    content = json.dumps(file.as_table(), ensure_ascii=False).encode() + b"\n"
     key = attempt_key(record, file.attempt, "launch.json")
     if record.store.put(key, content, if_absent=True):
         return file
@@ -97,7 +118,9 @@ def read_launch(record: JobRecord, *, attempt: int = 0) -> LaunchFile | None:
     table["candidates"] = tuple(
         Candidate(subnet=each["subnet"], zone=each["az"]) for each in table["candidates"]
     )
-    return LaunchFile(**{each.name: table[each.name] for each in fields(LaunchFile) if each.name in table})
+    return LaunchFile(
+        **{"bai": "", **{each.name: table[each.name] for each in fields(LaunchFile) if each.name in table}}
+    )
 
 
 def launch(
@@ -105,6 +128,7 @@ def launch(
     file: LaunchFile,
     aws: Aws,
     *,
+    deadman: timedelta,
     told: Callable[[str], None] = log.info,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -112,21 +136,25 @@ def launch(
 ) -> Launched:
     """Launch what `file` says, or return what was launched by it before.
 
-    Raises LaunchError where it is refused for good (the job then has a result), UndecidedError where no definite answer
-    came; `told` hears what is tried next.
+    deadman: how long a machine of the job may be on; nothing is launched that would be reaped before. `told` hears what is
+    tried next.
+    Raises LaunchError where it is refused for good (the job then has a result), UndecidedError where no definite answer came.
     """
-    if (decided := read_decision(record, attempt=file.attempt)) is not None:
-        return _obey(record, file, decided)
-    if stop := _overtaken(record, file, now()):
-        return _decide(record, file, aws, _refusal(stop))
+    if (launched := decided_before(record, attempt=file.attempt)) is not None:
+        return launched
+    if stop := _overtaken(record):
+        return _decide(record, file.attempt, aws, _refusal(stop))
     refusals: list[tuple[Candidate, Meaning]] = []
     for number, candidate in enumerate(file.candidates):
+        if tag_time(now() + deadman) > file.expires:
+            late = _refusal(_expired(file))
+            return adopt(record, aws, attempt=file.attempt) or _decide(record, file.attempt, aws, late)
         if (before := read_refusal(record, number, attempt=file.attempt)) is not None:
             refusals.append((candidate, _meaning_of(before)))
             continue
         answer = _ask(file, candidate, aws, told=told, sleep=sleep, clock=clock)
         if not isinstance(answer, Meaning):
-            return _decide(record, file, aws, _acceptance(answer, candidate))
+            return _decide(record, file.attempt, aws, _acceptance(answer, candidate))
         refusals.append((candidate, answer))
         if answer.next is Next.STOP:
             break
@@ -137,7 +165,7 @@ def launch(
         )
         key = attempt_key(record, file.attempt, f"refused/{number}.json")
         record.store.put(key, content.encode() + b"\n", if_absent=True)
-    return _decide(record, file, aws, _refusal(_verdict(file, refusals)))
+    return _decide(record, file.attempt, aws, _refusal(_verdict(file, refusals)))
 
 
 def refusal_of(record: JobRecord, *, attempt: int = 0) -> LaunchError | None:
@@ -149,8 +177,32 @@ def refusal_of(record: JobRecord, *, attempt: int = 0) -> LaunchError | None:
 
 
 def expires_at(start: datetime, deadman: timedelta) -> str:
-    """Return the time by which a machine launched at `start` must be gone, as it stands in a tag."""
-    return tag_time(start + deadman)
+    """Return the time by which a machine submitted at `start` must be gone, as it stands in a tag.
+
+    It may be launched for LAUNCH_WINDOW, and has the whole of `deadman` then.
+    """
+    return tag_time(start + LAUNCH_WINDOW + deadman)
+
+
+def decided_before(record: JobRecord, *, attempt: int = 0) -> Launched | None:
+    """Return the instances that `launched.json` names; None where nothing is decided. Raises LaunchError where it was refused."""
+    decided = read_decision(record, attempt=attempt)
+    return None if decided is None else _obey(record, attempt, decided)
+
+
+def adopt(record: JobRecord, aws: Aws, *, attempt: int = 0) -> Launched | None:
+    """Return the instances that EC2 shows of this attempt, and write them down; None where it shows none. Raises BaiError.
+
+    Who launched them may have died before EC2's answer came. That none is shown proves nothing: EC2 is eventually consistent.
+    """
+    store = clean_text(record.store.url)[:VALUE_LIMIT]
+    found = instances_of_attempt(aws.ec2(), record.job_id, attempt, store=store)
+    if not found:
+        return None
+    # One launch is in one zone; of several, one that lives counts, and the others are surplus.
+    zone = next((each.zone for each in found if each.living), found[0].zone)
+    chosen = tuple(each.id for each in found if each.zone == zone)
+    return _decide(record, attempt, aws, _acceptance(chosen, Candidate(subnet="", zone=zone)))
 
 
 def _ask(
@@ -186,20 +238,23 @@ def _ask(
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _overtaken(record: JobRecord, file: LaunchFile, now: datetime) -> Meaning | None:
+def _overtaken(record: JobRecord) -> Meaning | None:
     """Return why nothing must be launched any more, where that is so."""
     if (result := record.result()) is not None:
         said = f"it has ended before: {result.get('sentence')}".rstrip(".")
         return Meaning(Next.STOP, Outcome.LAUNCH_FAILED, "Ended", said)
     if record.cancelled():
         return Meaning(Next.STOP, Outcome.CANCELLED, "Cancelled", "it was cancelled before it was launched")
-    if tag_time(now) > file.expires:
-        # A token is good for a day at least after its instances have gone; after that a second launch would be one.
-        said = (
-            f"it was to be launched on {file.created} and was not; its time is over. Submit it as a new job"
-        )
-        return Meaning(Next.STOP, Outcome.LAUNCH_FAILED, "Expired", said)
     return None
+
+
+def _expired(file: LaunchFile) -> Meaning:
+    """Return that it is too late: its machines would be reaped at `expires`, before they had the time that the job may take."""
+    said = (
+        f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
+        f"gone by {file.expires}, which is too early now. Submit it with a new job id"
+    )
+    return Meaning(Next.STOP, Outcome.LAUNCH_FAILED, "Expired", said)
 
 
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, Meaning]]) -> Meaning:
@@ -227,18 +282,18 @@ def _refusal(why: Meaning) -> dict[str, Any]:
     }
 
 
-def _decide(record: JobRecord, file: LaunchFile, aws: Aws, wanted: dict[str, Any]) -> Launched:
+def _decide(record: JobRecord, attempt: int, aws: Aws, wanted: dict[str, Any]) -> Launched:
     """Write how the launch came out, unless another has; then that holds, and instances of ours beside it are ended."""
-    key = attempt_key(record, file.attempt, "launched.json")
+    key = attempt_key(record, attempt, "launched.json")
     decided = wanted
     if not record.store.put(key, json.dumps(wanted, ensure_ascii=False).encode() + b"\n", if_absent=True):
-        decided = read_decision(record, attempt=file.attempt) or wanted
+        decided = read_decision(record, attempt=attempt) or wanted
         if surplus := sorted(set(wanted["instances"]) - set(decided["instances"])):
             log.warning(
-                "%s was launched by somebody else as well; ending %s", file.job_id, ", ".join(surplus)
+                "%s was launched by somebody else as well; ending %s", record.job_id, ", ".join(surplus)
             )
             _end_surplus(aws, surplus)
-    return _obey(record, file, decided)
+    return _obey(record, attempt, decided)
 
 
 def _end_surplus(aws: Aws, surplus: Sequence[str]) -> None:
@@ -250,10 +305,10 @@ def _end_surplus(aws: Aws, surplus: Sequence[str]) -> None:
             log.warning("%s; `bai status` tries it again", error)
 
 
-def _obey(record: JobRecord, file: LaunchFile, decided: Mapping[str, Any]) -> Launched:
+def _obey(record: JobRecord, attempt: int, decided: Mapping[str, Any]) -> Launched:
     if not decided["instances"]:
         outcome, sentence = Outcome(decided["outcome"]), str(decided["sentence"])
-        write_result(record, outcome, sentence, attempt=file.attempt)
+        write_result(record, outcome, sentence, attempt=attempt)
         raise LaunchError(sentence.rstrip("."), outcome)
     subnet, zone = decided.get("subnet") or "", decided.get("az") or ""
     return Launched(instances=tuple(decided["instances"]), subnet=subnet, zone=zone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from bai_agent.outcome import Outcome
@@ -12,6 +13,8 @@ from executor.records import COUNT, TEXT, Kind, check, list_of, one_of, or_null,
 
 VERSION = 1
 """Of `launch.json`."""
+LAUNCH_WINDOW = timedelta(minutes=30)
+"""How long after its submission a job may still be launched: enough to ask each of six zones for five minutes."""
 
 _MOMENT = Kind(
     'a moment such as "2026-11-20T22:00:00Z"',
@@ -27,6 +30,7 @@ _LAUNCH = table_of(
     expires=_MOMENT,
     created=_MOMENT,
     boot_limit=or_null(COUNT),
+    bai=or_null(TEXT),
 )
 _OUTCOME = one_of(*(each.value for each in Outcome))
 _REFUSAL = table_of(outcome=_OUTCOME, code=TEXT, sentence=TEXT)

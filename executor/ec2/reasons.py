@@ -114,6 +114,8 @@ def why_gone(
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
     reported = culprit.index in signs
     code = culprit.reason_code
+    if code.startswith("Server.Insufficient"):
+        code = "Server.InsufficientInstanceCapacity"
     if not reported and code in _AT_LAUNCH:
         outcome, advice = _AT_LAUNCH[code]
         return Verdict(outcome, f"EC2 ended {culprit.id} while it started: {_told(culprit)}; {advice}.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +159,8 @@ def said(error: Failure, *, doing: str, region: str = "") -> BaiError:
     if isinstance(error, ClientError):
         code = code_of(error)
         message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        if (clock := clock_problem(error)) is not None:
+            return CredentialsError(f"{clock} ({code})")
         if code in _EXPIRED:
             return CredentialsError(f"the AWS credentials have expired or are unknown ({code}); renew them")
         if code in DENIED:
@@ -191,13 +196,46 @@ def _unusable(error: Failure) -> CredentialsError:
     return CredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
 
 
+def clock_problem(error: ClientError) -> str | None:
+    """Return what AWS finds wrong with the time of a request, as half a sentence; None where that is not it.
+
+    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which says that temporary
+    credentials that have expired end so too. RequestTimeTooSkewed is S3's; the others refuse the signature, and say why.
+    """
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+    if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message)):
+        return None
+    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    off = _seconds_off(date)
+    if off is not None and abs(off) < _TOLERATED and code == "RequestExpired":
+        return "the AWS credentials have expired; renew them"
+    by = "" if off is None else f": AWS's says {date}"
+    hint = "" if code != "RequestExpired" or off is not None else ", or the AWS credentials have expired"
+    return f"this machine's clock is off by more than AWS tolerates; set it{by}{hint}"
+
+
+def _seconds_off(date: str | None) -> float | None:
+    """Return by how much AWS's clock is ahead of ours; None where it does not say."""
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time() if date else None
+    except ValueError:
+        return None
+
+
 def code_of(error: ClientError) -> str:
     """Return AWS's code for an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "403"})
+_UNTIMELY = frozenset(
+    {"RequestExpired", "RequestTimeTooSkewed", "RequestTimeTooSkewedException", "RequestInTheFuture"}
+)
+_SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
+_UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
+_TOLERATED = 240.0
+"""Seconds: services differ, and the strictest takes five minutes."""
 _EXPIRED = frozenset(
-    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}
 )

@@ -27,6 +27,7 @@ from bai_agent.outcome import Outcome
 from executor.ec2.boot_failure import never_booted, span, unproven
 from executor.ec2.console import Console
 from executor.ec2.instances import Instance
+from executor.ec2.launch_record import LAUNCH_WINDOW
 from executor.ec2.reasons import Verdict, why_gone
 
 STALE = timedelta(seconds=60)
@@ -279,10 +280,10 @@ def _forgotten(facts: Facts) -> bool:
 
 def _abandoned(facts: Facts, what: str) -> Situation:
     # No verdict: a result would keep the submission from being repeated, and hurt one that is only slow.
-    return Situation(
-        stage=Stage.ABANDONED,
-        sentence=f"{what}, and nothing runs; submit it again with --job-id {facts.job_id}, and it goes on.",
-    )
+    advice = f"submit it again with --job-id {facts.job_id}, and it goes on"
+    if facts.launch_age is not None and facts.launch_age > LAUNCH_WINDOW:
+        advice = "submit it again with a new job id"
+    return Situation(stage=Stage.ABANDONED, sentence=f"{what}, and nothing runs; {advice}.")
 
 
 def _by_signs(facts: Facts, *, why: str) -> Situation:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
 from executor.config import Settings
+from executor.ec2.boot import deadman
 from executor.ec2.bundle import cache_folder
 from executor.ec2.draft import Draft, bundle_upload, draft, planned_job
 from executor.ec2.exchange import Upload, exchange, upload
-from executor.ec2.launch import LaunchFile, launch, read_launch, refusal_of, write_launch
+from executor.ec2.launch import adopt, decided_before, launch, read_launch, refusal_of, write_launch
+from executor.ec2.repeat import check_job_bytes, problem_with, redrawn
 from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
 from executor.errors import UsageError
@@ -35,11 +38,13 @@ def submit(
     uploading: Callable[[Upload], None] = lambda upload: None,
     said: Callable[[str], None] = lambda sentence: None,
     sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Submitted:
     """Launch the job of `wish`, or find it launched. Repeated with its id after whatever happened, it is launched once.
 
     told: hears the job id and the warnings, before anybody is asked. drafted: hears what is about to be launched.
-    Raises LaunchError where EC2 refuses for good (the job's result says so), UndecidedError where it may or may not run.
+    Raises LaunchError where EC2 refuses for good (the job's result says so), UndecidedError where it may or may not run,
+    UsageError where the store holds another job or another launch under this id than `wish` makes.
     """
     if job_id is not None:
         check_id(job_id)
@@ -49,30 +54,46 @@ def submit(
     told(drawn, findings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
     record = JobRecord(bucket_store(settings), drawn)
-    new = False
+    cache = cache_folder(os.environ)
     with planned_job(wish, descriptor, settings, job_id=drawn) as (job, files):
         there = record.job() if record.exists() else None
         if there is not None:
             same_job(there, job, wish)
-            if record.result() is not None:
-                if (refusal := refusal_of(record)) is not None:
-                    raise refusal
+            if record.result() is not None and (refusal := refusal_of(record)) is not None:
+                raise refusal
+            if record.result() is not None or decided_before(record) is not None:
                 return Submitted(record, there, new=False)
-        file = read_launch(record)
+        try:
+            file = read_launch(record)
+        except RecordError:
+            # Another version of `bai` may write it in another way; its tags are the same.
+            if there is None or adopt(record, aws) is None:
+                raise
+            return Submitted(record, there, new=False)
+        new, ours = False, None
         if file is None:
-            drawing = draft(
-                there or job,
-                descriptor,
-                settings,
-                aws,
-                cache=cache_folder(os.environ),
-                now=datetime.now(timezone.utc),
-            )
+            drawing = draft(there or job, descriptor, settings, aws, cache=cache, now=now())
             drafted(drawing, aws)
             agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
             upload(exchange(settings), [*agent, *files.uploads], told=uploading)
-            new, file = _write_down(record, drawing, wish)
-    launch(record, file, Aws(file.region, settings.aws_profile), told=said, sleep=sleep)
+            new = _write_job(record, drawing, wish)
+            there, ours = drawing.job, drawing.launch_file()
+            file = write_launch(record, ours)
+        if file != ours:
+            # Somebody else has written it: an earlier submission, one beside us, or who should not have.
+            problem = problem_with(
+                record,
+                file,
+                there,
+                lambda: redrawn(file, there or job, descriptor, settings, aws, cache=cache),
+                region=aws.region,
+                now=now(),
+            )
+            if problem is not None:
+                if there is None or adopt(record, Aws(file.region, settings.aws_profile)) is None:
+                    raise UsageError(problem)
+                return Submitted(record, there, new=False)
+    launch(record, file, aws, deadman=deadman(job.limits), told=said, sleep=sleep, now=now)
     return Submitted(record, record.job(), new=new)
 
 
@@ -85,10 +106,11 @@ def _check_configured(wish: Wish, settings: Settings) -> None:
         raise UsageError(f"{error}; `--on local` runs it on this machine") from error
 
 
-def _write_down(record: JobRecord, drawing: Draft, wish: Wish) -> tuple[bool, LaunchFile]:
-    """Write job and launch, unless somebody has; return whether the job is new, and the launch that holds."""
+def _write_job(record: JobRecord, drawing: Draft, wish: Wish) -> bool:
+    """Write the job, unless somebody has; return whether it is new. Raises UsageError where another one is there."""
     content = job_toml(drawing.job).encode()
     new = record.store.put(record.key("job.toml"), content, if_absent=True)
     if not new:
         same_job(record.job(), drawing.job, wish)
-    return new, write_launch(record, drawing.launch_file())
+        check_job_bytes(record, drawing.job)
+    return new

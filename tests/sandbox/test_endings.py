@@ -163,7 +163,7 @@ def test_a_role_that_may_not_read(desk: Desk) -> None:
 def test_a_role_that_may_not_write(desk: Desk) -> None:
     """Agent: ends before the benchmark when the store refuses it; its result is written by who asks for it."""
     policies = desk.world.policies
-    policies.attach("instance", policies.documented("instance").without("WriteJobs"))
+    policies.attach("instance", policies.documented("instance").without("WriteWhatNodesReport"))
     machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
 
     status = ended(desk, machine, "done 5")

@@ -29,10 +29,29 @@ UPLOADS = {
     ("WriteTheExchangeBucket", "s3:AbortMultipartUpload", f"arn:aws:s3:::BUCKET/{folder}/*"): FAILED_UPLOAD
     for folder in ("agent", "data", "jobs", "scripts")
 }
+SEVERAL_NODES = "the machines of a job of several nodes find each other there"
+_REPORTS = ("artifacts", *(f"attempts/*/{name}" for name in ("control", "ended", "joined", "nodes", "signs")))
 UNSEEN = {
     "user": UPLOADS,
     "executor": UPLOADS,
-    "instance": {("WriteJobs", "s3:AbortMultipartUpload", "arn:aws:s3:::BUCKET/jobs/*"): FAILED_UPLOAD},
+    "instance": {
+        **{
+            (
+                "WriteWhatNodesReport",
+                "s3:AbortMultipartUpload",
+                f"arn:aws:s3:::BUCKET/jobs/*/{folder}/*",
+            ): FAILED_UPLOAD
+            for folder in _REPORTS
+        },
+        **{
+            (
+                "WriteWhatNodesReport",
+                "s3:PutObject",
+                f"arn:aws:s3:::BUCKET/jobs/*/attempts/*/{name}/*",
+            ): SEVERAL_NODES
+            for name in ("control", "ended", "joined", "signs")
+        },
+    },
 }
 """Allowed, and not called here: what a run in which nothing fails does not show, with the reason why it is needed."""
 
@@ -169,6 +188,17 @@ def test_an_instance_may_not_change_what_others_run(runs: Runs) -> None:
     policy, bucket = runs.policy("instance"), f"arn:aws:s3:::{runs.bucket}"
     for folder in ("agent", "data", "scripts"):
         assert not policy.allows(Permission(action="s3:PutObject", resource=f"{bucket}/{folder}/a"))
+    for name in (
+        "attempts/0/launch.json",
+        "attempts/0/launched.json",
+        "attempts/0/refused/0.json",
+        "cancel.json",
+    ):
+        for context in ({}, {"s3:if-none-match": "*"}):
+            write = Permission(action="s3:PutObject", resource=f"{bucket}/jobs/job-1/{name}", context=context)
+            assert not policy.allows(write), write
+    for name in ("job.toml", "result.json"):
+        assert not policy.allows(Permission(action="s3:PutObject", resource=f"{bucket}/jobs/job-1/{name}"))
     assert not policy.allows(Permission(action="s3:ListBucket", resource=bucket))
 
 
@@ -228,7 +258,8 @@ def _work(world: World, folder: Path, identity: str) -> None:
     bai("release", fails)
     kept.wait_off()
 
-    hanging = desk.submit(desk.descriptor("sleep 600"), job_id=hangs)
+    # It takes its time to end, so that there is a machine left for the second cancel.
+    hanging = desk.submit(desk.descriptor("trap '' TERM\nsleep 600"), job_id=hangs)
     hanging.wait_for("agent start 1")
     bai("cancel", hangs)
     bai("cancel", hangs, "--now")

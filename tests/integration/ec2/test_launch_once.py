@@ -26,14 +26,17 @@ from executor.ec2.launch import (
     read_launch,
     write_launch,
 )
+from executor.ec2.launch_record import LAUNCH_WINDOW
 from executor.ec2.placement import Candidate
 from executor.ec2.request import launch_request
 from executor.ec2.resolve import Resolved
 from executor.ec2.session import Aws
+from executor.ec2.tags import tag_time
 from executor.job_file import job_toml
 from executor.stores import bucket_store
 
 NOW = datetime.now(timezone.utc)
+DEADMAN = timedelta(hours=2)
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple
         instance_profile=None,
         public_ip=None,
     )
-    expires = expires_at(NOW, timedelta(hours=2))
+    expires = expires_at(NOW, DEADMAN)
     file = LaunchFile(
         job_id=job_id,
         attempt=0,
@@ -88,14 +91,14 @@ def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple
         candidates=resolved.candidates,
         request=launch_request(job, resolved, Ec2(), user_data=b"data", expires=expires),
         expires=expires,
-        created=expires_at(NOW, timedelta()),
-    )
+        created=tag_time(NOW),
+    ).sealed()
     return record, write_launch(record, file)
 
 
 def launched(record: JobRecord, file: LaunchFile) -> tuple[str, ...]:
     time = Sleeper()
-    return launch(record, file, Aws(REGION), sleep=time.sleep, clock=time).instances
+    return launch(record, file, Aws(REGION), deadman=DEADMAN, sleep=time.sleep, clock=time).instances
 
 
 def stored(record: JobRecord, name: str) -> Any:
@@ -257,7 +260,7 @@ def test_of_two_that_launch_in_different_zones_one_remains(paper: PaperAws, may_
     paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
     if not may_terminate:
         paper.fail("TerminateInstances", code="UnauthorizedOperation", status=403)
-    result = launch(record, ours, Aws(REGION), sleep=write_theirs, clock=Sleeper())
+    result = launch(record, ours, Aws(REGION), deadman=DEADMAN, sleep=write_theirs, clock=Sleeper())
 
     # then theirs holds, and ours are ended where that may be
     assert result.instances == kept
@@ -277,10 +280,53 @@ def test_a_job_that_was_cancelled_before_is_not_launched(paper: PaperAws) -> Non
     assert stored(record, "result.json")["exit_code"] == 4
 
 
-def test_a_launch_whose_time_is_over_is_not_made_any_more(paper: PaperAws) -> None:
+@pytest.mark.parametrize("late", [timedelta(seconds=2), DEADMAN, timedelta(days=3)])
+def test_what_would_be_reaped_too_early_is_not_launched(paper: PaperAws, late: timedelta) -> None:
     record, file = prepared(paper)
 
-    with pytest.raises(LaunchError, match="its time is over"):
-        launch(record, file, Aws(REGION), now=lambda: NOW + timedelta(hours=3))
+    with pytest.raises(LaunchError, match="with a new job id") as caught:
+        launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: NOW + LAUNCH_WINDOW + late)
 
+    assert caught.value.outcome is Outcome.LAUNCH_FAILED
     assert paper.calls("RunInstances") == []
+
+
+def test_a_launch_begun_in_its_window_has_its_whole_time(paper: PaperAws) -> None:
+    record, file = prepared(paper)
+    last = NOW + LAUNCH_WINDOW - timedelta(seconds=2)
+
+    launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: last)
+
+    [instance] = paper.instances()
+    tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
+    assert tags["bai:expires"] >= tag_time(last + DEADMAN)
+
+
+def test_no_zone_is_asked_once_the_window_is_over(paper: PaperAws) -> None:
+    # given a first zone that takes so long to refuse that the window closes
+    record, file = prepared(paper)
+    paper.no_capacity(f"{REGION}a")
+    times = iter([NOW, NOW + LAUNCH_WINDOW + timedelta(seconds=2)])
+
+    with pytest.raises(LaunchError, match="with a new job id"):
+        launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: next(times))
+
+    assert len(paper.calls("RunInstances")) == 1
+
+
+def test_a_late_repeat_finds_what_was_launched_without_word(paper: PaperAws) -> None:
+    # given machines that EC2 has launched, and a submitter that died before it could write that down
+    record, file = prepared(paper, nodes=2)
+    first = launched(record, file)
+    key = f"jobs/{record.key('attempts/0/launched.json')}"
+    paper.client("s3", "setup").delete_object(Bucket=paper.bucket, Key=key)
+
+    # when it is repeated after the time in which it may be launched
+    late = NOW + LAUNCH_WINDOW + timedelta(hours=1)
+    second = launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: late)
+
+    # then they are the job's, and no result says otherwise
+    assert second.instances == first
+    assert stored(record, "attempts/0/launched.json")["instances"] == list(first)
+    assert record.result() is None
+    assert len(paper.calls("RunInstances")) == 1

@@ -51,6 +51,8 @@ class Call:
     """S3: `bucket/key`, or `bucket`; SSM: the parameters' names; else the instance ids, or nothing."""
     parameters: dict[str, str] = field(default_factory=dict)
     """As they were sent; S3: the query."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Those that a policy's condition may ask for, in lower case; S3 alone has such."""
     agent: str = ""
     status: int = 0
     error: str = ""
@@ -88,6 +90,8 @@ def read_call(environ: dict[str, object], body: bytes, identities: Identities, n
 
 def _read_s3(call: Call, environ: dict[str, object], query: dict[str, str]) -> None:
     method = str(environ["REQUEST_METHOD"])
+    if "HTTP_IF_NONE_MATCH" in environ:
+        call.headers["if-none-match"] = str(environ["HTTP_IF_NONE_MATCH"])
     path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode(errors="replace")
     bucket, _, key = path.lstrip("/").partition("/")
     call.parameters, call.resource = query, f"{bucket}/{key}" if key else bucket

@@ -23,6 +23,8 @@ _S3 = {
     "AbortMultipartUpload": "AbortMultipartUpload",
 }
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html"""
+_CONDITIONAL = ("PutObject", "CompleteMultipartUpload")
+"""Calls that take If-None-Match: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes-enforce.html"""
 _ONE_INSTANCE = ("GetConsoleOutput", "TerminateInstances")
 _TAG = re.compile(r"TagSpecification\.(\d+)\.(?:ResourceType|Tag\.(\d+)\.(Key|Value))")
 
@@ -78,6 +80,8 @@ def _s3(call: Call) -> Permission:
     if call.action not in _S3:
         raise ValueError(f"what s3 {call.action} needs is not known here")
     context = {"s3:prefix": call.parameters["prefix"]} if "prefix" in call.parameters else {}
+    if call.action in _CONDITIONAL and "if-none-match" in call.headers:
+        context["s3:if-none-match"] = call.headers["if-none-match"]
     return Permission(
         action=f"s3:{_S3[call.action]}", resource=f"arn:aws:s3:::{call.resource}", context=context
     )

@@ -122,3 +122,11 @@ def test_a_machine_that_was_launched_by_hand_waits_for_nobody(
     assert claim(record, instance, clock)
 
     assert clock.now == 0
+
+
+def test_a_claim_leaves_the_submitted_descriptor_as_it_is(record: JobRecord) -> None:
+    record.store.put(record.key("job.toml"), b"submitted")
+
+    assert claim(record, None, Clock())
+
+    assert record.store.get(record.key("job.toml")) == b"submitted"

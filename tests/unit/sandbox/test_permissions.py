@@ -94,6 +94,22 @@ def test_calls_of_s3_and_their_permissions_have_different_names(
     assert asked == [Permission(action=permission, resource="arn:aws:s3:::bucket/key", context=context)]
 
 
+@pytest.mark.parametrize(
+    ("action", "context"),
+    [
+        ("PutObject", {"s3:if-none-match": "*"}),
+        ("CompleteMultipartUpload", {"s3:if-none-match": "*"}),
+        ("UploadPart", {}),
+        ("GetObject", {}),
+    ],
+)
+def test_a_write_on_condition_is_known_as_one(action: str, context: dict[str, str]) -> None:
+    conditional = call("s3", action, "bucket/key")
+    conditional.headers["if-none-match"] = "*"
+
+    assert [dict(each.context) for each in needed(conditional, AROUND)] == [context]
+
+
 def test_public_parameters_belong_to_nobody() -> None:
     public = needed(call("ssm", "GetParameter", "/aws/service/x"), AROUND)
     own = needed(call("ssm", "GetParameter", "/bai/token"), AROUND)

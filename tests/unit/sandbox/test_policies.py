@@ -24,6 +24,7 @@ def call(identity: str, service: str, action: str, resource: str = "") -> Call:
 def policies() -> Policies:
     policies = Policies(AROUND, NAMES)
     policies.attach("user")
+    policies.attach("instance")
     return policies
 
 
@@ -40,6 +41,55 @@ def test_an_instance_without_its_tags_is_read_and_not_ended(policies: Policies, 
 
     assert policies.refusal(call(identity, "ec2", "GetConsoleOutput", "i-without-tags")) is None
     assert policies.refusal(call(identity, "ec2", "TerminateInstances", "i-without-tags")) is not None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "job-1/artifacts/a/b.txt",
+        "job-1/attempts/0/nodes/0/result.json",
+        "job-1/attempts/0/nodes/0/log/00000000000000000000",
+        "job-1/attempts/0/joined/0.json",
+        "job-1/attempts/0/control/stop.json",
+        "job-1/attempts/0/signs/1",
+        "job-1/attempts/0/ended/1.json",
+    ],
+)
+def test_an_instance_may_write_what_its_nodes_report(policies: Policies, key: str) -> None:
+    assert policies.refusal(call("instance", "s3", "PutObject", f"mine/jobs/{key}")) is None
+    policies.check()
+
+
+@pytest.mark.parametrize("name", ["job.toml", "result.json"])
+def test_an_instance_may_make_descriptor_and_result_and_never_replace_them(
+    policies: Policies, name: str
+) -> None:
+    write = call("instance", "s3", "PutObject", f"mine/jobs/job-1/{name}")
+    assert policies.refusal(write) is not None
+    write.headers["if-none-match"] = "*"
+    assert policies.refusal(write) is None
+    for action in ("CreateMultipartUpload", "UploadPart", "CopyObject", "DeleteObject"):
+        write.action = action
+        assert policies.refusal(write) is not None
+    policies.take_refused()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "job-1/attempts/0/launch.json",
+        "job-1/attempts/0/launched.json",
+        "job-1/attempts/0/refused/0.json",
+        "job-1/cancel.json",
+        ".doctor/probe.json",
+    ],
+)
+def test_an_instance_may_not_write_what_submitters_obey(policies: Policies, key: str) -> None:
+    for more in ({}, {"if-none-match": "*"}):
+        write = call("instance", "s3", "PutObject", f"mine/jobs/{key}")
+        write.headers.update(more)
+        assert policies.refusal(write) is not None
+    assert len(policies.take_refused()) == 2
 
 
 def test_one_instance_of_somebody_elses_is_enough_to_refuse_all(policies: Policies) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from email.utils import formatdate
+
 import pytest
 from botocore.exceptions import (
     BotoCoreError,
@@ -17,16 +19,28 @@ from botocore.parsers import ResponseParserError
 
 from bai_agent.outcome import Outcome
 from executor.ec2.errors import Next, meaning
+from executor.ec2.session import said
 
 
-def answer(code: str, status: int = 400, operation: str = "RunInstances") -> ClientError:
-    response = {"Error": {"Code": code, "Message": f"AWS's words on {code}."}}
-    return ClientError({**response, "ResponseMetadata": {"HTTPStatusCode": status}}, operation)  # type: ignore[typeddict-item]
+def answer(
+    code: str, status: int = 400, operation: str = "RunInstances", *, message: str = "", date: str = ""
+) -> ClientError:
+    response = {"Error": {"Code": code, "Message": message or f"AWS's words on {code}."}}
+    headers = {"date": date} if date else {}
+    about = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+    return ClientError({**response, "ResponseMetadata": about}, operation)  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("InsufficientInstanceCapacity", 500), ("InsufficientFreeAddressesInSubnet", 400), ("Unsupported", 400)],
+    [
+        ("InsufficientInstanceCapacity", 500),
+        ("InsufficientFreeAddressesInSubnet", 400),
+        ("InsufficientAddressCapacity", 503),
+        ("InsufficientVolumeCapacity", 500),
+        ("InsufficientSomethingNew", 500),
+        ("Unsupported", 400),
+    ],
 )
 def test_another_zone_is_tried_where_this_one_lacks_something(code: str, status: int) -> None:
     assert meaning(answer(code, status)).next is Next.NEXT_SUBNET
@@ -77,3 +91,38 @@ def test_what_may_have_been_launched_differs_from_what_was_not_asked(
     error: ClientError | BotoCoreError | ResponseParserError, expected: Next
 ) -> None:
     assert meaning(error).next is expected
+
+
+LONG_AGO, NOW = "Fri, 20 Nov 2015 22:00:00 GMT", formatdate(usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("RequestExpired", ""),
+        ("RequestTimeTooSkewed", ""),
+        ("SignatureDoesNotMatch", "Signature expired: 20261120T220000Z is now earlier than 20261120T221500Z"),
+        ("InvalidSignatureException", "Signature not yet current: 20261120T220000Z is still later than"),
+    ],
+)
+def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
+    error = answer(code, message=message, date=LONG_AGO)
+
+    assert meaning(error).next is Next.GIVE_UP
+    for sentence in (meaning(error).sentence, str(said(error, doing="asking"))):
+        assert "this machine's clock is off" in sentence
+        assert LONG_AGO in sentence
+        assert "credentials" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (answer("RequestExpired", date=NOW), "credentials have expired"),
+        (answer("RequestExpired"), "or the AWS credentials have expired"),
+        (answer("SignatureDoesNotMatch", date=NOW), "credentials"),
+    ],
+)
+def test_credentials_are_named_where_the_clock_is_right(error: ClientError, told: str) -> None:
+    assert told in meaning(error).sentence
+    assert "credentials" in str(said(error, doing="asking"))

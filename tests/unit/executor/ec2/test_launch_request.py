@@ -296,3 +296,8 @@ def test_a_token_is_the_same_for_a_repeat_and_another_for_another_subnet() -> No
 
 def test_the_same_job_gives_the_same_request() -> None:
     assert request() == request()
+
+
+def test_a_launch_template_is_refused() -> None:
+    with pytest.raises(ValueError, match="sets LaunchTemplate"):
+        Ec2.model_validate({"run_instances": {"LaunchTemplate": {"LaunchTemplateName": "ours"}}})

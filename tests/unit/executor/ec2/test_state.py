@@ -75,6 +75,8 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (judged(launch_age=None, accepted=False), Stage.UNLAUNCHED, "not launched"),
         (judged(accepted=False), Stage.UNLAUNCHED, "being launched"),
         (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.ABANDONED, "launch was cut short 1h ago"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.ABANDONED, "again with a new job id"),
+        (judged(accepted=False, launch_age=timedelta(minutes=20)), Stage.ABANDONED, "--job-id job-9"),
         (judged(launch_age=None, accepted=False, written=timedelta(minutes=9)), Stage.UNLAUNCHED, "not launched"),
         (judged(launch_age=None, accepted=False, written=timedelta(minutes=11)), Stage.ABANDONED, "--job-id job-9"),
         (judged(machine(), launch_age=None, written=timedelta(hours=1)), Stage.BOOTING, "booting"),
