@@ -12,6 +12,7 @@ from bai_agent.job import Source, SourceKind, Unpack
 from executor.descriptor.file_checks import local_path
 from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import Source as WrittenSource
+from executor.scripts_folder import ScriptsOrigin
 
 _UNPACK = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
 
@@ -33,11 +34,16 @@ class Uploaded:
 
 
 def job_sources(
-    descriptor: Descriptor, *, folder: Path, scripts: Path | None, data_root: Path | None, home: Path | None
+    descriptor: Descriptor,
+    *,
+    scripts: ScriptsOrigin | None,
+    folder: Path,
+    data_root: Path | None,
+    home: Path | None,
 ) -> tuple[Source, ...]:
     """Return all sources, as an agent on this machine takes them. Raises PlanError. See `plan` for the arguments."""
     return (
-        *_scripts(descriptor, folder=folder, scripts=scripts),
+        *_scripts(descriptor, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
     )
 
@@ -67,17 +73,25 @@ def local_path_of(src: str) -> Path | None:
     return Path(unquote(urlsplit(src).path)) if src.startswith("file:") else None
 
 
-def scripts_folder(descriptor: Descriptor, *, folder: Path) -> Path | None:
-    """Return the absolute folder of the benchmark's own files, or None where it brings none."""
+def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:
+    """Return the folder of the benchmark's own files that the descriptor names, or None where it names none."""
     script = descriptor.ml.script if descriptor.ml else None
-    return _normal(folder / script.path) if script and script.path is not None else None
+    if script is None or script.path is None:
+        return None
+    return ScriptsOrigin(path=_normal(folder / script.path))
 
 
-def _scripts(descriptor: Descriptor, *, folder: Path, scripts: Path | None) -> tuple[Source, ...]:
+def _scripts(descriptor: Descriptor, scripts: ScriptsOrigin | None, *, folder: Path) -> tuple[Source, ...]:
     script = descriptor.ml.script if descriptor.ml else None
-    taken = scripts or scripts_folder(descriptor, folder=folder)
-    if taken is not None:
-        return (Source(src=f"{_normal(taken).as_uri()}/", path=".", kind=SourceKind.SCRIPTS, directory=True),)
+    if (scripts := scripts or scripts_folder(descriptor, folder=folder)) is not None:
+        return (
+            Source(
+                src=_normal(scripts.path).as_uri() + ("/" if scripts.is_folder else ""),
+                path=scripts.member or ".",
+                kind=SourceKind.SCRIPTS,
+                directory=scripts.is_folder,
+            ),
+        )
     if script and script.script:
         archive = _normal(folder / script.script).as_uri()
         return (Source(src=archive, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)

@@ -32,6 +32,7 @@ from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import Metric as WrittenMetric
 from executor.descriptor.values import as_label
 from executor.job_sources import PlanError, Uploaded, job_sources, moved
+from executor.scripts_folder import ScriptsOrigin
 
 _NEEDS = {
     "horovod": "several instances and mpirun",
@@ -57,7 +58,7 @@ def plan(
     where: Literal["local", "ec2"] = "local",
     store: Store | None = None,
     arguments: Sequence[str] = (),
-    scripts: Path | None = None,
+    scripts: ScriptsOrigin | None = None,
     data_root: Path | None = None,
     home: Path | None = None,
     git: Git | None = None,
@@ -69,7 +70,7 @@ def plan(
 
     folder: the absolute folder of the descriptor; its relative paths start there.
     arguments: put behind the benchmark's own, as they are.
-    scripts: the folder that the agent takes the scripts from: the copy that `copy_scripts` made, or the original.
+    scripts: what the agent takes the scripts from: the copy that `copy_scripts` made, or the original.
     data_root: a folder put before the absolute paths of data. home: what `~` in them means.
     kafka: where metrics go when the descriptor does not say.
     uploads: on EC2, what each local file or folder (its absolute path) is in the exchange bucket.
@@ -79,14 +80,14 @@ def plan(
     strategy = descriptor.hardware.strategy
     if strategy != "single_node":
         raise PlanError(
-            f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}; this version runs single_node. "
-            'Write strategy = "single_node" to run it on one machine.'
+            f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}, which this version does not start; "
+            "it runs single_node, where the command itself runs on one machine."
         )
     if where == "ec2" and home is None:
         home = (
             Path("/home", descriptor.env.user) if descriptor.env.user not in (None, "root") else Path("/root")
         )
-    sources = job_sources(descriptor, folder=folder, scripts=scripts, data_root=data_root, home=home)
+    sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home)
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
         benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local"),

@@ -109,6 +109,32 @@ class _Rules:
         return self.spec.check_file(name).include
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScriptsOrigin:
+    """What of this machine becomes the scripts' folder of a job: the files of a folder or, with `member`, one file or folder."""
+
+    path: Path
+    """Absolute."""
+    member: str | None = None
+    """The name that it has in the scripts' folder; None where its files are the scripts' folder."""
+    is_folder: bool = True
+
+    def survey(self, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
+        """Return which files go along. Raises ScriptsError."""
+        if self.is_folder:
+            return survey_scripts(self.path, leave_out=leave_out)
+        file = ScriptFile(path=Path(self.path.name), size=self.path.stat().st_size)
+        return ScriptsSurvey(files=(file,), left_out=())
+
+
+def one_member(script: Path) -> ScriptsOrigin:
+    """Return `script`, a file or folder, as the one member of a scripts' folder. Raises ScriptsError."""
+    path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
+    if not path.name or not (path.is_dir() or path.is_file()):
+        raise ScriptsError(f"--script {script}: neither a file nor a folder; name what the command runs")
+    return ScriptsOrigin(path=path, member=path.name, is_folder=path.is_dir())
+
+
 def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
     """Return the files of `folder` that belong to the benchmark, as `survey_scripts` finds them."""
     return list(survey_scripts(folder, leave_out=leave_out).files)
@@ -134,23 +160,24 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
     return ScriptsSurvey(files=tuple(files), left_out=tuple(left_out))
 
 
-def copy_scripts(folder: Path, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
-    """Copy the benchmark's files from `folder` to the new folder `destination`; return it.
+def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
+    """Copy the benchmark's files to the new folder `destination`; return it.
 
     Raises ScriptsError where a file cannot be taken along, StoreError where it cannot be written. `destination` is gone then.
     """
-    files = list_scripts(folder, leave_out=[*leave_out, destination])
-    root = folder.resolve()
+    files = origin.survey(leave_out=[*leave_out, destination]).files
+    root = origin.path.resolve() if origin.is_folder else origin.path.parent
+    target = destination / (origin.member or "") if origin.is_folder else destination
     try:
         destination.mkdir(parents=True)
         for file in files:
-            _copy(root / file.path, destination / file.path, link=file.link)
+            _copy(root / file.path, target / file.path, link=file.link)
     except OSError as error:
         shutil.rmtree(destination, ignore_errors=True)
         if error.errno in FULL:
             total = sum(file.size for file in files)
             raise StoreError(
-                f"no space is left for the copy of the scripts of {folder} ({total:,} bytes in {len(files):,} files); "
+                f"no space is left for the copy of the scripts of {origin.path} ({total:,} bytes in {len(files):,} files); "
                 "free some, name a job store on another disk with --store, or leave files out with .baiignore"
             ) from error
         raise StoreError(

@@ -22,7 +22,7 @@ from executor.jobs import LAST
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
-    from executor.scripts_folder import ScriptsSurvey
+    from executor.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
 UNDRAWN_ID = "drawn-at-submission"
 """The job id in the plan of a launch that was never submitted."""
@@ -47,6 +47,8 @@ class Wish:
     """Where, against what the descriptor says."""
     arguments: tuple[str, ...] = ()
     data_root: Path | None = None
+    script: Path | None = None
+    """A file or folder that becomes the one member of the scripts' folder, in place of what the descriptor names."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,14 @@ def read_wish(wish: Wish) -> tuple[Descriptor, list[Finding]]:
     """Return the descriptor that is to run, with its warnings. Raises FindingsError."""
     from executor.descriptor import load
 
-    descriptor, findings = load(wish.file)
+    descriptor, findings = load(wish.file, script=wish.script)
     if descriptor is None:
         raise FindingsError(findings)
     return descriptor, findings
 
 
 def planned(
-    wish: Wish, descriptor: Descriptor, *, job_id: str, store: DirectoryStore, scripts: Path | None
+    wish: Wish, descriptor: Descriptor, *, job_id: str, store: DirectoryStore, scripts: ScriptsOrigin | None
 ) -> Job:
     """Return the job descriptor of `wish`; asks git, and changes nothing. Raises PlanError."""
     from executor.config import read_settings
@@ -96,7 +98,7 @@ def planned(
         client_id=settings.client,
         store=Store(url=store.url),
         arguments=wish.arguments,
-        scripts=scripts,
+        scripts=scripts or scripts_of_wish(wish, descriptor),
         data_root=wish.data_root.absolute() if wish.data_root is not None else None,
         home=Path.home(),
         git=git_state(folder),
@@ -118,8 +120,7 @@ def submit(
     """
     from executor.job_draft import job_draft, scripts_of
     from executor.job_file import job_toml
-    from executor.job_sources import scripts_folder
-    from executor.scripts_folder import copy_scripts
+    from executor.scripts_folder import ScriptsOrigin, copy_scripts
 
     if sys.platform != "linux":
         raise UsageError(
@@ -128,11 +129,10 @@ def submit(
     if job_id is not None:
         check_id(job_id)
     descriptor, findings = read_wish(wish)
-    folder = wish.file.absolute().parent
     drawn = job_id or new_job_id(wish, descriptor)
     record = JobRecord(store, drawn)
-    original = scripts_folder(descriptor, folder=folder)
-    scripts = scripts_of(record) if original is not None else None
+    original = scripts_of_wish(wish, descriptor)
+    scripts = ScriptsOrigin(path=scripts_of(record)) if original is not None else None
     job = planned(wish, descriptor, job_id=drawn, store=store, scripts=scripts)
     told(drawn, findings)
     if not record.exists():
@@ -149,11 +149,18 @@ def submit(
 
 def survey(wish: Wish, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey | None:
     """Return what of the scripts' folder goes along with `wish`; None where it has none. Raises ScriptsError."""
-    from executor.job_sources import scripts_folder
-    from executor.scripts_folder import survey_scripts
+    scripts = scripts_of_wish(wish, descriptor)
+    return scripts.survey(leave_out=leave_out) if scripts is not None else None
 
-    folder = scripts_folder(descriptor, folder=wish.file.absolute().parent)
-    return survey_scripts(folder, leave_out=leave_out) if folder is not None else None
+
+def scripts_of_wish(wish: Wish, descriptor: Descriptor) -> ScriptsOrigin | None:
+    """Return what of this machine becomes the scripts' folder; None where nothing does. Raises ScriptsError."""
+    from executor.job_sources import scripts_folder
+    from executor.scripts_folder import one_member
+
+    if wish.script is not None:
+        return one_member(wish.script)
+    return scripts_folder(descriptor, folder=wish.file.absolute().parent)
 
 
 def same_job(there: Job, job: Job, wish: Wish) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,6 +134,20 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
     if job.benchmark.cwd is not None:
         return rundir.work / job.benchmark.cwd
     return scripts if scripts is not None else rundir.work
+
+
+def make_command_executable(argv: tuple[str, ...], *, scripts: Path | None, cwd: Path) -> None:
+    """Let whoever may read the command execute it too, where it is a file of the scripts' folder: the copy there is ours.
+
+    Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
+    """
+    if scripts is None or not argv or "/" not in argv[0]:
+        return
+    with suppress(OSError):  # starting it says what is wrong with it
+        file = (cwd / argv[0]).resolve(strict=True)
+        mode = file.stat().st_mode
+        if file.is_file() and not mode & 0o100 and file.is_relative_to(scripts.resolve()):
+            file.chmod(stat.S_IMODE(mode) | 0o100 | (mode & 0o444) >> 2)
 
 
 def benchmark_python(benchmark: Benchmark) -> Path | None:

@@ -19,6 +19,7 @@ from bai_agent.benchmark.environment import (
     User,
     command,
     find_user,
+    make_command_executable,
     prepare_environment,
     working_folder,
 )
@@ -82,10 +83,13 @@ def order(
             raise SetupError(
                 f'[benchmark] user "{user.name}": only root may run a benchmark as another user; leave the key out'
             ) from None
+    started = command(job, rundir, argv=argv, env=env)
+    cwd = working_folder(job, rundir, scripts=scripts)
+    make_command_executable(started, scripts=scripts, cwd=cwd)
     return Order(
-        argv=command(job, rundir, argv=argv, env=env),
+        argv=started,
         env=env,
-        cwd=working_folder(job, rundir, scripts=scripts),
+        cwd=cwd,
         grace=job.limits.grace,
         user=user,
         py_spy=find_py_spy(),

@@ -17,6 +17,7 @@ from executor.commands.options import (
     JobIdOption,
     JsonOption,
     OnOption,
+    ScriptOption,
     print_findings,
     print_json,
     say,
@@ -25,6 +26,7 @@ from executor.given import Given
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
+    from executor.submit import Wish
 
 
 def init() -> None:
@@ -36,17 +38,25 @@ def init() -> None:
 
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Benchmark descriptors (TOML).")],
+    on: OnOption = None,
+    script: ScriptOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Check descriptors and name every mistake.
 
-    Exit code 2 where there is one.
+    With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
     """
-    from executor.descriptor import load, render_findings
+    from executor.descriptor import has_errors, load, render_findings
+    from executor.submit import Wish, place_of
 
     wrong = False
     for file in files:
-        descriptor, findings = load(file)
+        descriptor, findings = load(file, script=script)
+        if descriptor is not None and on is not None:
+            wish = Wish(file=file, on=on, script=script)
+            if place_of(wish, descriptor) == "ec2":
+                findings = [*findings, *_preflight(wish, descriptor)]
+                descriptor = None if has_errors(findings) else descriptor
         wrong = wrong or descriptor is None
         if json_:
             print_json(
@@ -78,6 +88,7 @@ def plan(
     on: OnOption = None,
     job_id: JobIdOption = None,
     data_root: DataRootOption = None,
+    script: ScriptOption = None,
     user_data: Annotated[
         bool,
         typer.Option(
@@ -97,7 +108,7 @@ def plan(
     from executor.jobs import store_at
     from executor.submit import Wish, check_id, new_job_id, place_of, planned, read_wish, survey
 
-    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
+    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script)
     descriptor, findings = read_wish(wish)
     print_findings(findings)
     if place_of(wish, descriptor) == "ec2":
@@ -153,6 +164,19 @@ def metrics_test(
             print_trial(trial)
 
     try_metrics(metrics, log, show=show)
+
+
+def _preflight(wish: Wish, descriptor: Descriptor) -> list[Finding]:
+    import os
+    from datetime import datetime, timezone
+
+    from executor.config import read_settings
+    from executor.ec2.bundle import cache_folder
+    from executor.ec2.preflight import preflight
+
+    return preflight(
+        wish, descriptor, read_settings(), cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
+    )
 
 
 def _finding_table(finding: Finding) -> dict[str, object]:

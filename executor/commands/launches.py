@@ -17,6 +17,7 @@ from executor.commands.options import (
     FileArgument,
     JobIdOption,
     JsonOption,
+    ScriptOption,
     print_findings,
     print_json,
     say,
@@ -37,6 +38,7 @@ def submit(
     given: GivenAws,
     arguments: ArgumentsArgument = None,
     job_id: JobIdOption = None,
+    script: ScriptOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Launch a benchmark on EC2, print the job's id, and return.
@@ -45,7 +47,7 @@ def submit(
     """
     from executor.submit import Wish
 
-    wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()))
+    wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
     submit_to_ec2(wish, given.settings, job_id=job_id, json_=json_, returns=True)
 
 

@@ -64,6 +64,14 @@ JobIdOption = Annotated[
 DataRootOption = Annotated[
     Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
 ]
+ScriptOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--script",
+        metavar="PATH",
+        help="A file or folder that goes along under its own name as $(BAI_SCRIPTS_PATH)/NAME, in place of [ml.script].",
+    ),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="The AWS profile [default: the configuration's]."),

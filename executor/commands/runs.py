@@ -20,6 +20,7 @@ from executor.commands.options import (
     JobIdOption,
     JsonOption,
     OnOption,
+    ScriptOption,
     nobody_reads,
     print_findings,
     print_json,
@@ -48,6 +49,7 @@ def run(
     on: OnOption = None,
     job_id: JobIdOption = None,
     data_root: DataRootOption = None,
+    script: ScriptOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
     ] = False,
@@ -68,7 +70,7 @@ def run(
         if detach and not json_:
             print(drawn, flush=True)
 
-    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root)
+    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script)
     if place_of(wish, read_wish(wish)[0]) == "ec2":
         from executor.commands.launches import submit_to_ec2
 

@@ -63,6 +63,10 @@ def _engine(table: Raw) -> Iterator[Told]:
             'add image = "ami-…" to [aws.ec2] before it runs on EC2',
             WARNING,
         )
+    scheduling = text_of(at(table, "info"), "scheduling")
+    if scheduling not in ("", "single_run") and engine in ("default", "local", "aws.ec2"):
+        problem = f'"{scheduling}" is for the benchmark service, which repeats it; `bai run` and `bai submit` run it once'
+        yield ("info", "scheduling"), problem, 'write "single_run", or leave it to the service', WARNING
     if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
         problem = "no container is started here: the benchmark runs with this machine's own software"
         yield (
@@ -85,7 +89,7 @@ def _strategy(table: Raw) -> Iterator[Told]:
         )
     many = at(hardware, "distributed").get("num_instances")
     if strategy == "single_node" and isinstance(many, int) and many > 1:
-        fix = 'write strategy = "torchrun" or "horovod" to use them, or remove it'
+        fix = "remove it"
         yield (
             ("hardware", "distributed", "num_instances"),
             f"single_node uses one machine, not {many}",

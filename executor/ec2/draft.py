@@ -28,7 +28,7 @@ from executor.ec2.wheels import ARCHITECTURES, WheelError
 from executor.errors import UsageError
 from executor.git import git_state
 from executor.plan import plan
-from executor.submit import Wish
+from executor.submit import Wish, scripts_of_wish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ def planned_job(
         raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
     folder = wish.file.absolute().parent
     bucket = settings.bucket or later("the bucket")
-    with local_files(descriptor, folder, bucket=bucket, region=settings.region) as files:
+    scripts = scripts_of_wish(wish, descriptor)
+    with local_files(descriptor, folder, scripts, bucket=bucket, region=settings.region) as files:
         job = plan(
             descriptor,
             folder=folder,
@@ -87,6 +88,7 @@ def planned_job(
             where="ec2",
             store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
             arguments=wish.arguments,
+            scripts=scripts,
             git=git_state(folder),
             kafka=settings.kafka,
             defaults=settings.limits,

@@ -16,7 +16,7 @@ from bai_agent.job import Source, SourceKind
 from executor.descriptor import Descriptor
 from executor.ec2.exchange import Upload
 from executor.job_sources import Uploaded, job_sources, local_path_of
-from executor.scripts_folder import ScriptsError, list_scripts
+from executor.scripts_folder import ScriptsError, ScriptsOrigin, list_scripts
 
 _DATE = 315_532_800
 """The time of all packed files, 1980-01-01: the earliest that zip archives can hold."""
@@ -34,13 +34,13 @@ class LocalFiles:
 
 @contextmanager
 def local_files(
-    descriptor: Descriptor, folder: Path, *, bucket: str, region: str | None
+    descriptor: Descriptor, folder: Path, scripts: ScriptsOrigin | None, *, bucket: str, region: str | None
 ) -> Iterator[LocalFiles]:
-    """Yield what `descriptor`, which lies in `folder`, takes along; packed folders exist until the end of the block.
+    """Yield what `descriptor`, which lies in `folder`, and `scripts` take along; packed folders exist until the end of the block.
 
     The same content has the same keys. Raises ScriptsError, PlanError.
     """
-    sources = job_sources(descriptor, folder=folder, scripts=None, data_root=None, home=Path("/root"))
+    sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=None, home=Path("/root"))
     with TemporaryDirectory(prefix="bai-upload-") as workspace:
         uploads: list[Upload] = []
         known: dict[Path, Uploaded] = {}

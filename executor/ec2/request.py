@@ -33,7 +33,7 @@ def launch_request(
     One call launches all nodes of the job, or none. expires: the time of the tag by which they are reaped.
     Raises UsageError where the user's own parameters are none.
     """
-    _check_extra(ec2.run_instances)
+    check_run_instances(ec2.run_instances)
     nodes = job.strategy.nodes
     request: dict[str, Any] = {
         "ImageId": resolved.image.id,
@@ -103,7 +103,7 @@ def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _check_extra(extra: Mapping[str, Any]) -> None:
+def check_run_instances(extra: Mapping[str, Any]) -> None:
     """Refuse what RunInstances does not take, as far as botocore knows it."""
     if not extra:
         return

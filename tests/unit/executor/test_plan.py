@@ -12,6 +12,7 @@ from bai_agent.job import Better, Buffering, Git, Job, Kafka, SourceKind, Store,
 from executor.descriptor import Descriptor
 from executor.job_sources import PlanError, scripts_folder
 from executor.plan import plan
+from executor.scripts_folder import ScriptsOrigin
 
 FOLDER = Path("/home/alice/my benchmark")
 
@@ -195,9 +196,9 @@ def test_scripts_are_taken_from_the_folder_or_from_its_copy() -> None:
     copy = Path("/store/job-1/scripts")
 
     original = plan(given, folder=FOLDER, job_id="j", client_id="c")
-    copied = plan(given, folder=FOLDER, job_id="j", client_id="c", scripts=copy)
+    copied = plan(given, folder=FOLDER, job_id="j", client_id="c", scripts=ScriptsOrigin(path=copy))
 
-    assert scripts_folder(given, folder=FOLDER) == FOLDER
+    assert scripts_folder(given, folder=FOLDER) == ScriptsOrigin(path=FOLDER)
     assert original.sources[0].src == "file:///home/alice/my%20benchmark/"
     assert (copied.sources[0].src, copied.sources[0].path) == ("file:///store/job-1/scripts/", ".")
     assert copied.sources[0].kind is SourceKind.SCRIPTS

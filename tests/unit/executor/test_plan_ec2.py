@@ -164,7 +164,7 @@ def test_files_are_named_by_their_content(tmp_path: Path) -> None:
         data={"sources": [{"src": "d.csv", "path": "a"}, {"src": (tmp_path / "d.csv").as_uri(), "path": "b"}]}
     )
 
-    with local_files(found, tmp_path, bucket="b", region=None) as files:
+    with local_files(found, tmp_path, None, bucket="b", region=None) as files:
         [upload] = files.uploads
         known = files.sources[tmp_path / "d.csv"]
 

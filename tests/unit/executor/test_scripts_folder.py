@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from executor.scripts_folder import ScriptsError, copy_scripts, list_scripts, survey_scripts
+from executor.scripts_folder import (
+    ScriptsError,
+    ScriptsOrigin,
+    copy_scripts,
+    list_scripts,
+    survey_scripts,
+)
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
@@ -138,7 +144,7 @@ def test_the_copy_has_contents_modes_and_links(tmp_path: Path) -> None:
     (source / "run.sh").chmod(0o755)
     (source / "sub/link").symlink_to("../run.sh")
 
-    copy = copy_scripts(source, tmp_path / "job/scripts")
+    copy = copy_scripts(ScriptsOrigin(path=source), tmp_path / "job/scripts")
 
     assert (copy / "run.sh").read_text() == "#!/bin/sh\n"
     assert os.access(copy / "run.sh", os.X_OK)
@@ -150,7 +156,7 @@ def test_the_copy_has_contents_modes_and_links(tmp_path: Path) -> None:
 def test_a_copy_into_the_folder_itself_does_not_hold_itself(tmp_path: Path) -> None:
     tree(tmp_path, {"a": ""})
 
-    copy = copy_scripts(tmp_path, tmp_path / "jobs/j/scripts")
+    copy = copy_scripts(ScriptsOrigin(path=tmp_path), tmp_path / "jobs/j/scripts")
 
     assert [each.name for each in copy.iterdir()] == ["a"]
 
@@ -161,7 +167,7 @@ def test_a_link_out_of_the_folder_is_refused_by_name(tmp_path: Path, link: str) 
     (source / "bad").symlink_to(link)
 
     with pytest.raises(ScriptsError, match=r"bad: a link out of the folder"):
-        copy_scripts(source, tmp_path / "copy")
+        copy_scripts(ScriptsOrigin(path=source), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 

@@ -1,0 +1,100 @@
+"""`--script PATH`, and commands of the scripts' folder that are not executable: what users of the benchmark service rely on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from bai_program import Answer, ask_bai
+
+DESCRIPTOR = """
+spec_version = "0.1.0"
+[info]
+description = "Prints a number"
+[hardware]
+instance_type = "local"
+[host_metrics]
+enabled = false
+[ml]
+benchmark_code = "{command}"
+[[output.metrics]]
+name = "answer"
+units = "1"
+pattern = 'answer=(\\d+)'
+required = true
+"""
+
+
+def bai(tmp_path: Path, *arguments: str | Path) -> Answer:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    return ask_bai(*arguments, folder=tmp_path, environment=environment)
+
+
+def source(tmp_path: Path) -> Path:
+    """Return a folder with a script that is not executable, and a file beside it."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "run.sh").write_text('#!/bin/sh\ncat "$(dirname "$0")/answer.txt"\n')
+    (folder / "run.sh").chmod(0o644)
+    (folder / "answer.txt").write_text("answer=42\n")
+    return folder
+
+
+def descriptor(tmp_path: Path, command: str) -> Path:
+    file = tmp_path / "benchmark.toml"
+    file.write_text(DESCRIPTOR.format(command=command))
+    return file
+
+
+def test_a_folder_goes_along_under_its_own_name(tmp_path: Path) -> None:
+    file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
+
+    done = bai(tmp_path, "run", file, "--script", source(tmp_path))
+
+    assert done.code == 0, done.out + done.err
+    assert "answer=42" in done.out
+
+
+def test_a_file_goes_along_under_its_own_name(tmp_path: Path) -> None:
+    script = tmp_path / "elsewhere" / "say.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho answer=7\n")
+    file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/say.sh")
+
+    done = bai(tmp_path, "run", file, "--script", script)
+
+    assert done.code == 0, done.out + done.err
+
+
+@pytest.mark.parametrize("command", ["./run.sh", "$(BAI_SCRIPTS_PATH)/run.sh"])
+def test_a_command_among_the_scripts_needs_no_x_bit(tmp_path: Path, command: str) -> None:
+    source(tmp_path)
+    file = descriptor(tmp_path, command)
+    file.write_text(file.read_text() + '[ml.script]\npath = "src"\n')
+
+    done = bai(tmp_path, "run", file)
+
+    assert done.code == 0, done.out + done.err
+    assert (tmp_path / "src/run.sh").stat().st_mode & 0o111 == 0
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
+
+    done = bai(tmp_path, "run", file, "--script", tmp_path / "src")
+
+    assert done.code == 2
+    assert "src/run.sh is not in" in done.err
+
+
+def test_on_an_instance_the_member_lands_under_its_name(tmp_path: Path) -> None:
+    file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
+    file.write_text(file.read_text() + '[aws.ec2]\nimage = "ami-0123456789abcdef0"\n')
+
+    done = bai(tmp_path, "plan", file, "--on", "ec2", "--script", source(tmp_path), "--json")
+
+    assert done.code == 0, done.err
+    (plan,) = done.objects
+    (scripts,) = plan["job"]["sources"]
+    assert (scripts["path"], scripts["kind"], scripts["unpack"]) == ("src", "scripts", "into")
