@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -136,6 +137,7 @@ def submit(
     job = planned(wish, descriptor, job_id=drawn, store=store, scripts=scripts)
     told(drawn, findings)
     if not record.exists():
+        check_start(job, os.environ)
         with job_draft(store, drawn) as draft:
             if original is not None:
                 copy_scripts(original, draft.scripts, leave_out=[store.folder])
@@ -145,6 +147,22 @@ def submit(
     there = record.job()
     same_job(there, job, wish)
     return Submitted(record, there, new=False)
+
+
+def check_start(job: Job, environment: Mapping[str, str]) -> None:
+    """Raise UsageError for what would end a run on this machine before its benchmark starts, and costs nothing to know now."""
+    from executor.descriptor.places import is_broker
+
+    references = {f"env.secrets.{name}": text for name, text in job.benchmark.secrets.items()}
+    if job.kafka is not None and job.kafka.sasl_password:
+        references["kafka.sasl_password"] = job.kafka.sasl_password
+    for key, reference in references.items():
+        kind, _, name = reference.partition(":")
+        if kind == "env" and name not in environment:
+            raise UsageError(f"{key}: the environment variable {name} is not set; export it, and run again")
+    for broker in job.kafka.brokers if job.kafka is not None else ():
+        if not is_broker(broker):
+            raise UsageError(f'kafka.brokers: "{broker}" is no broker\'s address; write host:port')
 
 
 def survey(wish: Wish, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey | None:

@@ -96,8 +96,14 @@ FolderPath = Annotated[str, AfterValidator(no_nul), AfterValidator(_no_tilde)]
 AbsolutePath = Annotated[str, AfterValidator(no_nul), AfterValidator(_absolute)]
 
 
+def is_broker(text: str) -> bool:
+    """Return whether `text` is host:port, with a port that there can be."""
+    found = re.fullmatch(r"(?:[^\s:/,]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})", text)
+    return found is not None and 0 < int(found[1]) < 65536
+
+
 def _broker(text: str) -> str:
-    if not re.fullmatch(r"[^\s:/,]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", text):
+    if not is_broker(text):
         raise wrong(f"{shown(text)} is no broker's address", 'write host:port, for example "broker-1:9092"')
     return text
 

@@ -12,6 +12,7 @@ import pytest
 from bai_agent.errors import StoreError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.errors import UsageError
 from executor.job_draft import job_draft, remove_abandoned
 from executor.jobs import job_ids
 from executor.submit import Wish, submit
@@ -78,6 +79,36 @@ def test_a_refused_submission_leaves_nothing(wish: Wish, store: DirectoryStore) 
         submit(wish, store, job_id="one")
 
     assert everything(store) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            '[env.secrets]\nTOKEN = "env:BAI_TEST_UNSET"\n',
+            r"env\.secrets\.TOKEN: .* BAI_TEST_UNSET is not set",
+        ),
+        ("", r'kafka\.brokers: "broker:99999" is no broker'),
+    ],
+)
+def test_what_cannot_start_is_refused_before_anything_is_made(
+    wish: Wish, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, more: str, said: str
+) -> None:
+    wish.file.write_text(_DESCRIPTOR + more)
+    monkeypatch.setenv("BAI_CONFIG", "/dev/null")
+    if not more:
+        monkeypatch.setenv("BAI_KAFKA_BROKERS", "broker:99999")
+
+    with pytest.raises(UsageError, match=said):
+        submit(wish, store, job_id="one")
+
+    assert not store.folder.exists()
+    monkeypatch.setenv("BAI_TEST_UNSET", "s3cret")
+    monkeypatch.setenv("BAI_KAFKA_BROKERS", "broker:9092")
+    assert submit(wish, store, job_id="one").new
+    # A job that is there is followed, whatever is set now
+    monkeypatch.delenv("BAI_TEST_UNSET")
+    assert not submit(wish, store, job_id="one").new
 
 
 _WAITS = """

@@ -133,6 +133,8 @@ MISTAKES = [
     ("list for a table", "[[limits]]\ngrace = '1s'", "limits", "[limits]"),
     ("text for a list", "[kafka]\nbrokers = 'b:9092'", "kafka.brokers", 'write brokers = ["b:9092"]'),
     ("no broker", "[kafka]\nbrokers = []", "kafka.brokers", "at least one"),
+    ("broker with a port too large", "[kafka]\nbrokers = ['b:65536']", "kafka.brokers[0]", "host:port"),
+    ("broker with port 0", "[kafka]\nbrokers = ['b:0']", "kafka.brokers[0]", "host:port"),
     ("broker without port", "[kafka]\nbrokers = ['b']", "kafka.brokers[0]", "host:port"),
     (
         "password in clear",
