@@ -1,4 +1,4 @@
-"""Asks an AWS service that speaks JSON, with the standard library alone: the agent's bundle has no boto3.
+"""Asks an AWS service that speaks JSON, with the standard library alone: an instance has no boto3 of ours.
 
 Signature Version 4: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 """
@@ -14,19 +14,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
 from bai_agent.errors import BaiError
-from bai_agent.s3.credentials import BUSY, NoRedirects, metadata_address, metadata_opener, metadata_token
+from bai_agent.instance_metadata import BUSY, Keys, MetadataError, NoRedirects, find_token, read, role_keys
+from bai_agent.s3.credentials import keys_in
 
 _TIMEOUT = 20.0
 _TRIES = 4
-_METADATA_TIMEOUT = 5.0
-_METADATA_PAUSE = 0.5
-"""Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot."""
 _LATER_CODES = (
     "ThrottlingException",
     "TooManyRequestsException",
@@ -39,15 +36,6 @@ class AwsError(BaiError):
     """A service did not do what was asked; the message is half a sentence with its code."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keys:
-    """Whose name a request is signed in."""
-
-    access: str
-    secret: str = field(repr=False)
-    token: str | None = field(default=None, repr=False)
-
-
 def ask(
     service: str, target: str, question: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
@@ -55,10 +43,13 @@ def ask(
 
     `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` names another server than AWS's own.
     """
-    token = None if environment.get("AWS_ACCESS_KEY_ID") else metadata_token(environment)
+    token = None if keys_in(environment) else find_token(environment)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    region = region or _metadata("placement/region", token, environment)
-    keys = _keys(token, environment)
+    try:
+        region = region or read("placement/region", token=_present(token), environment=environment)
+        keys = _found_keys(token, environment)
+    except MetadataError as error:
+        raise AwsError(str(error)) from error
     url = _endpoint(service, region, environment)
     body = json.dumps(question).encode()
     answer = AwsError(f"{service} was not asked")
@@ -111,51 +102,18 @@ def signed(
     return headers
 
 
-def _keys(token: str | None, environment: Mapping[str, str]) -> Keys:
-    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
-        return Keys(
-            access=environment["AWS_ACCESS_KEY_ID"],
-            secret=environment["AWS_SECRET_ACCESS_KEY"],
-            token=environment.get("AWS_SESSION_TOKEN"),
-        )
-    role = _metadata("iam/security-credentials/", token, environment).split("\n")[0].strip()
-    try:
-        found = json.loads(_metadata(f"iam/security-credentials/{role}", token, environment))
-        return Keys(access=found["AccessKeyId"], secret=found["SecretAccessKey"], token=found["Token"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise AwsError(
-            f"the instance's role {role} has no credentials; check its instance profile"
-        ) from error
+def _found_keys(token: str | None, environment: Mapping[str, str]) -> Keys:
+    found = keys_in(environment)
+    return found or role_keys(token=_present(token), environment=environment)
 
 
-def _metadata(name: str, token: str | None, environment: Mapping[str, str]) -> str:
+def _present(token: str | None) -> str:
     if token is None:
         raise AwsError(
             "there are no AWS credentials or no region here; set AWS_REGION, AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or give the instance a role"
         )
-    request = urllib.request.Request(  # noqa: S310 - an address of our own choice
-        f"{metadata_address(environment)}/latest/meta-data/{name}",
-        headers={"X-aws-ec2-metadata-token": token},
-    )
-    opener = metadata_opener()
-    failure = AwsError(f"the instance metadata service was not asked for {name}")
-    for attempt in range(_TRIES):
-        if attempt:
-            time.sleep(_METADATA_PAUSE * 2 ** (attempt - 1))
-        try:
-            with opener.open(request, timeout=_METADATA_TIMEOUT) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 404 and name.startswith("iam/"):
-                raise AwsError("the instance has no role; give it an instance profile") from error
-            failure = AwsError(f"the instance metadata service says {error.code} to {name}")
-            if error.code not in BUSY:
-                raise failure from error
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
-            failure = AwsError(f"the instance metadata service does not answer as it should: {error}")
-    raise failure
+    return token
 
 
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from bai_agent.errors import BaiError
+from bai_agent.s3.credentials import takes_botocore
 
 KINDS = ("env", "ssm", "secretsmanager")
 
@@ -26,13 +27,13 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
         return environment[name]
-    if find_spec("boto3") is not None:
+    if takes_botocore(environment) and find_spec("boto3") is not None:
         return _by_boto3(kind, name, reference)
     return _by_hand(kind, name, reference, environment)
 
 
 def _by_boto3(kind: str, name: str, reference: str) -> str:
-    """A person's machine: profiles and single sign-on are boto3's."""
+    """A person's AWS configuration: profiles and single sign-on are boto3's."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -51,7 +52,7 @@ def _by_boto3(kind: str, name: str, reference: str) -> str:
 
 
 def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
-    """An instance: the agent's bundle has no boto3."""
+    """Anywhere else: an instance, whatever its image has, or keys in the environment."""
     from bai_agent.aws_json import AwsError, ask
 
     try:

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
+from bai_agent.instance_metadata import MetadataError
 from bai_agent.job import Kafka
 from bai_agent.push.library_log import forget_trouble, last_trouble
 from bai_agent.redaction import Redactor
+from bai_agent.s3.credentials import takes_botocore
 from bai_agent.secrets import SecretError, resolve
 
 if TYPE_CHECKING:
@@ -251,21 +253,31 @@ def _sasl_settings(kafka: Kafka, environment: Mapping[str, str], redactor: Redac
     }
 
 
+_NO_REGION = "AWS_MSK_IAM needs the cluster's region; set AWS_DEFAULT_REGION in the agent's environment"
+_NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, and there are none; give the instance a role"
+
+
 def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
     """Say beforehand what kafka-python would only say as an AttributeError on its network thread."""
+    from bai_agent.push.msk import region_of, use_own_credentials
+
     if kafka.security_protocol != "SASL_SSL":
         raise _wrong("AWS_MSK_IAM needs security_protocol SASL_SSL")
-    try:
-        from botocore.session import Session
-    except ImportError:
-        raise _wrong("AWS_MSK_IAM needs botocore where the benchmark runs; install it there") from None
+    if not takes_botocore(environment):
+        if not region_of(environment):
+            raise _wrong(_NO_REGION)
+        try:
+            use_own_credentials(environment)
+        except MetadataError as error:
+            raise _wrong(f"{_NO_CREDENTIALS} ({error})") from error
+        return
+    from botocore.session import Session
+
     session = Session()
     if not session.get_config_variable("region"):
-        raise _wrong(
-            "AWS_MSK_IAM needs the cluster's region; set AWS_DEFAULT_REGION in the agent's environment"
-        )
+        raise _wrong(_NO_REGION)
     if session.get_credentials() is None:
-        raise _wrong("AWS_MSK_IAM needs AWS credentials, and there are none; give the instance a role")
+        raise _wrong(_NO_CREDENTIALS)
 
 
 def _wrong(text: str) -> ConnectError:

@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from bai_agent.s3.credentials import NoRedirects, credential_provider
+from bai_agent.instance_metadata import NoRedirects
+from bai_agent.s3.credentials import credential_provider
 from bai_agent.s3.meaning import S3Error, meaning
 
 if TYPE_CHECKING:

@@ -1,43 +1,102 @@
-"""Whose name S3 is asked in: the environment's, a person's AWS configuration, or the instance's role."""
+"""Whose name AWS is asked in: the environment's, a person's AWS configuration, or the instance's role.
+
+botocore is for what a person has configured: profiles, single sign-on, assumed roles. An agent out of a bundle is on an
+instance and never takes the one that the image brings along. That one waits 1 s for the metadata service, once, and goes
+on without a token then, which an instance with HttpTokens=required refuses:
+https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
+"""
 
 from __future__ import annotations
 
-import http.client
-import time
-import urllib.error
-import urllib.request
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bai_agent
+from bai_agent.instance_metadata import Keys, MetadataError, find_token, role_keys
 from bai_agent.s3.meaning import S3Error
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-METADATA = "http://169.254.169.254"
 _LIVE = timedelta(minutes=15)
+_SPARE = timedelta(minutes=1)
 _OWN_PROVIDERS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
 )
-_TRIES = 3
-_FIRST_PAUSE = 0.5
-BUSY = (429, 500, 502, 503, 504)
-"""Statuses after which the same request may well be answered."""
+_CONFIGURATION = (
+    ("AWS_CONFIG_FILE", "~/.aws/config"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+)
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
     """Return a provider of credentials; None where obstore finds them itself. Raises S3Error where there are none."""
-    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
+    if keys_in(environment):
         return None
-    if find_spec("botocore") is not None:
+    if takes_botocore(environment):
         return _configured()
-    if any(environment.get(name) for name in _OWN_PROVIDERS) or metadata_token(environment) is not None:
+    if any(environment.get(name) for name in _OWN_PROVIDERS):
         return None
-    raise S3Error(_NONE)
+    if find_token(environment) is None:
+        raise S3Error(_NONE)
+    return InstanceRole(environment).provide
+
+
+def takes_botocore(environment: Mapping[str, str]) -> bool:
+    """Return whether credentials are botocore's business: something is configured for it, and we are not out of a bundle."""
+    if (Path(bai_agent.__file__).parents[1] / "start_agent.py").exists() or find_spec("botocore") is None:
+        return False
+    if any(environment.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", *_OWN_PROVIDERS)):
+        return True
+    files = (environment.get(name) or usual for name, usual in _CONFIGURATION)
+    return any(Path(os.path.expanduser(each)).is_file() for each in files)  # noqa: PTH111 - no error without a home
+
+
+def keys_in(environment: Mapping[str, str]) -> Keys | None:
+    """Return the environment's own keys."""
+    access, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if not (access and secret):
+        return None
+    return Keys(access=access, secret=secret, token=environment.get("AWS_SESSION_TOKEN") or None)
+
+
+class InstanceRole:
+    """The credentials of the instance's role, asked for anew before they expire."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._last: Keys | None = None
+
+    def keys(self) -> Keys:
+        """Return credentials that are good for now. Raises MetadataError."""
+        token = find_token(self._environment)
+        try:
+            if token is None:
+                raise MetadataError("the instance metadata service does not answer")
+            self._last = role_keys(token=token, environment=self._environment)
+        except MetadataError:
+            # Those from before may be good for hours.
+            last = self._last
+            if last is None or last.expires is None or last.expires < datetime.now(timezone.utc) + _SPARE:
+                raise
+            return last
+        return self._last
+
+    def provide(self) -> S3Credential:
+        """Return them as obstore takes them."""
+        keys = self.keys()
+        return {
+            "access_key_id": keys.access,
+            "secret_access_key": keys.secret,
+            "token": keys.token,
+            "expires_at": datetime.now(timezone.utc) + _LIVE,
+        }
 
 
 def from_botocore(credentials: Any) -> Callable[[], S3Credential]:
@@ -54,47 +113,6 @@ def from_botocore(credentials: Any) -> Callable[[], S3Credential]:
         }
 
     return provide
-
-
-def metadata_token(environment: Mapping[str, str]) -> str | None:
-    """Return a token of the instance metadata service (IMDSv2), or None where none answers within seconds."""
-    if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-        return None
-    request = urllib.request.Request(  # noqa: S310 - an address of our own choice
-        f"{metadata_address(environment)}/latest/api/token",
-        method="PUT",
-        headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
-    )
-    for attempt in range(_TRIES):
-        try:
-            with metadata_opener().open(request, timeout=2) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            error.close()
-            # Something is there: early in a boot it may not be ready. Where nothing is, a wait would be for nothing.
-            if error.code in BUSY and attempt + 1 < _TRIES:
-                time.sleep(_FIRST_PAUSE * 2**attempt)
-        except (OSError, http.client.HTTPException, UnicodeDecodeError):
-            continue
-    return None
-
-
-def metadata_opener() -> urllib.request.OpenerDirector:
-    """Return what asks the instance metadata service: past all proxies, which could never reach it, and following nobody
-    elsewhere, as a token goes with each request."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
-
-
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def metadata_address(environment: Mapping[str, str]) -> str:
-    """Return where the instance metadata service is."""
-    return environment.get("AWS_METADATA_ENDPOINT", METADATA).rstrip("/")
 
 
 def _configured() -> Callable[[], S3Credential]:

@@ -1,4 +1,4 @@
-"""What a deep learning AMI brings along: a Python of its own at /opt/pytorch, with numpy in it where that matters."""
+"""What a deep learning AMI brings along: a Python of its own at /opt/pytorch, with boto3 and numpy in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandbox.world import Shape
 from sandbox.world.roots import root
 
 PLACE = "/opt/pytorch"
-_PACKAGES = ("numpy==2.3.5", "pip==25.3")
+_PACKAGES = ("boto3==1.44.5", "numpy==2.3.5", "pip==25.3")
 _PYTHON = "3.11"
 """Bookworm's, which runs it."""
 _TIMEOUT = 300.0

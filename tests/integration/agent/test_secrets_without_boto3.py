@@ -74,7 +74,7 @@ def test_an_instances_role_is_enough(environment: dict[str, str]) -> None:
     with instance_metadata() as (address, asked):
         bare = {
             "AWS_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"],
-            "AWS_METADATA_ENDPOINT": address,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": address,
         }
         assert resolve("ssm:/team/token", environment=bare) == "from ssm"
     assert "/latest/meta-data/placement/region" in asked
@@ -85,7 +85,7 @@ def test_a_metadata_service_that_is_not_ready_is_asked_again(environment: dict[s
     with instance_metadata(busy=2) as (address, asked):
         bare = {
             "AWS_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"],
-            "AWS_METADATA_ENDPOINT": address,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": address,
         }
         assert resolve("ssm:/team/token", environment=bare) == "from ssm"
     assert asked.count("/latest/meta-data/placement/region") == 3
@@ -97,7 +97,7 @@ def test_a_metadata_service_that_is_never_ready_is_named(environment: dict[str, 
         instance_metadata(busy=100) as (address, _),
         pytest.raises(SecretError, match=r"metadata service says 503|no AWS credentials or no region"),
     ):
-        resolve("ssm:/team/token", environment={"AWS_METADATA_ENDPOINT": address})
+        resolve("ssm:/team/token", environment={"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -178,7 +178,7 @@ def test_what_is_no_metadata_service_is_said_not_to_answer(answers: int) -> None
                     connection.sendall(token if number < answers else b"SSH-2.0-OpenSSH\r\n")
 
         threading.Thread(target=serve, daemon=True).start()
-        here = {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        here = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
 
         with pytest.raises(AwsError, match=r"does not answer as it should|no AWS credentials or no region"):
             ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=here)

@@ -299,7 +299,7 @@ def test_credentials_come_from_the_instances_role_where_there_is_no_botocore(
     metadata = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
     threading.Thread(target=metadata.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{metadata.server_port}")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{metadata.server_port}")
     bring(tmp_path, source)
     metadata.shutdown()
     metadata.server_close()

@@ -1,0 +1,172 @@
+"""An agent out of a bundle asks the metadata service itself, whatever the image's Python brings along."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from s3_gate import Gate
+
+from bai_agent.instance_metadata import MetadataError
+from bai_agent.s3.credentials import InstanceRole, takes_botocore
+from executor.ec2.bundle import agent_files
+
+ANSWER_SECONDS = 1.1
+"""botocore waits 1 s."""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """The bundle's own files; what it needs besides comes from this Python, as botocore does."""
+    for name, content in agent_files().items():
+        path = tmp_path / "bundle" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path / "bundle"
+
+
+@contextmanager
+def metadata_service(
+    *, seconds: float = 0.0, expires: str = "2099-01-01T00:00:00Z"
+) -> Iterator[tuple[str, list[str]]]:
+    """Run a metadata service that takes tokens only, and its time; yield its address and what it was asked without one."""
+    refused: list[str] = []
+    keys = {"AccessKeyId": "ROLEKEY", "SecretAccessKey": "secret", "Token": "t", "Expiration": expires}
+    answers = {
+        "/latest/meta-data/placement/region": "us-east-1",
+        "/latest/meta-data/iam/security-credentials/": "role",
+        "/latest/meta-data/iam/security-credentials/role": json.dumps(keys),
+    }
+
+    class Service(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+        def do_PUT(self) -> None:
+            self.answer(200, "the-token")
+
+        def do_GET(self) -> None:
+            if self.headers["X-aws-ec2-metadata-token"] == "the-token":
+                self.answer(200, answers[self.path])
+            else:
+                refused.append(self.path)
+                self.answer(401, "")
+
+        def answer(self, status: int, text: str) -> None:
+            time.sleep(seconds)
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+            except OSError:
+                return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", refused
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def run(bundle: Path, code: str, **environment: str) -> str:
+    """Run Python in the bundle, on an instance whose root has configured nothing."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import botocore, boto3\n{code}"],
+        cwd=bundle,
+        env={**kept, "HOME": str(bundle), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_slow_metadata_service_is_enough_for_s3(bundle: Path, gate: Gate) -> None:
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=b"content")
+    code = (
+        "import obstore\nfrom bai_agent.pull.s3 import PATIENCE\nfrom bai_agent.s3.client import connect\n"
+        "print(bytes(obstore.get(connect('bucket', patience=PATIENCE), 'k').bytes()).decode())"
+    )
+    with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
+        said = run(bundle, code, S3_ENDPOINT=gate.url, AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
+    assert said == "content\n"
+    assert gate.access_keys[-1] == "ROLEKEY"
+    assert refused == []
+
+
+def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, gate: Gate) -> None:
+    client: Any = partial(
+        boto3.client,
+        endpoint_url=f"http://{moto}",
+        region_name="us-east-1",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    client("ssm").put_parameter(Name="/team/token", Value="from ssm", Type="SecureString", Overwrite=True)
+    code = "from bai_agent.secrets import resolve\nprint(resolve('ssm:/team/token'))"
+    with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
+        said = run(bundle, code, AWS_ENDPOINT_URL=f"http://{moto}", AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
+    assert said == "from ssm\n"
+    assert refused == []
+
+
+def test_kafkas_iam_takes_the_instances_role(bundle: Path) -> None:
+    code = """
+import logging
+from bai_agent.job import Kafka
+from bai_agent.push.connection import client_settings
+from kafka.net.sasl import get_sasl_mechanism
+kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
+settings = client_settings(kafka)
+mechanism = get_sasl_mechanism(settings["sasl_mechanism"])(host="b-1.example", **settings)
+print(mechanism.auth_bytes().decode())
+"""
+    with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
+        said = json.loads(
+            run(bundle, code, AWS_EC2_METADATA_SERVICE_ENDPOINT=address, AWS_DEFAULT_REGION="eu-west-1")
+        )
+    assert said["x-amz-credential"].startswith("ROLEKEY/")
+    assert "/eu-west-1/kafka-cluster/" in said["x-amz-credential"]
+    assert refused == []
+
+
+def test_a_persons_configuration_is_botocores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not takes_botocore({})
+    assert takes_botocore({"AWS_PROFILE": "me"})
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text("")
+    assert takes_botocore({})
+
+
+def test_credentials_outlive_a_metadata_service_that_goes() -> None:
+    with metadata_service() as (address, _):
+        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+        assert role.keys().access == "ROLEKEY"
+    assert role.keys().access == "ROLEKEY"
+
+
+def test_expired_credentials_are_not_used_again() -> None:
+    with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
+        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+        role.keys()
+    with pytest.raises(MetadataError, match="does not answer"):
+        role.keys()
