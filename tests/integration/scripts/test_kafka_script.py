@@ -94,3 +94,24 @@ def test_no_broker_runs_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert kafka("status", "--dir", str(tmp_path / "file")).returncode == 1
+
+
+def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = tmp_path / "cache/bai/kafka-4.1.0"
+    jars.mkdir(parents=True)
+    (jars / "changed.jar").write_text("")
+    (tmp_path / "bin").mkdir()
+    maven = tmp_path / "bin/mvn"
+    maven.write_text(
+        '#!/bin/sh\nfor word; do :; done\nmkdir -p "${word#*=}" && echo >"${word#*=}/other.jar"\n'
+    )
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    done = kafka("start", "--dir", str(tmp_path / "kafka"))
+
+    assert done.returncode == 1
+    assert "Maven brought other jars than those in kafka.sha256: HdrHistogram" in done.stderr
+    assert "other.jar" in done.stderr
+    assert not jars.exists()

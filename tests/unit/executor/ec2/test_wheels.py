@@ -6,7 +6,9 @@ import configparser
 import re
 from pathlib import Path
 
-from executor.ec2.wheels import PURE, PYTHONS, native
+import pytest
+
+from executor.ec2.wheels import ARCHITECTURES, PURE, PYTHONS, locked, native, sets
 
 SETUP = Path(__file__).parents[4] / "setup.cfg"
 
@@ -22,6 +24,16 @@ def test_every_package_of_the_agent_is_in_the_bundle_at_a_version_that_it_takes(
                 assert found is not None or not line.strip() or line.startswith("#")
                 continue
             assert _number(pinned[found[1]]) >= _number(found[2])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_package_is_fixed_by_one_checksum(architecture: str) -> None:
+    fixed = {name.lower().replace("_", "-"): sha256 for name, sha256 in locked().items()}
+    for folder, (packages, _) in sets(architecture).items():
+        for package in packages:
+            start = f"{folder}/{package.replace('==', '-')}-".lower().replace("_", "-")
+            [sha256] = [each for name, each in fixed.items() if name.startswith(start)]
+            assert re.fullmatch("[0-9a-f]{64}", sha256)
 
 
 def _number(version: str) -> tuple[int, ...]:
