@@ -36,6 +36,8 @@ class Gate:
     access_keys: list[str] = field(default_factory=list)
     refuse: Callable[[str, str], tuple[int, bytes] | None] = lambda _method, _path: None
     """Method and path → status and body that are answered instead."""
+    checksums: list[tuple[str, str | None]] = field(default_factory=list)
+    """Of each PUT: its path without query, and the checksum that came with it."""
     swallow: Callable[[str, str], bool] = lambda _method, _path: False
     """Method and path → whether the request is never answered, until `release`."""
     one_put: threading.Lock = field(default_factory=threading.Lock)
@@ -126,6 +128,9 @@ def _handler(gate: Gate, moto: str) -> type[BaseHTTPRequestHandler]:
             if authorization:
                 gate.access_keys.append(authorization.partition("Credential=")[2].partition("/")[0])
                 gate.regions.append(authorization.split("/")[2])
+            if self.command == "PUT":
+                path = self.path.partition("?")[0]
+                gate.checksums.append((path, self.headers.get("x-amz-checksum-sha256")))
             if gate.swallow(self.command, self.path):
                 gate.release.wait(60)
                 self.close_connection = True

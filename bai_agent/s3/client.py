@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
 _REGION_TIMEOUT = 5.0
+_CHINA = "cn-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,20 @@ def connect(
     if endpoint is not None and not _names_server(endpoint):
         raise S3Error(f'the endpoint "{endpoint}" is no address; write for example "https://host:9000"')
     region = region or bucket_region(bucket, endpoint=endpoint, environment=environment)
+    by_host = endpoint is None and "." not in bucket
     config: dict[str, Any] = {
         "region": region,
-        "virtual_hosted_style_request": endpoint is None and "." not in bucket,
+        "virtual_hosted_style_request": by_host,
+        # A bucket with Object Lock takes nothing without a checksum:
+        # https://docs.aws.amazon.com/AmazonS3/latest/API/API_PutObject.html
+        "checksum_algorithm": "SHA256",
     }
     if endpoint is not None:
         config["endpoint"] = endpoint
+    elif region.startswith(_CHINA):
+        # obstore knows no other domain than amazonaws.com.
+        base = aws_address(region)
+        config["endpoint"] = base.replace("://", f"://{bucket}.") if by_host else base
     if anonymous:
         config["skip_signature"] = True
     elif credentials is None:
@@ -110,6 +119,13 @@ def endpoint_of(environment: Mapping[str, str]) -> str | None:
     return None
 
 
+def aws_address(region: str) -> str:
+    """Return where AWS's own S3 is: https://docs.aws.amazon.com/general/latest/gr/s3.html, and for China
+    https://docs.amazonaws.cn/en_us/aws/latest/userguide/endpoints-arns.html
+    """
+    return f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith(_CHINA) else "")
+
+
 def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str, str]) -> str:
     """Return the region in which `bucket` lies; where that cannot be found out, the environment's.
 
@@ -117,7 +133,7 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
     """
     fallback = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-    base = endpoint or f"https://s3.{fallback}.amazonaws.com" + (".cn" if fallback.startswith("cn-") else "")
+    base = endpoint or aws_address(fallback)
     if not base.startswith(("http://", "https://")):
         return fallback
     request = urllib.request.Request(f"{base}/{bucket}", method="HEAD")  # noqa: S310 - checked above

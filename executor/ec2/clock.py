@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 from bai_agent.rundir import now_ms
-from bai_agent.s3.client import endpoint_of
+from bai_agent.s3.client import aws_address, endpoint_of
 
 _TIMEOUT = 5.0
 
@@ -26,7 +26,7 @@ def store_now(url: str, environment: Mapping[str, str] = os.environ) -> int:
         return now_ms()
     bucket = url.removeprefix("s3://").partition("/")[0]
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-    base = endpoint_of(environment) or f"https://s3.{region}.amazonaws.com"
+    base = endpoint_of(environment) or aws_address(region)
     return time.monotonic_ns() // 1_000_000 + _offset(f"{base}/{bucket}")
 
 

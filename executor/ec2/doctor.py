@@ -117,14 +117,16 @@ def _bucket(settings: Settings, aws: Aws) -> Iterator[Finding]:
         return
     there = headers.get("x-amz-bucket-region") or aws.region
     if there != aws.region:
+        # S3 refuses what is signed for another region, and jobs are told the configured one.
         yield Finding(
             "bucket",
-            Health.WARNING,
-            f"{bucket} lies in {there}, and instances in {aws.region}",
-            "each transfer between regions is slow and is paid for; take a bucket of the region",
+            Health.FAILED,
+            f"{bucket} lies in {there}, and the configured region is {aws.region}",
+            f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
+            "instances), or take a bucket of the region",
         )
-    else:
-        yield Finding("bucket", Health.OK, f"{bucket} in {there}")
+        return
+    yield Finding("bucket", Health.OK, f"{bucket} in {there}")
     yield _guarded("bucket list", lambda: _listable(s3, bucket))
     yield _guarded("bucket write", lambda: _conditional(s3, bucket))
 
@@ -138,7 +140,10 @@ def _conditional(s3: Any, bucket: str) -> Finding:
     """Put an object twice on condition that there is none; the second time must fail."""
     for _ in range(2):
         try:
-            s3.put_object(Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*")
+            # Object Lock takes nothing without a checksum.
+            s3.put_object(
+                Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
+            )
         except ClientError as error:
             if code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
                 return Finding(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.s3.client import bucket_region, endpoint_of
 from bai_agent.s3.credentials import from_botocore
 from bai_agent.store import JobStore, open_store
 from executor.config import Settings
 from executor.ec2.session import Aws
+from executor.errors import UsageError
 
 _AT_A_TIME = 4
 
@@ -32,6 +35,23 @@ def exchange(settings: Settings) -> JobStore:
     return open_store(
         f"s3://{settings.need_bucket()}", region=aws.region, credentials=from_botocore(aws.credentials())
     )
+
+
+def check_region(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError where the exchange bucket lies in another region than the configured one.
+
+    Every request is signed for the configured region, here and on instances, and S3 refuses those for another. Where S3 does not
+    say in which region the bucket is, nothing is known against it.
+    """
+    bucket, region = settings.need_bucket(), settings.need_region()
+    there = bucket_region(
+        bucket, endpoint=endpoint_of(environment), environment={**environment, "AWS_REGION": region}
+    )
+    if there != region:
+        raise UsageError(
+            f'the bucket {bucket} lies in {there}, and the configured region is {region}; write region = "{there}" into the '
+            "configuration, and another one for the instances into the descriptor's [aws.ec2], or take a bucket of the region"
+        )
 
 
 def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:

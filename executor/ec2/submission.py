@@ -14,7 +14,7 @@ from executor.config import Settings
 from executor.ec2.boot import deadman
 from executor.ec2.bundle import cache_folder
 from executor.ec2.draft import Draft, bundle_upload, draft, planned_job
-from executor.ec2.exchange import Upload, exchange, upload
+from executor.ec2.exchange import Upload, check_region, exchange, upload
 from executor.ec2.launch import adopt, decided_before, launch, read_launch, refusal_of, write_launch
 from executor.ec2.repeat import check_job_bytes, problem_with, redrawn
 from executor.ec2.resolve import region_of
@@ -52,6 +52,7 @@ def submit(
     _check_configured(wish, settings)
     drawn = job_id or new_job_id(wish, descriptor)
     told(drawn, findings)
+    check_region(settings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
     record = JobRecord(bucket_store(settings), drawn)
     cache = cache_folder(os.environ)

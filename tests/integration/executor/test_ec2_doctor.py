@@ -138,10 +138,32 @@ def test_a_bucket_that_is_not_there_or_not_ours(healthy: Ec2Desk) -> None:
     assert health("bucket list") == {Health.FAILED}
 
 
-def test_a_bucket_in_another_region_is_a_warning(healthy: Ec2Desk) -> None:
+def test_a_bucket_in_another_region_cannot_be_used(healthy: Ec2Desk) -> None:
     healthy.gate.bucket_region = "eu-central-1"
 
-    assert health("bucket") == {Health.WARNING}
+    (finding,) = found("bucket")
+    assert finding.health is Health.FAILED
+    assert 'region = "eu-central-1"' in finding.todo
+    assert found("bucket write") == []
+
+
+def test_a_submission_names_the_region_of_a_bucket_elsewhere(healthy: Ec2Desk, tmp_path: Path) -> None:
+    healthy.gate.bucket_region = "eu-central-1"
+    file = tmp_path / "benchmark.toml"
+    file.write_text(_DESCRIPTOR.format(kind="t3.micro", image=healthy.image))
+
+    answer = healthy.bai("submit", file)
+
+    assert answer.code == 2
+    assert 'write region = "eu-central-1"' in answer.err
+    assert not [each for each in healthy.gate.requests if each[0] == "PUT"]
+
+
+def test_the_probe_comes_with_a_checksum(healthy: Ec2Desk) -> None:
+    assert health("bucket write") == {Health.OK}
+
+    assert healthy.gate.checksums
+    assert all(checksum for _, checksum in healthy.gate.checksums)
 
 
 def test_a_server_that_ignores_conditions_is_refused(healthy: Ec2Desk) -> None:

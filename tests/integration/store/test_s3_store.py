@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.exceptions import BaseError
 from s3_gate import Gate, denied
 from store_contract import StoreContract
 
 from bai_agent.errors import StoreError
+from bai_agent.s3.client import connect
 from bai_agent.s3.credentials import from_botocore
 from bai_agent.store import JobStore, MissingObjectError, StoreRefusedError, open_store
 from bai_agent.store.record import JobRecord
@@ -196,3 +202,38 @@ def test_what_speaks_no_http_is_said_not_to_answer_as_it_should(gate: Gate) -> N
         with pytest.raises(StoreError, match="did not answer as it should"):
             store.find("job-1/")
         server.shutdown(socket.SHUT_RDWR)
+
+
+def test_every_write_comes_with_a_checksum(store: JobStore, gate: Gate, tmp_path: Path) -> None:
+    # given a small object, one on condition, and a file that goes in parts: Object Lock takes none without
+    path = tmp_path / "model.bin"
+    path.write_bytes(os.urandom(17 << 20))
+
+    store.put("job-1/a", b"a")
+    store.put("job-1/b", b"b", if_absent=True)
+    store.put_file("job-1/c", path)
+
+    assert len(gate.checksums) == 5
+    assert dict(gate.checksums)["/bucket/the%20jobs/job-1/a"] == b64encode(sha256(b"a").digest()).decode()
+    assert all(checksum for _, checksum in gate.checksums)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "region", "address"),
+    [
+        ("mine", "cn-north-1", "https://mine.s3.cn-north-1.amazonaws.com.cn/"),
+        ("my.own", "cn-northwest-1", "https://s3.cn-northwest-1.amazonaws.com.cn/my.own/"),
+        ("mine", "us-gov-west-1", "https://mine.s3.us-gov-west-1.amazonaws.com/"),
+    ],
+)
+def test_each_partition_has_its_own_address(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, bucket: str, region: str, address: str
+) -> None:
+    # given no endpoint of our own, and a network without a way out: the error names what was called
+    monkeypatch.delenv("S3_ENDPOINT")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    once = replace(PATIENCE, retries=0)
+    client = connect(bucket, patience=once, region=region)
+
+    with pytest.raises(BaseError, match=re.escape(address)):
+        obstore.get(client, "key")
