@@ -1,3 +1,12 @@
 """The instance's side: pull, run, measure, report, end."""
 
+import sys
+
 __version__ = "0.1.0"
+
+if sys.platform == "win32":
+    # Half of what is imported next is not there; a traceback would name the first of it.
+    sys.stderr.write(
+        "bai: Windows is not supported; use the Windows Subsystem for Linux (WSL 2), a Mac or a Linux machine\n"
+    )
+    raise SystemExit(2)

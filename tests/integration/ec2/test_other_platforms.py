@@ -1,0 +1,73 @@
+"""`bai` on a Mac sends jobs to EC2 and follows them; on Windows it says what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bai_program import run_bai
+from ec2_desk import REGION as MOTO_REGION
+from ec2_desk import Ec2Desk, ec2_desk
+from mac_programs import mac
+from paper_aws import HELLO, PaperAws, open_paper_aws
+from s3_gate import Gate
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def paper() -> Iterator[PaperAws]:
+    with open_paper_aws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def desk(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Desk]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", MOTO_REGION)
+    with ec2_desk(tmp_path, gate, moto, monkeypatch) as found:
+        yield found
+
+
+def test_a_mac_plans_submits_looks_and_cancels(paper: PaperAws, tmp_path: Path) -> None:
+    (tmp_path / "b.toml").write_text(HELLO)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
+    environment = {**kept, **paper.environment(), **mac(tmp_path / "mac")}
+
+    def bai(*arguments: str) -> str:
+        done = run_bai(*arguments, folder=tmp_path, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "RunInstances" in bai("plan", "b.toml")
+    assert bai("submit", "b.toml", "--job-id", "mac-1") == "mac-1\n"
+    assert len(paper.instances()) == 1
+    assert "mac-1" in bai("list")
+    assert "mac-1" in bai("status", "mac-1")
+    bai("logs", "mac-1")
+    bai("cancel", "mac-1")
+
+
+def test_a_mac_follows_a_job(desk: Ec2Desk, tmp_path: Path) -> None:
+    job = desk.handmade()
+    job.prints("hello\n")
+    job.ends()
+    desk.bring(job, launched=desk.launch())
+    environment = mac(tmp_path / "mac")
+
+    assert desk.bai("logs", "digits-1", "--follow", env=environment).out == "hello\n"
+    assert desk.bai("status", "digits-1", "--wait", env=environment).code == 0
+
+
+def test_windows_is_told_in_one_sentence() -> None:
+    program = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; import executor.cli"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "bai: Windows is not supported; use the Windows Subsystem for Linux (WSL 2), a Mac or a Linux machine\n"
+    )
