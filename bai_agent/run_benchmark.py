@@ -10,6 +10,7 @@ from bai_agent.ballast import make_room
 from bai_agent.benchmark import process
 from bai_agent.outcome import Outcome
 from bai_agent.prepare import secrets_of
+from bai_agent.push.trouble import SinkTroubles
 from bai_agent.run_state import POWER_OFF_GRACE, Run
 from bai_agent.salvage import Salvage
 from bai_agent.secrets import SecretError
@@ -91,8 +92,10 @@ def _follow(this: Run, salvage: Salvage) -> None:
     asked_at = time.monotonic() if this.rundir.stop.exists() else None
     size = 0
     next_salvage = time.monotonic() + _SALVAGE_SECONDS
+    troubles = SinkTroubles(this.events.add)
     while process.state(this.rundir) is process.State.RUNNING:
         this.extractor.poll()
+        troubles.look(this.sink_errors())
         if time.monotonic() >= next_salvage:
             next_salvage = time.monotonic() + _SALVAGE_SECONDS
             _put_back(this, salvage)

@@ -66,6 +66,15 @@ class Run:
         has_scripts = any(source.kind is SourceKind.SCRIPTS for source in self.job.sources)
         return self.rundir.scripts if has_scripts else None
 
+    def sink_errors(self) -> dict[str, str | None]:
+        """Return what keeps each place that metrics and logs go to from taking them now, by its name for people."""
+        errors: dict[str, str | None] = {}
+        if self.kafka is not None:
+            errors["Kafka"] = self.kafka.error
+        if self.uploader is not None:
+            errors["The job store"] = self.uploader.error
+        return errors
+
     def warn(self, message: str) -> None:
         self.events.add("warning", message=message)
 

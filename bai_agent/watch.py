@@ -103,7 +103,7 @@ class Watch:
             return None
         return Reason(
             Outcome.DISK_FULL,
-            f"The disk ran full: the file system of {self._rundir.path} has {free} bytes left.",
+            f"The disk ran full: the file system of {self._rundir.path} has {free / 2**20:.1f} MiB left.",
         )
 
     def _look(self, running_seconds: float | None) -> Reason | None:

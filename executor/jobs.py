@@ -197,6 +197,7 @@ def standing(record: JobRecord, given: Given | None = None) -> Standing:
         benchmark_alive=None if alive else agent.benchmark_alive(),
         benchmark_watched=None if alive else agent.benchmark_watched(),
         cancelling=record.cancelled(),
+        warnings=state.cautions,
     )
 
 

@@ -38,6 +38,8 @@ class Standing:
     cancelling: bool = False
     where: str = "local"
     """"local": on this machine; "ec2"."""
+    warnings: tuple[str, ...] = ()
+    """What its agent warns of, while there is no result."""
     machine: str | None = None
     """What there is to say about its machines, in a sentence."""
 

@@ -34,6 +34,8 @@ class RunState:
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, Pulling] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    troubles: dict[str, str] = field(default_factory=dict)
+    """By the name of each place that metrics and logs go to and that is out of reach: a sentence."""
     stop: str | None = None
     """Why the run is being ended, once it is."""
     outcome: str | None = None
@@ -65,8 +67,19 @@ class RunState:
             self.stop = str(event.get("message") or event.get("reason"))
         elif kind == "warning":
             self.warnings.append(str(event.get("message")))
+        elif kind == "sink":
+            sink = str(event.get("sink"))
+            if event.get("error") is None:
+                self.troubles.pop(sink, None)
+            else:
+                self.troubles[sink] = str(event.get("message"))
         elif kind == "outcome":
             self.outcome = str(event.get("outcome"))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What a person should know while it goes on: warnings, and places that are out of reach."""
+        return (*self.warnings, *self.troubles.values())
 
     @property
     def status(self) -> Status:

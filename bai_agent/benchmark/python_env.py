@@ -33,6 +33,7 @@ _GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL for a pip that takes too long."""
 _LAST_LINES = 5
 _LAST_BYTES = 16384
+_LAST_CHARACTERS = 400
 _FORMAT = 1
 """Of what is kept; another number is another venv."""
 
@@ -306,8 +307,12 @@ class _Runner:
         return child.returncode == 0
 
     def _last_lines(self) -> str:
+        """Return what the command says of its failure, else its last lines."""
         text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
-        return " / ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+        said = " / ".join(dict.fromkeys(errors or lines[-_LAST_LINES:]))
+        return said if len(said) <= _LAST_CHARACTERS else f"{said[:_LAST_CHARACTERS]}…"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

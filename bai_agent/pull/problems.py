@@ -63,6 +63,7 @@ def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PullError(
-            f"{src}: {where} cannot be written ({error.strerror}); give the job's user the right or choose another path"
+            f"{src}: {where} cannot be written ({error.strerror}); give the job's user the right, choose another path, "
+            "or, on your own machine, put all absolute paths below a folder of yours with --data-root DIR"
         )
     return PullError(f"{src}: {where}: {error.strerror or error}")

@@ -71,6 +71,11 @@ class StoreUploader(threading.Thread):
         self._over = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
 
+    @property
+    def error(self) -> str | None:
+        """What keeps the job store from taking anything now."""
+        return self._error
+
     def hurry(self) -> int:
         """Ask for all that there is to be sent now, without waiting for more; return which time of asking this is."""
         with self._changed:

@@ -99,7 +99,7 @@ def status(
     else:
         from executor.view.listing import print_standing
 
-        print_standing(record.job(), now, values, given)
+        print_standing(record.job(), now, values, given, result=result)
     if wait and (why := unknown_status(now)) is not None:
         say(why)
         raise typer.Exit(ExitCode.OURS)

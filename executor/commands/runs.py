@@ -83,7 +83,9 @@ def run(
     record = submitted.record
     agent = _agent(record)
     if not submitted.new:
-        say(f"the job {record.job_id} exists already; this is what it does")
+        ended = record.result() is not None
+        what = "has ended; this is how" if ended else "runs; this is what it prints"
+        say(f"the job {record.job_id} exists already and {what}")
     if record.result() is None and not agent.alive():
         agent.start()
     if detach:

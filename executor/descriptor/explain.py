@@ -26,6 +26,11 @@ _EXPECTED = {
     "model_attributes_type": "a table",
 }
 
+_MEANT = {"true": "true", "yes": "true", "on": "true", "1": "true"} | dict.fromkeys(
+    ("false", "no", "off", "0"), "false"
+)
+"""What people write for true and false, as TOML has it."""
+
 
 def explain(error: ValidationError, *, file: str) -> list[Finding]:
     """Return one finding for each mistake that `error` holds. A misspelt key is not also reported as missing."""
@@ -135,8 +140,10 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
         return f"write {_name(key)} = {toml_value(str(value).lower() if isinstance(value, bool) else str(value))}"
     if kind in ("int_type", "bool_type") and isinstance(value, str):
         plain = value.strip().lower()
-        if (kind == "int_type" and plain.isdigit()) or plain in ("true", "false"):
+        if kind == "int_type" and plain.isdigit():
             return f"write {_name(key)} = {plain}"
+        if kind == "bool_type" and plain in _MEANT:
+            return f"write {_name(key)} = {_MEANT[plain]}"
     if kind == "list_type" and isinstance(value, dict):
         return f"write its header with two brackets: [[{key_text(path)}]]"
     if kind == "list_type":
@@ -159,7 +166,8 @@ def _line(path: Sequence[str | int], schema: Schema) -> str:
     for source in ("examples", "enum"):
         if schema.get(source):
             return f"{_name(path[-1])} = {toml_value(schema[source][0])}"
-    return f"{_name(path[-1])} = {'1' if schema.get('type') == 'integer' else toml_value('…')}"
+    plain = {"integer": "1", "boolean": "true"}.get(str(schema.get("type")), toml_value("…"))
+    return f"{_name(path[-1])} = {plain}"
 
 
 def _to(path: Sequence[str | int]) -> str:

@@ -158,6 +158,7 @@ def _standing(record: JobRecord, found: Situation) -> Standing:
         sentence=verdict.sentence if verdict else None,
         agent_alive=found.stage is Stage.RUNNING if state.agents else None,
         cancelling=record.cancelled(),
+        warnings=state.cautions,
         where="ec2",
         machine=found.sentence,
     )

@@ -16,7 +16,8 @@ from bai_agent.rundir import now_ms
 from executor.given import Given
 from executor.jobs import is_over
 from executor.standing import DIED, Standing
-from executor.view.text import clock, plain_text, quantity, seconds
+from executor.view.summary import print_last_lines, result_notes
+from executor.view.text import clock, plain_text, quantity, seconds, speaks_unicode
 
 _COLOURS = {
     "SUCCEEDED": "green",
@@ -73,15 +74,24 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
 
 
 def print_standing(
-    job: Job, standing: Standing, values: Mapping[str, Mapping[str, Any]], given: Given
+    job: Job,
+    standing: Standing,
+    values: Mapping[str, Mapping[str, Any]],
+    given: Given,
+    *,
+    result: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print how one job stands, with the last value of each metric, and what to do where its agent has died."""
+    """Print how one job stands, with the last value of each metric, and what to do where its agent has died.
+
+    result: of a job that has ended.
+    """
     heading = Text(plain_text(standing.job_id), style="bold").append("  ")
     heading.append_text(_status(standing))
     show(heading)
     lines: list[tuple[str, str]] = []
     if standing.sentence:
-        lines.append(("outcome", f"{standing.sentence} (exit code {standing.exit_code})"))
+        outcome = f"{standing.sentence} (bai's exit code is {standing.exit_code})"
+        lines.append(("outcome", outcome if standing.exit_code else standing.sentence))
     if standing.status == DIED:
         since = f"; its last sign was {_ago(standing.since)}" if standing.since else ""
         lines.append(("agent", f"gone, without a result{since}"))
@@ -106,8 +116,13 @@ def print_standing(
     if standing.started:
         span = f", took {seconds(standing.seconds or 0)}" if is_over(standing) else ""
         lines.append(("started", clock(standing.started) + span))
+    lines += [(label, text) for label, text, _ in result_notes(result or {"warnings": standing.warnings})]
+    if result is not None:
+        lines.append(("log", given.command("logs", standing.job_id)))
     for label, value in lines:
         show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
+    if result is not None and standing.exit_code:
+        print_last_lines(screen(), result, unicode=speaks_unicode())
     _print_values(job, values)
 
 
@@ -134,6 +149,11 @@ def _resumed(standing: Standing) -> str:
 def screen_width() -> int:
     """Return the columns of standard output: the terminal's, else plenty."""
     return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
+
+
+def screen() -> Console:
+    """Return standard output as a screen."""
+    return Console(highlight=False, no_color=not sys.stdout.isatty(), width=screen_width())
 
 
 def show(what: RenderableType) -> None:

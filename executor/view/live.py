@@ -97,7 +97,7 @@ class LiveView:
             live.stop()
 
     def _tell(self, event: Mapping[str, Any]) -> None:
-        style = {"warning": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
+        style = {"warning": "yellow", "sink": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
         if style is not None:
             self._flush()
             self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))

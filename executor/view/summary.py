@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -35,11 +35,11 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
     characters = "─" if unicode else "-"
     console.print(Rule(Text(picture.job_id, style="bold"), align="left", style="dim", characters=characters))
     if code != ExitCode.SUCCEEDED:
-        _print_last_lines(console, result, unicode=unicode)
+        print_last_lines(console, result, unicode=unicode)
     style = "bold green" if code == ExitCode.SUCCEEDED else "bold red"
     console.print(
         Text(plain_text(str(result.get("sentence", ""))), style=style).append(
-            plain_text(f"  {result.get('outcome')}, exit code {code}") if code else "", style="dim"
+            plain_text(f"  ({result.get('outcome')}: bai's exit code is {code})") if code else "", style="dim"
         ),
         soft_wrap=True,
     )
@@ -51,15 +51,8 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         dirty = ", with uncommitted changes" if git.get("dirty") else ""
         branch = f" ({git['branch']})" if git.get("branch") else ""
         line("git", f"{git.get('commit', '')[:12]}{branch}{dirty}")
-    if (kafka := result.get("kafka")) is not None:
-        lost = f", {kafka.get('undelivered'):,} not delivered" if kafka.get("undelivered") else ""
-        line(
-            "kafka",
-            f"{kafka.get('delivered') or 0:,} messages delivered{lost}",
-            "yellow" if lost else "default",
-        )
-    for warning in result.get("warnings") or ():
-        line("warning", str(warning), "yellow")
+    for label, text, style in result_notes(result):
+        line(label, text, style)
     if foreign := picture.measurements.foreign.count:
         line(
             "warning",
@@ -76,6 +69,20 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         )
     more = (picture.given.command(word, picture.job_id) for word in ("logs", "metrics"))
     line("more", dot.join(more), copied=True)
+
+
+def result_notes(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what a result says beyond its outcome: label, text, style."""
+    if (kafka := result.get("kafka")) is not None:
+        lost = f", {kafka.get('undelivered'):,} not delivered" if kafka.get("undelivered") else ""
+        why = f" ({kafka['error']})" if lost and kafka.get("error") else ""
+        yield (
+            "kafka",
+            f"{kafka.get('delivered') or 0:,} messages delivered{lost}{why}",
+            "yellow" if lost else "default",
+        )
+    for warning in result.get("warnings") or ():
+        yield "warning", str(warning), "yellow"
 
 
 def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> None:
@@ -112,7 +119,7 @@ def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None
     console.print()
 
 
-def _print_last_lines(console: Console, result: Mapping[str, Any], *, unicode: bool) -> None:
+def print_last_lines(console: Console, result: Mapping[str, Any], *, unicode: bool) -> None:
     lines = [safe_line(str(each)) for each in result.get("last_lines") or ()][-_LAST_LINES:]
     if not lines:
         return

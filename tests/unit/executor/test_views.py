@@ -242,7 +242,7 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
     plain = without_control(raw.getvalue().decode())
     for expected in (
         "│ ValueError: no numbers",
-        "The benchmark failed: it exited with code 7.  failed, exit code 1",
+        "The benchmark failed: it exited with code 7.  (failed: bai's exit code is 1)",
         "exit code 7 · wall 3.0 s · user 2.5 s · system 0.2 s · peak memory 30.0 MiB",
         "0123456789ab (main), with uncommitted changes",
         "2 values were no numbers",

@@ -1,0 +1,35 @@
+"""Places that are out of reach for some time are told of, once, and so is their return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bai_agent.push.trouble import PATIENCE, SinkTroubles
+
+
+def test_a_lasting_trouble_is_told_once_and_so_is_its_end() -> None:
+    now = [0.0]
+    told: list[tuple[str, Any]] = []
+    troubles = SinkTroubles(lambda kind, **event: told.append((kind, event)), clock=lambda: now[0])
+
+    for seconds in (0, 1, PATIENCE, PATIENCE + 1, PATIENCE + 2):
+        now[0] = seconds
+        troubles.look({"Kafka": "broker-1:9092 refuses", "The job store": None})
+    troubles.look({"Kafka": None, "The job store": None})
+
+    assert [(kind, event["sink"], event["error"]) for kind, event in told] == [
+        ("sink", "Kafka", "broker-1:9092 refuses"),
+        ("sink", "Kafka", None),
+    ]
+
+
+def test_a_short_trouble_is_not_told() -> None:
+    now = [0.0]
+    told: list[str] = []
+    troubles = SinkTroubles(lambda kind, **_: told.append(kind), clock=lambda: now[0])
+
+    for error in ("away", None, "away", None):
+        now[0] += PATIENCE - 1
+        troubles.look({"Kafka": error})
+
+    assert told == []
