@@ -143,9 +143,20 @@ def test_pips_last_words_are_in_the_error(rundir: RunDir) -> None:
     (rundir.scripts / "requirements.txt").write_text("./missing.whl\n")
 
     with pytest.raises(
-        PullError, match=r"requirements\.txt could not be installed: .*missing\.whl.*requirements\.log"
+        PullError,
+        match=r"requirements\.txt could not be installed: Invalid wheel filename.*'missing'.*requirements\.log",
     ):
         _install(_job(), rundir)
+
+
+def test_what_pip_says_at_length_is_told_in_a_sentence(rundir: RunDir) -> None:
+    (rundir.scripts / "requirements.txt").write_text("--no-index\nno-such-package-of-anybody==99\n")
+
+    with pytest.raises(PullError) as failure:
+        _install(_job(), rundir)
+
+    assert len(str(failure.value).replace(str(rundir.path), "")) < 500
+    assert "no-such-package-of-anybody" in str(failure.value)
 
 
 def test_a_requirements_file_that_is_not_there(rundir: RunDir) -> None:

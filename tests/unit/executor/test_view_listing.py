@@ -11,6 +11,7 @@ from handmade_job import HandmadeJob
 
 from executor.given import Given
 from executor.jobs import last_values, standing
+from executor.records import result_of
 from executor.view.listing import print_listing, print_standing
 from executor.view.records import print_statistics
 
@@ -72,3 +73,39 @@ def test_a_table_that_moves_has_the_signs_of_the_one_that_does_not(
     print_statistics(HandmadeJob(tmp_path).job, iter([RECORD]), True)
 
     assert "loss ↓" in raw.getvalue().decode()
+
+
+def test_of_an_ended_job_the_status_says_what_went_wrong_and_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = HandmadeJob(tmp_path, "digits-1")
+    job.ends(
+        outcome="failed",
+        status="FAILED",
+        exit_code=1,
+        sentence="The benchmark failed: it exited with code 7.",
+        kafka={"delivered": 3, "undelivered": 2, "error": "broker-1:9092 is away"},
+        warnings=["The clock is off."],
+        last_lines=["Traceback", "KeyError: 'x'"],
+    )
+    result = result_of(job.record)
+
+    print_standing(job.job, standing(job.record), {}, Given(), result=result)
+
+    said = capsys.readouterr().out
+    assert "3 messages delivered, 2 not delivered (broker-1:9092 is away)" in said
+    assert "The clock is off." in said
+    assert "KeyError: 'x'" in said
+    assert "bai logs digits-1" in said
+
+
+def test_while_a_sink_is_out_of_reach_the_status_says_so(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    message = "Kafka has been out of reach for 10 s: refused"
+    job.event("warning", message="Careful.")
+    job.event("sink", sink="Kafka", error="refused", message=message)
+
+    assert standing(job.record).warnings == ("Careful.", message)
+
+    job.event("sink", sink="Kafka", error=None, message="Kafka takes everything again.")
+    assert standing(job.record).warnings == ("Careful.",)

@@ -433,6 +433,15 @@ def test_a_missing_table_is_shown_with_what_it_needs(tmp_path: Path) -> None:
     assert finding.fix == 'add the table [hardware] with instance_type = "t3.small"'
 
 
+@pytest.mark.parametrize(("written", "meant"), [('"yes"', "true"), ('"No"', "false"), ('"often"', "true")])
+def test_a_text_in_place_of_true_or_false_is_told_to_write_one(
+    tmp_path: Path, written: str, meant: str
+) -> None:
+    text = GOOD + f"[[output.metrics]]\nname = 'a'\nunits = 's'\npattern = 'a=(.)'\nrequired = {written}\n"
+
+    assert only(tmp_path, text).fix.endswith(f"required = {meant}")
+
+
 def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -> None:
     assert only(tmp_path, GOOD.replace("instance_type", "instance_typ")).key == "hardware.instance_typ"
 
