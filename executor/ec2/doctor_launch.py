@@ -72,7 +72,7 @@ def _bundle(settings: Settings, architecture: str) -> Finding:
 
 
 def _price(settings: Settings, aws: Aws, resolved: Resolved) -> Finding:
-    hourly, origin = price(resolved.kind.name, settings.prices, aws)
+    hourly, origin = price(resolved.kind.name, settings.prices, aws, operation=resolved.image.operation)
     if hourly is None:
         return Finding(
             "price",

@@ -15,7 +15,7 @@ from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.ec2.boot import Instructions, boot_limit, deadman, instructions
 from executor.ec2.bundle import BuiltBundle, build, linux_architecture
-from executor.ec2.cost import Cost, price
+from executor.ec2.cost import Cost, is_bound, not_included, price
 from executor.ec2.exchange import Upload
 from executor.ec2.images import later
 from executor.ec2.launch import LaunchFile, expires_at
@@ -60,10 +60,16 @@ class Draft:
         ).sealed()
 
     def cost(self, settings: Settings, aws: Aws | None) -> Cost:
-        """Return what it costs at most; asks AWS's price list where the configuration names no price."""
-        hourly, origin = price(self.resolved.kind.name, settings.prices, aws)
+        """Return what it may cost; asks AWS's price list where the configuration names no price."""
+        name, image = self.resolved.kind.name, self.resolved.image
+        tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
+        hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
+        excluded = not_included(name, self.request)
+        bound = name not in settings.prices and is_bound(image, excluded)
         nodes, longest = self.job.strategy.nodes, deadman(self.job.limits)
-        return Cost(instances=nodes, longest=longest, hourly=hourly, origin=origin)
+        return Cost(
+            instances=nodes, longest=longest, hourly=hourly, origin=origin, bound=bound, excluded=excluded
+        )
 
 
 @contextmanager

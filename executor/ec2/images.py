@@ -33,6 +33,11 @@ class Image:
     """Names of further EBS volumes that come with it."""
     owner: str = ""
     """The account that it belongs to."""
+    operation: str = ""
+    """What is charged for it, as bills and price list say: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
+    marketplace: bool = False
+    """Whether its software may cost something of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +176,10 @@ def _image(found: ImageTypeDef) -> Image:
         root_gib=ebs[root].get("VolumeSize", 8),
         other_devices=tuple(sorted(ebs.keys() - {root})),
         owner=found.get("OwnerId", ""),
+        operation=found.get("UsageOperation", ""),
+        marketplace=any(
+            each.get("ProductCodeType") == "marketplace" for each in found.get("ProductCodes", ())
+        ),
     )
 
 

@@ -254,19 +254,19 @@ def test_a_plan_without_credentials_says_what_is_left_open(paper: PaperAws, desk
     assert done.returncode == 0, done.stderr
     assert "<resolved at submission: the AMI that ssm:/aws/service/debian" in done.stdout
     assert "<resolved at submission: the bucket>" in done.stdout
-    assert "at most 25.3 instance hours; the price is unknown" in done.stdout
+    assert "at most 25.8 instance hours; the price is unknown" in done.stdout
     assert len(paper.control_plane.calls) == before
 
 
-def test_a_price_of_the_configuration_bounds_the_cost(paper: PaperAws, desk: Desk) -> None:
+def test_a_price_of_the_configuration_is_used(paper: PaperAws, desk: Desk) -> None:
     config = desk.folder / "config.toml"
     config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')
     desk.environment["BAI_CONFIG"] = str(config)
 
     cost = json.loads(desk.bai("plan", "b.toml", "--json").stdout)["cost"]
 
-    assert cost["instance_hours"] == pytest.approx(1.775)
-    assert cost["usd"] == pytest.approx(0.1775)
+    assert cost["instance_hours"] == pytest.approx(2.275)
+    assert cost["usd"] == pytest.approx(0.2275)
 
 
 def test_a_type_without_a_price_is_looked_up_in_the_price_list(desk: Desk) -> None:
@@ -386,6 +386,6 @@ def test_no_room_anywhere_ends_a_run_with_its_sentence(paper: PaperAws, desk: De
     done = desk.bai("run", "b.toml", "--job-id", "full-1")
 
     assert done.returncode == 5
-    assert "launching 1 × t3.small in eu-central-1: at most 25.3 instance hours" in done.stderr
+    assert "launching 1 × t3.small in eu-central-1: at most 25.8 instance hours" in done.stderr
     assert "No zone had room for t3.small" in done.stderr
     assert json.loads(stored(paper, "jobs/full-1/result.json"))["outcome"] == "capacity"
