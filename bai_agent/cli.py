@@ -22,10 +22,11 @@ from bai_agent.job_file import read_job
 from bai_agent.machine import Node
 from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.redaction import Redactor
-from bai_agent.rundir import RunDir, locked, read_json, write_atomic
+from bai_agent.rundir import RunDir, locked, make_folder, read_json, write_atomic
 from bai_agent.store import open_store
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from bai_agent.utf8 import speak_utf8
 from bai_agent.watch import Watch
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.outcome`)."""
+    if arguments is None:
+        speak_utf8()
     parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -111,20 +114,30 @@ def run_job(
     if node.rank >= job.strategy.nodes:
         raise DescriptorError(f"--rank {node.rank}: this job has {job.strategy.nodes} nodes, counted from 0")
     rundir = RunDir(_directory(job, record, directory, rank=node.rank))
-    _make(rundir)
+    _make(rundir, record)
     if detach:
         return start_detached(descriptor, rundir, node)
+    # What of ours is private is so by its own permissions. What the benchmark's user reads (data, packages) must not depend on
+    # the umask of whoever started us.
+    umask = os.umask(0o022)
     with locked(rundir.agent_lock, wait=2):
         _claim(rundir, record, descriptor)
         _register(record, descriptor)
         with _logging(rundir, redactor, quiet=quiet):
             if ready is not None:
                 say_ready(ready)
-            return _run(job, rundir, record, redactor, node=node, quiet=quiet).exit_code
+            return _run(job, rundir, record, redactor, node=node, quiet=quiet, umask=umask).exit_code
 
 
 def _run(
-    job: Job, rundir: RunDir, record: JobRecord | None, redactor: Redactor, *, node: Node, quiet: bool
+    job: Job,
+    rundir: RunDir,
+    record: JobRecord | None,
+    redactor: Redactor,
+    *,
+    node: Node,
+    quiet: bool,
+    umask: int,
 ) -> Outcome:
     # Only here, so that a wrong usage is answered before anything heavy is imported.
     from bai_agent.alongside import beating, shown
@@ -145,7 +158,7 @@ def _run(
     watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
     extractor = Extractor(rundir)
-    this = Run(job, rundir, events, watch, redactor, record, extractor, node, place)
+    this = Run(job, rundir, events, watch, redactor, record, extractor, node, place, umask=umask)
     with beating(this), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(this)
@@ -184,10 +197,12 @@ def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank:
     return place
 
 
-def _make(rundir: RunDir) -> None:
+def _make(rundir: RunDir, record: JobRecord | None) -> None:
     probe = rundir.path / f".probe.{os.getpid()}"
     try:
-        rundir.path.mkdir(parents=True, exist_ok=True)
+        store = record.store if record is not None else None
+        make_folder(rundir.path, private=store.folder if isinstance(store, DirectoryStore) else rundir.path)
+        rundir.agent_log.touch(mode=0o600)
         try:
             probe.write_bytes(b"x")
         finally:

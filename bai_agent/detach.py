@@ -33,7 +33,7 @@ def start_detached(descriptor: Path, rundir: RunDir, node: Node) -> ExitCode:
         with rundir.agent_log.open("ab") as output:
             agent = subprocess.Popen(
                 [
-                    *(sys.executable, "-c", _PROGRAM, Path(__file__).parent.parent),
+                    *(sys.executable, "-X", "utf8", "-c", _PROGRAM, Path(__file__).parent.parent),
                     *("run", descriptor.absolute(), "--dir", rundir.path, "--quiet", f"--ready-fd={writer}"),
                     *(
                         f"--rank={node.rank}",

@@ -20,7 +20,7 @@ from bai_agent.outcome import Outcome
 from bai_agent.push.place import ClaimedError
 from bai_agent.push.store import StoreUploader
 from bai_agent.run_state import Run
-from bai_agent.rundir import boot_id, now_ms, write_json
+from bai_agent.rundir import boot_id, make_folder, now_ms, write_json
 from bai_agent.secrets import SecretError, resolve
 from bai_agent.strategy import strategy_of
 from bai_agent.watch import EndedError, Reason
@@ -35,15 +35,17 @@ def prepare(this: Run) -> None:
     """Make the run directory complete, and find out early what would fail late."""
     rundir = this.rundir
     for folder in (rundir.work, rundir.log_chunks, rundir.metric_chunks):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder, private=rundir.path)
     for file, link in (
         (rundir.output, rundir.kept_output),
         (rundir.metrics, rundir.kept_metrics),
     ):
         if not link.exists():
-            file.touch()
+            file.touch(mode=0o600)
             _link(file, link)
     keep_room(rundir)
+    if process.state(rundir) is process.State.NOT_STARTED:
+        _let_user_in(this)
     identity = {
         "host": platform.node(),
         "instance_id": this.node.instance_id,
@@ -64,6 +66,18 @@ def prepare(this: Run) -> None:
     if this.node.instance_id is not None:
         _wait_for_machine(this)
     write_json(rundir.ready, identity)
+
+
+def _let_user_in(this: Run) -> None:
+    """Give the benchmark's user the way to its folders; whoever cannot go it is told now, before anything is pulled."""
+    try:
+        user = process.find_user(this.job.benchmark.user)
+        if user is not None:
+            process.open_way(this.rundir.path, top=this.top_folder)
+            process.give_to(user, this.rundir.work)
+            process.require_access(user, [this.rundir.work])
+    except process.SetupError as error:
+        raise EndedError(Reason(Outcome.PREPARE_FAILED, str(error))) from error
 
 
 def _link(file: Path, link: Path) -> None:

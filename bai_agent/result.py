@@ -18,7 +18,7 @@ from bai_agent.outcome import Outcome
 from bai_agent.prepare import secrets_of
 from bai_agent.redaction import Redactor
 from bai_agent.run_state import Run
-from bai_agent.rundir import RunDir, now_ms, read_json, write_json
+from bai_agent.rundir import RunDir, make_folder, now_ms, read_json, write_json
 from bai_agent.secrets import SecretError
 from bai_agent.store import JobStore
 from bai_agent.store.directory import DirectoryStore
@@ -46,7 +46,7 @@ _SECRET_BYTES = 65536
 
 def write_result(this: Run) -> Outcome:
     """Keep the artifacts, write `result.json` here, and return the outcome."""
-    this.rundir.path.mkdir(parents=True, exist_ok=True)  # the benchmark may have taken it away
+    make_folder(this.rundir.path, private=this.rundir.path)  # the benchmark may have taken it away
     artifacts = _keep_artifacts(this)
     hidden = _why_nothing_is_quoted(this)
     if hidden is not None:
@@ -180,8 +180,10 @@ def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
         told.append(
             "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."
         )
+    if ended.get("left_behind") and not ended.get("lost") and ended.get("stop") is None:
+        told.append(_left_behind(ended))
     share = _LINE_SECONDS * extracted.get("lines", 0) / (ended.get("wall_seconds") or float("inf"))
-    if this.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
+    if this.runs_python and this.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
         told.append(
             f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
             '[output] buffering = "timed" avoids that.'
@@ -190,6 +192,17 @@ def _warnings(this: Run, extracted: Mapping[str, Any]) -> list[str]:
         names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
         told.append(f"These required metrics were not in the part of the output that was searched: {names}.")
     return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
+
+
+def _left_behind(ended: Mapping[str, Any]) -> str:
+    count, names = ended["left_behind"], ended.get("left_behind_names") or {}
+    listed = ", ".join(name if times == 1 else f"{name} ({times})" for name, times in names.items())
+    which = f": {listed}{', …' if sum(names.values()) < count else ''}" if listed else ""
+    was = "1 process of the benchmark was" if count == 1 else f"{count} processes of the benchmark were"
+    return (
+        f"{was} still there after its end, and {'was' if count == 1 else 'were'} ended{which}. "
+        "What was printed or emitted after that end counts as no metric."
+    )
 
 
 def _why_nothing_is_quoted(this: Run) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from bai_agent.ballast import make_room
 from bai_agent.benchmark import process
@@ -76,6 +78,7 @@ def _launch(this: Run) -> None:
             argv=strategy_of(this.job).argv(),
             scripts=this.scripts,
             secrets=secrets_of(this),
+            umask=this.umask,
         )
         process.launch(order, this.rundir)
     except (SecretError, process.SetupError, process.LaunchError) as error:
@@ -91,6 +94,7 @@ def _follow(this: Run, salvage: Salvage) -> None:
     """Return when the benchmark has gone, asked or unasked, or when nothing tells any more whether it has."""
     asked_at = time.monotonic() if this.rundir.stop.exists() else None
     size = 0
+    look_for_python = _PythonLook(this, salvage.started)
     next_salvage = time.monotonic() + _SALVAGE_SECONDS
     troubles = SinkTroubles(this.events.add)
     while process.state(this.rundir) is process.State.RUNNING:
@@ -99,6 +103,7 @@ def _follow(this: Run, salvage: Salvage) -> None:
         if time.monotonic() >= next_salvage:
             next_salvage = time.monotonic() + _SALVAGE_SECONDS
             _put_back(this, salvage)
+        look_for_python()
         before, size = size, salvage.output_size()
         if size < before:
             this.events.add("output_truncated", bytes=before)
@@ -114,6 +119,23 @@ def _follow(this: Run, salvage: Salvage) -> None:
             process.end_lost(this.rundir, started=salvage.started)
             return
         time.sleep(_TICK)
+
+
+class _PythonLook:
+    """Looks whether the benchmark runs a Python: often at first, ever more seldom later, as each look reads all of /proc."""
+
+    def __init__(self, this: Run, started: Mapping[str, Any] | None) -> None:
+        self._this = this
+        self._shim = started["shim_pid"] if started is not None else None
+        self._next = 0.0
+        self._pause = _TICK
+
+    def __call__(self) -> None:
+        if self._this.runs_python or self._shim is None or time.monotonic() < self._next:
+            return
+        self._this.runs_python = process.runs_python(self._shim)
+        self._next = time.monotonic() + self._pause
+        self._pause *= 2
 
 
 def _ask_to_stop(this: Run, reason: Reason) -> None:

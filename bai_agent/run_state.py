@@ -17,6 +17,7 @@ from bai_agent.push.place import Place
 from bai_agent.push.store import StoreUploader
 from bai_agent.redaction import Redactor
 from bai_agent.rundir import RunDir
+from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from bai_agent.watch import Reason, Watch
 
@@ -52,6 +53,10 @@ class Run:
     reason: Reason | None = None
     """Why the run ended before its benchmark did."""
     outcome: Outcome = Outcome.AGENT_ERROR
+    umask: int = 0o022
+    """What the caller had: the benchmark's, where that runs as the same user."""
+    runs_python: bool = False
+    """Whether a Python was seen among the benchmark's processes."""
     knows_secrets: bool = False
     """Whether the redactor has been told the benchmark's secrets."""
 
@@ -77,6 +82,12 @@ class Run:
 
     def warn(self, message: str) -> None:
         self.events.add("warning", message=message)
+
+    @property
+    def top_folder(self) -> Path:
+        """The outermost folder that is this job's store's or its run directory: what is above it is not ours."""
+        store = self.record.store if self.record is not None else None
+        return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
 
     @property
     def goes_down(self) -> bool:

@@ -173,6 +173,27 @@ class RunDir:
         return self.path / "metrics"
 
 
+def make_folder(folder: Path, *, private: Path) -> None:
+    """Make `folder`, and what is missing above it: from `private` on for this user alone, whatever the umask. Raises OSError.
+
+    What is there already keeps its permissions.
+    """
+    missing = []
+    for each in (folder, *folder.parents):
+        if each.is_dir():
+            break
+        missing.append(each)
+    for each in reversed(missing):
+        mode = 0o700 if each.is_relative_to(private) else 0o755
+        try:
+            each.mkdir(mode=mode)
+        except FileExistsError:
+            if not each.is_dir():
+                raise
+        else:
+            each.chmod(mode)
+
+
 def now_ms() -> int:
     """Return milliseconds since the epoch, UTC."""
     return time.time_ns() // 1_000_000
@@ -186,7 +207,7 @@ def boot_id() -> str:
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace `path` by `content` so that a reader, or a kill at any moment, sees all of it or none."""
     temporary = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, content)
         os.fsync(descriptor)
@@ -238,7 +259,7 @@ def append_line(descriptor: int, line: bytes) -> None:
 
 def open_append(path: Path) -> int:
     """Return a descriptor for appending lines to `path`, after cutting an unfinished last line."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     size = os.fstat(descriptor).st_size
     end = size
     while end > 0:
@@ -277,7 +298,7 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     Waits up to `wait` seconds for a predecessor that is just dying (or for a reader's look at the lock).
     Raises BusyError where another live process keeps it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + wait
         while True:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bai_agent.events import EventLog
 from bai_agent.held import HeldFile
-from bai_agent.rundir import RunDir, read_json, write_atomic
+from bai_agent.rundir import RunDir, make_folder, read_json, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,10 @@ class Salvage:
         cannot be made any more."""
         gone = [path for path in self._ways if not path.exists()]
         if gone:
-            self._rundir.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self._rundir.path, private=self._rundir.path)
         for path in gone:
             try:
-                path.parent.mkdir(exist_ok=True)
+                make_folder(path.parent, private=self._rundir.path)
                 self._ways[path]()
             except OSError as error:
                 if path not in self._told:

@@ -14,6 +14,7 @@ import typer
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.outcome import ExitCode
+from bai_agent.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
 from executor.given import GivenAws
@@ -108,10 +109,11 @@ def _bai(
 
 def main() -> None:
     """Run `bai`. Exit codes: see `bai_agent.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
+    speak_utf8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a benchmark prints may be anything; a terminal that cannot show it shows a question mark.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
         app()
     except BaiError as error:

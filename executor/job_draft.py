@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.errors import BusyError, StoreError
-from bai_agent.rundir import RunDir, locked
+from bai_agent.rundir import RunDir, locked, make_folder
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 
@@ -64,7 +64,7 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
         stack.callback(_remove, folder)
         draft = JobDraft(store, JobRecord(DirectoryStore(folder), job_id))
         try:
-            draft.scripts.parent.mkdir(parents=True)
+            make_folder(draft.scripts.parent, private=store.folder)
         except OSError as error:
             raise _unwritable(error) from error
         yield draft
@@ -76,7 +76,7 @@ def _new_folder(store: DirectoryStore, stack: ExitStack) -> Path:
     for _ in range(_TRIES):
         folder = store.folder / _DRAFTS / secrets.token_hex(8)
         try:
-            folder.mkdir(parents=True)
+            make_folder(folder, private=store.folder)
             stack.enter_context(locked(folder / _LOCK))
         except BusyError:
             continue  # somebody cleans up here at this moment

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import BaiError
 from bai_agent.job import Source, SourceKind, Unpack
@@ -70,7 +71,7 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
 
 def local_path_of(src: str) -> Path | None:
     """Return the path of a planned source on this machine; None for one that is elsewhere."""
-    return Path(unquote(urlsplit(src).path)) if src.startswith("file:") else None
+    return Path(os.fsdecode(unquote_to_bytes(urlsplit(src).path))) if src.startswith("file:") else None
 
 
 def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.store import JobStore, RecordError
@@ -41,7 +41,7 @@ def store_at(folder: str | Path | None) -> DirectoryStore:
             f"{named} holds jobs on EC2; jobs on this machine need a folder: name one with --store"
         )
     if named.startswith("file://"):
-        named = unquote(urlsplit(named).path)
+        named = os.fsdecode(unquote_to_bytes(urlsplit(named).path))
     chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
     path = Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - resolve() would follow links
     try:

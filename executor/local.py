@@ -14,7 +14,7 @@ from pathlib import Path
 from bai_agent.benchmark.remains import find_remains
 from bai_agent.errors import BaiError, BusyError
 from bai_agent.outcome import ExitCode
-from bai_agent.rundir import RunDir, is_locked, locked
+from bai_agent.rundir import RunDir, is_locked, locked, make_folder
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
 from executor.view.text import safe_line
@@ -41,6 +41,8 @@ class LocalAgent:
     record: JobRecord
     rundir: RunDir
     descriptor: Path
+    folder: Path
+    """The job store's."""
 
     def alive(self) -> bool:
         return is_locked(self.rundir.agent_lock)
@@ -71,9 +73,11 @@ class LocalAgent:
 
         Started again it goes on where the last one died; where one lives already, nothing happens.
         """
-        self.rundir.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.rundir.path, private=self.folder)
         command = (
             sys.executable,
+            "-X",
+            "utf8",
             "-m",
             "bai_agent",
             "run",
@@ -128,4 +132,4 @@ def local_agent(record: JobRecord) -> LocalAgent | None:
     if not isinstance(record.store, DirectoryStore):
         return None
     folder = record.store.folder
-    return LocalAgent(record, RunDir(folder / record.node()), folder / record.key("job.toml"))
+    return LocalAgent(record, RunDir(folder / record.node()), folder / record.key("job.toml"), folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -120,7 +121,11 @@ def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Pa
     ):
         if value:
             labels.setdefault(key, value)
-    name = descriptor.info.task_name or labels.get("task_name") or folder.name
+    name = (
+        descriptor.info.task_name
+        or labels.get("task_name")
+        or os.fsencode(folder.name).decode(errors="replace")
+    )
     return Identity(id=job_id, name=name, client_id=client_id, labels=labels)
 
 

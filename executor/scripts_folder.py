@@ -20,6 +20,7 @@ from pathspec.patterns.gitignore import GitIgnorePatternError
 
 from bai_agent.ballast import FULL
 from bai_agent.errors import BaiError, StoreError
+from bai_agent.rundir import make_folder
 
 IGNORE_FILES = (".gitignore", ".baiignore")
 """Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
@@ -169,7 +170,7 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
     root = origin.path.resolve() if origin.is_folder else origin.path.parent
     target = destination / (origin.member or "") if origin.is_folder else destination
     try:
-        destination.mkdir(parents=True)
+        make_folder(destination, private=destination)
         for file in files:
             _copy(root / file.path, target / file.path, link=file.link)
     except OSError as error:
@@ -192,7 +193,7 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
 
 def _copy(source: Path, target: Path, *, link: str | None) -> None:
     """Copy a file or link. Raises ScriptsError where the source cannot be read, OSError where the copy cannot be written."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent, private=target.parent)
     if link is not None:
         target.symlink_to(link)
         return

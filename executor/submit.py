@@ -74,9 +74,17 @@ def place_of(wish: Wish, descriptor: Descriptor) -> Literal["local", "ec2"]:
 
 
 def read_wish(wish: Wish) -> tuple[Descriptor, list[Finding]]:
-    """Return the descriptor that is to run, with its warnings. Raises FindingsError."""
+    """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError."""
     from executor.descriptor import load
 
+    for argument in wish.arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the argument {os.fsencode(argument)!r} is not UTF-8, and a job descriptor holds text only; "
+                "give it another way, in a file for instance"
+            ) from None
     descriptor, findings = load(wish.file, script=wish.script)
     if descriptor is None:
         raise FindingsError(findings)

@@ -55,8 +55,9 @@ def start_agent(
     more: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start an agent in the foreground of nothing: its output goes to a file beside the run directory."""
-    with rundir.with_suffix(".out").open("ab") as output:
+    """Start an agent in the foreground of nothing: its output goes to a file beside the run directory, or the job."""
+    beside = rundir if rundir.parent.is_dir() else job
+    with beside.with_suffix(".out").open("ab") as output:
         return subprocess.Popen(
             [*prefix, *AGENT, job, "--dir", rundir, "--quiet", *more],
             stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ _RESERVED = 8192
 
 def take_lock(path: str) -> int | None:
     """Hold the lock file for as long as this process lives; None where another one does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     given_up = time.monotonic() + _LOCK_WAIT
     while True:
         try:
@@ -34,7 +34,7 @@ def take_lock(path: str) -> int | None:
 def write_durably(path: str, value: dict[str, Any]) -> None:
     """Write a new file, which outlives even a crash of the machine when this returns. Raises OSError."""
     temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     _finish(descriptor, value, temporary, path)
 
 
@@ -44,7 +44,7 @@ class ReservedFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._temporary = f"{path}.reserve"
-        self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.write(self._descriptor, b" " * _RESERVED)
         os.fsync(self._descriptor)
 

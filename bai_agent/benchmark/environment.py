@@ -124,7 +124,7 @@ def command(job: Job, rundir: RunDir, *, argv: tuple[str, ...], env: Mapping[str
     if script is None:
         return expanded
     write_atomic(rundir.script, script.encode())
-    rundir.script.chmod(0o755)
+    rundir.script.chmod(0o700)
     interpreter = () if script.startswith("#!") else ("/bin/sh",)
     return (*interpreter, str(rundir.script), *expanded)
 

@@ -40,13 +40,18 @@ class Fifo:
             except OSError:  # beyond /proc/sys/fs/pipe-max-size or this user's share; any size will do
                 continue
             break
-        self._copy = os.open(copy, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._copy = os.open(copy, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pending = memoryview(b"")
 
     @property
     def stuck(self) -> int:
         """How many bytes were read and cannot be written: the disk is full. The rest waits in the FIFO."""
         return len(self._pending)
+
+    @property
+    def emitted(self) -> int:
+        """How long the copy will be when all has been copied that was written so far."""
+        return os.fstat(self._copy).st_size + len(self._pending) + self._waiting()
 
     def copy(self) -> bool:
         """Copy what is there, once. Return whether there was anything; what the disk does not take is kept."""
@@ -67,9 +72,12 @@ class Fifo:
 
     def close(self) -> int:
         """Take the FIFO away (who opened it for writing from now on would wait for ever); return the bytes that are lost."""
-        waiting = int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+        waiting = self._waiting()
         try:
             os.unlink(self._path)
         except OSError:  # the benchmark did
             pass
         return len(self._pending) + waiting
+
+    def _waiting(self) -> int:
+        return int.from_bytes(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)

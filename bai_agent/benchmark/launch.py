@@ -15,7 +15,6 @@ from pathlib import Path
 
 from bai_agent.benchmark import shim
 from bai_agent.benchmark.environment import (
-    SetupError,
     User,
     command,
     find_user,
@@ -25,14 +24,17 @@ from bai_agent.benchmark.environment import (
 )
 from bai_agent.benchmark.remains import kill_marked
 from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.children import kill
 from bai_agent.errors import BaiError
 from bai_agent.job import Job
 from bai_agent.pipes import read_to_end, write_within
-from bai_agent.rundir import RunDir
+from bai_agent.rundir import RunDir, make_folder
 
 OOM_SCORE_ADJ = 500
 """How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
+
+_USUAL_UMASK = 0o022
 
 _LAUNCH_LIMIT = 60.0
 """Seconds for the shim to say that the benchmark runs; its fsyncs on a slow disk are in them."""
@@ -55,6 +57,7 @@ class Order:
     grace: timedelta
     """For processes that the benchmark leaves behind, and for a shutdown; at most 5 s of it are used."""
     user: User | None = None
+    umask: int = _USUAL_UMASK
     oom_score_adj: int = OOM_SCORE_ADJ
     py_spy: Path | None = None
 
@@ -67,31 +70,33 @@ def order(
     scripts: Path | None,
     secrets: Mapping[str, str],
     base: Mapping[str, str] = os.environ,
+    umask: int = _USUAL_UMASK,
 ) -> Order:
     """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
 
     `argv` is the strategy's, not yet expanded; `secrets` are resolved ones; `base` is the environment that is passed on
-    where the job says so. Raises SetupError.
+    where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
     """
     user = find_user(job.benchmark.user)
     env = prepare_environment(job, rundir, scripts=scripts, secrets=secrets, base=base, user=user)
-    rundir.work.mkdir(exist_ok=True)
-    if user is not None:
-        try:
-            os.chown(rundir.work, user.uid, user.gid)
-        except PermissionError:
-            raise SetupError(
-                f'[benchmark] user "{user.name}": only root may run a benchmark as another user; leave the key out'
-            ) from None
-    started = command(job, rundir, argv=argv, env=env)
+    make_folder(rundir.work, private=rundir.path)
+    words = command(job, rundir, argv=argv, env=env)
     cwd = working_folder(job, rundir, scripts=scripts)
-    make_command_executable(started, scripts=scripts, cwd=cwd)
+    if user is not None:
+        own = (rundir.work, rundir.script, *([scripts] if scripts is not None else []))
+        for each in own:
+            if each.exists():
+                give_to(user, each)
+        # What is not there at all, or is no folder, the shim will say.
+        require_access(user, [each for each in (*own, cwd) if each.is_dir()])
+    make_command_executable(words, scripts=scripts, cwd=cwd)
     return Order(
-        argv=started,
+        argv=words,
         env=env,
         cwd=cwd,
         grace=job.limits.grace,
         user=user,
+        umask=umask if user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
     )
 
@@ -168,6 +173,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
             "groups": list(order.user.groups),
         },
         "grace_seconds": order.grace.total_seconds(),
+        "umask": order.umask,
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
         "files": {

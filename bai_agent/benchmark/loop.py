@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 class Loop:
     """What has happened so far, brought up to date by `pump`."""
 
-    def __init__(self, fifo: Fifo) -> None:
+    def __init__(self, fifo: Fifo, *, output: int) -> None:
         self._fifo = fifo
+        self._output = output
         self._benchmark: Spawned | None = None
         self.status: int | None = None
         """The benchmark's wait status, once it has ended."""
         self.usage: Any = None
         self.ended = 0.0
+        self.output_bytes: int | None = None
+        """How long the output was when the benchmark ended; what follows is of processes that it left behind."""
+        self.emit_bytes: int | None = None
+        """The same of what was emitted."""
         self.exec_error: dict[str, Any] | None = None
         self.childless = False
         """Whether nothing is left of the benchmark."""
@@ -74,9 +79,15 @@ class Loop:
             if self._benchmark is not None and pid == self._benchmark.pid:
                 self.ended = time.monotonic()
                 self.status, self.usage = status, usage
+                self.note_sizes()
                 self.exec_error = _read_error(self._benchmark.errors)
             elif pid == self.helper:
                 self.helper = 0
+
+    def note_sizes(self) -> None:
+        """Take what was printed and emitted by now as the benchmark's."""
+        self.output_bytes = os.fstat(self._output).st_size
+        self.emit_bytes = self._fifo.emitted
 
     def _take_signals(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

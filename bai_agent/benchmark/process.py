@@ -11,15 +11,17 @@ from datetime import timedelta
 from typing import Any
 
 from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.environment import SetupError, working_folder
+from bai_agent.benchmark.environment import SetupError, find_user, working_folder
 from bai_agent.benchmark.launch import LaunchError, Order, launch, order
 from bai_agent.benchmark.proc import boot_id, read_process, send_signal
 from bai_agent.benchmark.remains import find_remains, kill_remains
+from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
+from bai_agent.benchmark.user_access import give_to, open_way, require_access
 from bai_agent.drafts import place_new
 from bai_agent.errors import BusyError
 from bai_agent.outcome import Outcome
-from bai_agent.rundir import RunDir, is_locked, now_ms, read_json, write_atomic, write_json
+from bai_agent.rundir import RunDir, is_locked, make_folder, now_ms, read_json, write_atomic, write_json
 
 __all__ = [
     "LaunchError",
@@ -30,11 +32,16 @@ __all__ = [
     "end_lost",
     "end_without_order",
     "find_remains",
+    "find_user",
+    "give_to",
     "launch",
+    "open_way",
     "order",
     "read_exit",
     "request_stop",
+    "require_access",
     "running_seconds",
+    "runs_python",
     "state",
     "wait_exited",
     "wait_started",
@@ -60,6 +67,8 @@ _UNKNOWN = (
     "context_switches_voluntary",
     "context_switches_involuntary",
     "emit_lost_bytes",
+    "output_bytes",
+    "emit_bytes",
 )
 
 
@@ -86,12 +95,13 @@ def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> Non
     started = started or read_json(rundir.started)
     _kill_shim(rundir, started)
     killed = kill_remains(rundir, started)
-    rundir.path.mkdir(parents=True, exist_ok=True)
+    make_folder(rundir.path, private=rundir.path)
     if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
-        lost = {
+        lost: dict[str, Any] = {
             **dict.fromkeys(_UNKNOWN),
             "oom": False,
             "left_behind": killed,
+            "left_behind_names": {},
             "time": now_ms(),
             "lost": True,
         }

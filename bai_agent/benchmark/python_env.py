@@ -248,6 +248,7 @@ class _Runner:
         self.mark(rundir.venv)
         self._deadline = deadline
         self._stopping = stopping
+        self._log.touch(mode=0o600)
         self._log.write_bytes(b"")
 
     def mark(self, venv: Path) -> None:

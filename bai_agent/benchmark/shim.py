@@ -59,6 +59,11 @@ _STACKS_LIMIT = 5.0
 _DISK_FULL_LIMIT = 5.0
 
 
+_MOST_NAMES = 10
+_HIDDEN = "(hidden)"
+"""Stands for the name of a process that hidepid hides."""
+
+
 class Stop:
     """An order to end the benchmark, from stop.json or by a signal."""
 
@@ -76,7 +81,8 @@ class Shim:
         self._files: dict[str, str] = order["files"]
         self._grace = float(order["grace_seconds"])
         self._stop: Stop | None = None
-        self._left_behind: set[tuple[int, int]] = set()
+        self._left_behind: dict[tuple[int, int], str] = {}
+        """Their names, by what tells one process from every other."""
         self._looked = 0.0
         self._lost = 0
         self._warnings: list[str] = []
@@ -86,7 +92,7 @@ class Shim:
         _prctl_subreaper()
         self._exit_file = ReservedFile(self._files["exit"])
         self._output = os.open(
-            self._files["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+            self._files["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         user = self._order["user"]
         owner = (user["uid"], user["gid"]) if user else None
@@ -94,7 +100,7 @@ class Shim:
             with self._optional("the benchmark cannot open /dev/stdout by its name"):
                 os.fchown(self._output, *owner)
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
-        self._loop = Loop(self._fifo)
+        self._loop = Loop(self._fifo, output=self._output)
         self._oom: OomWatch | None = None
         with self._optional("whether memory runs out is not seen"):
             self._oom = OomWatch()
@@ -121,6 +127,7 @@ class Shim:
             order["env"],
             cwd=order["cwd"],
             user=order["user"],
+            umask=order["umask"],
             output=self._output,
         )
         self._pid = child.pid
@@ -207,15 +214,20 @@ class Shim:
         if self._stop is None:
             self._deadline = time.monotonic() + _SETTLE + min(self._grace, _LEFT_BEHIND_GRACE)
         settled = min(time.monotonic() + _SETTLE, self._limit())
+        filters = [process for process in self._living() if _reads_pipe(process.pid)]
+        if filters:
+            # What `| tee` or `> >(tee log)` has not passed on yet was printed before the benchmark's end.
+            self._loop.pump_until(lambda: not _any_lives(filters), lambda: settled, tick=0.02)
+            self._loop.note_sizes()
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
             if self._stop is None or (process.group != self._pid and process.pid != self._pid):
-                self._left_behind.add(process.identity)
+                self._left_behind[process.identity] = process.name
                 send_signal(process, signal.SIGTERM)
                 send_signal(process, signal.SIGCONT)
         for pid in self._hidden_children():
-            self._left_behind.add((pid, 0))
+            self._left_behind[pid, 0] = _HIDDEN
             _kill(pid, signal.SIGTERM)
             _kill(pid, signal.SIGCONT)
         self._loop.pump_until(lambda: self._loop.childless, self._limit, tick=0.05)
@@ -223,11 +235,11 @@ class Shim:
         while not self._loop.childless and time.monotonic() < given_up:
             for process in self._living():
                 if process.pid != self._pid:
-                    self._left_behind.add(process.identity)
+                    self._left_behind[process.identity] = process.name
                 send_signal(process, signal.SIGKILL)
             for pid in self._hidden_children():
                 if pid != self._pid:
-                    self._left_behind.add((pid, 0))
+                    self._left_behind[pid, 0] = _HIDDEN
                 _kill(pid, signal.SIGKILL)
             self._loop.pump(0.02)
         if self._loop.status is None:
@@ -272,7 +284,7 @@ class Shim:
     def _say(self, text: str) -> None:
         """Put a line of ours into the benchmark's log; a full disk takes none, and that is no reason to fail."""
         try:
-            os.write(self._output, f"\n[bai] {text}\n".encode())
+            os.write(self._output, os.fsencode(f"\n[bai] {text}\n"))
         except OSError:
             pass
 
@@ -300,6 +312,9 @@ class Shim:
             "stop_signal": self._loop.signal if self._stop and self._stop.reason is None else None,
             "oom": self._oom is not None and self._oom.struck(code=code, signal=killer),
             "left_behind": len(self._left_behind),
+            "left_behind_names": self._names_left_behind(),
+            "output_bytes": self._loop.output_bytes,
+            "emit_bytes": self._loop.emit_bytes,
             "wall_seconds": round(wall, 6),
             "user_seconds": usage.ru_utime if usage else 0.0,
             "system_seconds": usage.ru_stime if usage else 0.0,
@@ -311,6 +326,10 @@ class Shim:
             "lost": False,
         }
         self._exit_file.write(value)
+
+    def _names_left_behind(self) -> dict[str, int]:
+        names = sorted(self._left_behind.values())
+        return {name: names.count(name) for name in list(dict.fromkeys(names))[:_MOST_NAMES]}
 
 
 class _Optional:
@@ -363,6 +382,21 @@ def _start_of(pid: int) -> int:
     if process is None:
         raise OSError(f"/proc/{pid}/stat cannot be read: is /proc mounted?")
     return process.start
+
+
+def _reads_pipe(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")
+    except OSError:  # gone, or not ours to look at
+        return False
+
+
+def _any_lives(processes: list[Process]) -> bool:
+    return any(
+        now.start == process.start and now.state not in "ZX"
+        for process in processes
+        if (now := read_process(process.pid)) is not None
+    )
 
 
 def _kill(pid: int, number: int) -> None:

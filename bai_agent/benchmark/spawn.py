@@ -33,6 +33,7 @@ class Spawned:
         *,
         cwd: str,
         user: Mapping[str, object] | None,
+        umask: int,
         output: int,
     ) -> None:
         gate, self._gate = os.pipe()
@@ -51,6 +52,7 @@ class Spawned:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
+                os.umask(umask)
                 _become(user, shim)
                 _enter(cwd)
                 _execute(argv, env)

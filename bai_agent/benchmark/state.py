@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from bai_agent.benchmark.proc import read_process
 from bai_agent.rundir import RunDir, boot_id, is_locked, read_json
 
 _TICK = 0.01
@@ -34,6 +35,39 @@ def state(rundir: RunDir) -> State:
     if read_json(rundir.exit) is not None:  # it was written while we looked at the lock
         return State.EXITED
     return State.LOST if rundir.started.exists() else State.NOT_STARTED
+
+
+class StartedBenchmark:
+    """The benchmark's first process, as started.json names it. A look costs one small file of /proc."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._started: Mapping[str, Any] | None = None
+
+    def alive(self) -> bool:
+        """Return whether it runs, or has not been started: False only where it has surely ended."""
+        if self._started is None:
+            self._started = read_json(self._rundir.started)
+            if self._started is None:
+                return True
+            if self._started["boot_id"] != boot_id():
+                self._started = {**self._started, "pid": 0, "start": -1}
+        pid = int(self._started["pid"])
+        process = read_process(pid)
+        if process is not None:
+            return process.start == int(self._started["start"]) and process.state not in "ZX"
+        return pid > 0 and _is_hidden(pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether there is a process `pid` although /proc does not show it: a set-user-id program, under hidepid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return read_process(pid) is None
 
 
 def wait_started(rundir: RunDir, *, timeout: float) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     content = json.dumps({"version": _VERSION, **asdict(checkpoint)}).encode()
     temporary = path.with_name(f".{path.name}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, content)
     finally:

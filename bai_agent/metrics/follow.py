@@ -61,6 +61,8 @@ class Follower:
         self.place = place or Place()
         self.position = self.place.offset
         """Where the next read starts."""
+        self.end: int | None = None
+        """Where reading stops, for now; None: at the file's end."""
         self._seen = max(seen, self.position)
         self._paths = paths
         self._carriage_return = carriage_return
@@ -72,12 +74,17 @@ class Follower:
 
     @property
     def behind(self) -> bool:
-        """Whether the file is known to hold more than was read."""
-        return self.position < self._seen
+        """Whether the file is known to hold more than was read, of what is to be read."""
+        return self.position < (self._seen if self.end is None else min(self._seen, self.end))
 
     def size(self) -> int:
         """Return the file's size now; 0 while there is no file."""
         return os.fstat(self._descriptor).st_size if self._open() else 0
+
+    @property
+    def last(self) -> int:
+        """Where the file's content ends that is to be read, as of now."""
+        return self.size() if self.end is None else min(self.size(), self.end)
 
     def read(self) -> tuple[bool, list[Block]]:
         """Read one chunk; return whether there was something new, and the lines that ended in it.
@@ -92,7 +99,9 @@ class Follower:
             self._begin_generation()
             return True, []
         self._seen = size
-        if size == self.position:
+        if self.end is not None:
+            size = min(size, self.end)
+        if size <= self.position:
             return False, []
         data = os.pread(self._descriptor, min(self._chunk, size - self.position), self.position)
         if not data:

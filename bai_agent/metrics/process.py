@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bai_agent.ballast import FULL
+from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job import Job
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.disk import wait_for_room
@@ -90,6 +91,8 @@ class Work:
         self._written: tuple[int, Place, Place] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
+        self._benchmark = StartedBenchmark(rundir)
+        self._knows_end = False
 
     def leave_rest(self) -> None:
         """Come to the end without what is not extracted yet; `extracted.json` says how much that is."""
@@ -107,6 +110,7 @@ class Work:
         while not self._leaves_rest:
             # Looked at before the reads: what was written before the exit is then surely read after it.
             exited = self._rundir.exit.exists()
+            self._leave_to_others(exited=exited)
             new = self._read_log()
             new = self._read_emit() or new
             self._sample_host()
@@ -119,6 +123,24 @@ class Work:
             if not (self._log.behind or self._emit.behind):
                 self._sleep(0 if exited else pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def _leave_to_others(self, *, exited: bool) -> None:
+        """Stop the reading where the benchmark ended: what processes print that it left behind is no metric.
+
+        What was there before a look that finds it alive is its own. As soon as it is dead nothing more is read until
+        exit.json says where it ended.
+        """
+        if not exited:
+            sizes = self._log.size(), self._emit.size()
+            if self._benchmark.alive():
+                self._log.end, self._emit.end = sizes
+        elif not self._knows_end:
+            self._knows_end = True
+            ended = read_json(self._rundir.exit) or {}
+            output, emitted = ended.get("output_bytes"), ended.get("emit_bytes")
+            # A file that is shorter by now was truncated by somebody else.
+            self._log.end = 0 if output is not None and self._log.size() < output else output
+            self._emit.end = emitted
 
     def not_a_number(self, index: int, text: str) -> None:
         self._count_not_a_number(self._job.metrics[index].name, text)
@@ -149,7 +171,7 @@ class Work:
         remaining = 0
         if self._leaves_rest:
             # Between two blocks: what is held of a line that goes on counts as not searched.
-            remaining = sum(max(0, each.size() - each.place.offset) for each in (self._log, self._emit))
+            remaining = sum(max(0, each.last - each.place.offset) for each in (self._log, self._emit))
         else:
             for block in self._log.finish():
                 self._extract(block)

@@ -170,6 +170,8 @@ class Extractor:
         secrets = NO_QUOTES if self._secrets is None else SECRETS
         command = [
             sys.executable,
+            "-X",
+            "utf8",
             "-m",
             "bai_agent.metrics",
             f"--parent={os.getpid()}",

@@ -105,7 +105,7 @@ def read_switched_off(path: Path) -> list[SwitchOff]:
 
 
 def _map(path: Path) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Written, not only extended: a page without a block on a full disk would be a SIGBUS later.
         wait_for_room(lambda: _clear(descriptor), path=path)

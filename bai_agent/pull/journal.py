@@ -210,7 +210,7 @@ def open_journal(path: Path, watch: Watch) -> Iterator[Journal]:
     """Open the journal `path` and hold its lock; waits while another job pulls there, until `watch` ends."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             _lock(lock, watch)
             if not _is(path, lock):  # removed, with its folder perhaps, while we waited

@@ -113,6 +113,7 @@ def write_progress(path: Path, progress: Progress) -> None:
     rename, a power loss at worst repeats messages, and a sync for each batch would be felt by a benchmark that uses the disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.touch(mode=0o600)
     temporary.write_text(json.dumps(asdict(progress)) + "\n")
     temporary.replace(path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bai_agent.drafts import draft_beside, place_new
 from bai_agent.errors import StoreError
-from bai_agent.rundir import write_atomic
+from bai_agent.rundir import make_folder, write_atomic
 from bai_agent.store import MissingObjectError, StoredObject, check_key
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
@@ -33,7 +33,7 @@ class DirectoryStore:
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
         path = self._path(key)
         with _plain_errors(key):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, private=self.folder)
             if not if_absent:
                 write_atomic(path, content)
                 return True
@@ -51,7 +51,7 @@ class DirectoryStore:
         target = self._path(key)
         draft = _draft(target)
         with _plain_errors(key):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent, private=self.folder)
             try:
                 shutil.copyfile(path, draft)
                 draft.replace(target)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
 
@@ -61,5 +62,5 @@ def local_path(src: str, folder: Path) -> Path | None:
     if not src.strip() or src.startswith("~"):
         return None
     if src.startswith("file:///"):
-        return Path(unquote(src.removeprefix("file://")))
+        return Path(os.fsdecode(unquote_to_bytes(src.removeprefix("file://"))))
     return None if "://" in src else folder / src

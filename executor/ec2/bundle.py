@@ -20,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 import bai_agent
+from bai_agent.rundir import make_folder
 from executor.ec2.wheels import ARCHITECTURES, WheelError, find_wheels
 
 _FORMAT = 1
@@ -107,7 +108,7 @@ def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
     agent = agent_files()
     path = cache / "bundles" / f"{_fingerprint(architecture, agent, wheels)}.tar.gz"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, private=path.parent)
         partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         partial.write_bytes(pack({**agent, **_wheel_files(wheels)}))
         partial.replace(path)

@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 from bai_agent.errors import BaiError
+from bai_agent.rundir import make_folder
 
 ARCHITECTURES = ("x86_64", "aarch64")
 PYTHONS = ("310", "311", "312", "313", "314")
@@ -146,7 +147,8 @@ def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str
 
 
 def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: Mapping[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    # What is in it is run: nobody else may write there, whatever the umask.
+    make_folder(folder, private=folder)
     lines = []
     for package in packages:
         hashes = _files(folder.name, package, fixed).values()

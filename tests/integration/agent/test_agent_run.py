@@ -465,6 +465,17 @@ def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Pat
     assert any('buffering = "timed"' in warning for warning in result_of(rundir)["warnings"])
 
 
+def test_a_benchmark_without_python_is_not_told_about_pythons_buffering(tmp_path: Path) -> None:
+    rundir = tmp_path / "run"
+    program = "for ((i = 0; i < 100000; i++)); do echo line; done"
+
+    assert run_agent(write_job(tmp_path, ["bash", "-c", program]), rundir) == 0
+
+    result = result_of(rundir)
+    assert result["metrics"]["lines"] * 0.75e-6 > 0.01 * result["benchmark"]["wall_seconds"]
+    assert result["warnings"] == []
+
+
 def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = f"import os\nprint(os.environ['HF_TOKEN'], flush=True)\n{FOREVER}"
@@ -493,3 +504,35 @@ def test_last_lines_that_may_hold_a_secret_stay_out_of_the_result(tmp_path: Path
     result = result_of(rundir)
     assert result["last_lines"] == []
     assert any("MY_TOKEN" in sentence for sentence in result["warnings"])
+
+
+def test_what_left_processes_print_after_the_end_is_no_metric(tmp_path: Path) -> None:
+    # Given processes that print and emit for a while after the benchmark's own end, at once and when they are ended
+    program = (
+        "import os, subprocess, sys\n"
+        "late = ('import os, signal, sys, time\\n'\n"
+        "        'def say(*_):\\n'\n"
+        '        \'    print("loss=999", flush=True); open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w").write(\\\'{"emitted": 999}\\\\n\\\')\\n\'\n'
+        "        'signal.signal(signal.SIGTERM, lambda *_: (say(), os._exit(0)))\\n'\n"
+        "        'while os.getppid() == int(sys.argv[1]): time.sleep(0.005)\\n'\n"
+        "        'say(); time.sleep(60)\\n')\n"
+        "for _ in range(2): subprocess.Popen([sys.executable, '-c', late, str(os.getpid())], start_new_session=True)\n"
+        "open(os.environ['BENCHMARK_AI_FIFO_FILEPATH'], 'w').write('{\"emitted\": 1}\\n' * 1000)\n"
+        "import time; time.sleep(1)\n"
+        "print('loss=0.5\\n' * 1000 + 'loss=0.25', end='', flush=True)\n"
+    )
+    job = python_job(tmp_path, program, metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}])
+
+    assert run_agent(job, tmp_path / "run") == 0
+
+    result = result_of(tmp_path / "run")
+    output = (tmp_path / "run" / "output.log").read_text()
+    assert output.count("loss=999") == 4
+    assert output.startswith("loss=0.5\n" * 1000 + "loss=0.25loss=999")
+    assert result["metrics"]["per_metric"] == {"loss": 1001, "emitted": 1000}
+    assert 999 not in [record["value"] for record in records_of(tmp_path / "run")]
+    (warning,) = result["warnings"]
+    assert warning.startswith(
+        "2 processes of the benchmark were still there after its end, and were ended: python"
+    )
+    assert "counts as no metric" in warning

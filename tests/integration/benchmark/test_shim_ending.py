@@ -269,3 +269,33 @@ def _writers(path: Path) -> list[str]:
             if descriptor.readlink() == path:
                 found.append(str(descriptor))
     return found
+
+
+def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
+    # Given a process that prints and emits as long as the benchmark does not run any more
+    program = (
+        "trap 'echo bye; echo {} > $F; exit' TERM; sleep 0.1; echo late; echo late > $F; sleep 60 & wait"
+    )
+    bench.launch(
+        "sh", "-c", f"F={bench.rundir.fifo}; ({program}) & echo first > $F; echo own; printf 'a rest'"
+    )
+
+    ended = bench.ended()
+
+    assert bench.output == "own\na restlate\nbye\n"
+    assert ended["output_bytes"] == len("own\na rest")
+    assert ended["emit_bytes"] == len("first\n")
+    assert bench.rundir.emit.read_text() == "first\nlate\n{}\n"
+    assert ended["left_behind_names"]["sleep"] >= 1
+    assert sum(ended["left_behind_names"].values()) == ended["left_behind"]
+
+
+@pytest.mark.parametrize("left", ["(sleep 60; echo late) &", "(sleep 60; echo late) > /dev/null &", ""])
+def test_what_a_filter_passes_on_is_the_benchmarks_own(bench: Bench, left: str) -> None:
+    slow = 'while read -r line; do sleep 0.1; echo "$line"; done'
+    bench.launch("bash", "-c", f"exec > >({slow}); echo one; echo two; {left} exit 3")
+
+    ended = bench.ended()
+
+    assert ended["code"] == 3
+    assert ended["output_bytes"] == len("one\ntwo\n")

@@ -235,7 +235,7 @@ def test_a_script_becomes_a_file(tmp_path: Path, script: str, interpreter: tuple
 
     assert argv == (*interpreter, str(rundir.script), "--n", "3")
     assert rundir.script.read_text() == script
-    assert rundir.script.stat().st_mode & 0o777 == 0o755
+    assert rundir.script.stat().st_mode & 0o777 == 0o700
 
 
 def test_where_the_benchmark_starts(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""What the benchmark's own user may enter and write, where that is not the agent's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bai_agent.benchmark.environment import SetupError, User
+from bai_agent.children import kill
+
+_SEARCH = 0o011
+"""What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""
+
+_LIMIT = 30.0
+"""Seconds for entering a few folders; a file system that hangs must not hang us."""
+
+# The kernel's own answer: access lists, capabilities and mount options all have a say.
+_ENTER = 'for folder do cd "$folder" 2>/dev/null || { printf %s "$folder"; exit 9; }; done'
+
+
+def open_way(rundir: Path, *, top: Path) -> None:
+    """Let everybody pass through the private folders from `top` down to `rundir`; only the owner can list them.
+
+    Folders of somebody else, and those above `top`, stay as they are. Raises OSError.
+    """
+    for folder in (rundir, *rundir.parents):
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & _SEARCH != _SEARCH:
+            folder.chmod((status.st_mode & 0o7777) | _SEARCH)
+        if folder == top:
+            return
+
+
+def give_to(user: User, folder: Path) -> None:
+    """Make `folder` and all below it the user's. Links are not followed. Raises SetupError."""
+    try:
+        os.chown(folder, user.uid, user.gid)
+        for parent, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                # Gone meanwhile: a temporary file.
+                with suppress(FileNotFoundError):
+                    os.lchown(os.path.join(parent, name), user.uid, user.gid)  # noqa: PTH118 - a million of them
+    except PermissionError as error:
+        raise SetupError(
+            f'[benchmark] user "{user.name}": {error.filename or folder} cannot be made theirs; only root may run a '
+            "benchmark as another user: leave the key out"
+        ) from None
+
+
+def require_access(user: User, folders: Sequence[Path]) -> None:
+    """Raise SetupError where the user cannot enter one of `folders`, which names the folder that is in the way."""
+    way = list(dict.fromkeys(each for folder in folders for each in (*reversed(folder.parents), folder)))
+    try:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", _ENTER, "sh", *way],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+            user=user.uid,
+            group=user.gid,
+            extra_groups=user.groups,
+        )
+    except PermissionError:
+        raise SetupError(
+            f'[benchmark] user "{user.name}": only root may run a benchmark as another user; leave the key out'
+        ) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f'[benchmark] user "{user.name}" cannot run /bin/sh: {error}') from error
+    try:
+        said, _ = child.communicate(timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        kill(child)
+        raise SetupError(
+            f'[benchmark] user "{user.name}" could not enter {folders[-1]} within {_LIMIT:g} s; does a file system hang?'
+        ) from None
+    if child.returncode != 0:
+        blocked = os.fsdecode(said) or str(folders[-1])
+        raise SetupError(
+            f'[benchmark] user "{user.name}" cannot enter {blocked}, which leads to the benchmark\'s folder {folders[-1]}: '
+            f"`chmod o+x` it, or keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
+        )

@@ -1,0 +1,169 @@
+"""Who may look into a job's folders: nobody else, but for the benchmark's own user in the benchmark's own folders."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_runs import begun, records_of, result_of, run_agent, start_agent, wait_until, write_job
+from bai_desk import Desk
+
+from bai_agent.outcome import ExitCode
+
+_STRANGER = 64321
+_BENCHMARK = """
+set -eu
+id -u
+umask
+cat "$BAI_SCRIPTS_PATH/sub/words"
+echo more > "$BAI_SCRIPTS_PATH/sub/mine"
+echo '{"emitted": 2}' > "$BENCHMARK_AI_FIFO_FILEPATH"
+echo loss=0.5 >> /dev/stdout
+touch artifact
+"""
+
+
+def with_umask(umask: str) -> tuple[str, ...]:
+    return ("sh", "-c", f'umask {umask}; exec "$@"', "sh")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def may_open(path: Path, *, user: int = _STRANGER) -> bool:
+    """Return whether another user can open a file, to lock it for instance."""
+    drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    done = subprocess.run(
+        [*drop, "sh", "-c", 'exec 9<"$0"', path], stderr=subprocess.DEVNULL, timeout=20, check=False
+    )
+    return done.returncode == 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
+    scripts = folder / "scripts"
+    (scripts / "sub").mkdir(parents=True)
+    words = scripts / "sub" / "words"
+    words.write_text("some words\n")
+    words.chmod(0o600)
+    return write_job(
+        folder,
+        argv,
+        benchmark={"user": "nobody", **tables.pop("benchmark", {})},
+        sources=[{"kind": "scripts", "src": scripts.as_uri(), "path": ".", "directory": True}],
+        store={"url": (folder / "a" / "store").as_uri()},
+        metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
+        output={"artifacts": ["artifact"], **tables.pop("output", {})},
+        **tables,
+    )
+
+
+@pytest.mark.parametrize("umask", ["000", "022", "077"])
+def test_a_run_directory_is_its_owners_alone(open_folder: Path, umask: str) -> None:
+    job = write_job(open_folder, ["sh", "-c", "umask"])
+    rundir = open_folder / "run"
+
+    assert run_agent(job, rundir, prefix=with_umask(umask)) == ExitCode.SUCCEEDED
+
+    assert mode(rundir) == 0o700
+    assert (rundir / "output.log").read_text() == f"0{umask}\n"
+    assert {mode(path) for path in rundir.glob("*.lock")} == {0o600}
+    assert not any(may_open(path) for path in rundir.glob("*.lock"))
+
+
+def test_a_store_is_its_owners_alone(open_folder: Path) -> None:
+    desk = Desk(open_folder)
+    before = os.umask(0)
+    try:
+        desk.word.touch()
+        assert desk.bai("run", desk.descriptor(), "--job-id", "one", "--", desk.word).returncode == 0
+    finally:
+        os.umask(before)
+
+    folders = [desk.store, *(path for path in desk.store.rglob("*") if path.is_dir())]
+    assert {mode(path) for path in folders if path.name != "scripts"} == {0o700}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("umask", ["000", "077"])
+def test_the_benchmarks_user_has_its_folders_and_nobody_else_has(open_folder: Path, umask: str) -> None:
+    uid = pwd.getpwnam("nobody").pw_uid
+    job = nobodys_job(open_folder, [], benchmark={"script": f"#!/bin/sh\n{_BENCHMARK}"})
+    node = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+
+    code = run_agent(job, node, prefix=with_umask(umask))
+
+    assert code == ExitCode.SUCCEEDED, result_of(node)
+    output = (node / "output.log").read_text().splitlines()
+    assert output == [str(uid), "0022", "some words", "loss=0.5"]
+    assert {record["name"] for record in records_of(node)} >= {"loss", "emitted"}
+    # The way to its folders shows nobody what lies beside it.
+    way = [folder for folder in (node, *node.parents) if folder.is_relative_to(open_folder / "a" / "store")]
+    assert {mode(folder) for folder in way} == {0o711}
+    own = {node / name for name in ("work", "scripts", "script", "output.log")}
+    assert {path.stat().st_uid for path in own} == {uid}
+    assert (node / "scripts" / "sub").stat().st_uid == uid
+    others = [path for path in node.iterdir() if path not in own]
+    assert len(others) > 10
+    assert [(path, mode(path)) for path in others if mode(path) & 0o077] == []
+    assert not may_open(node / "shim.lock", user=uid)
+
+
+@pytest.mark.root
+def test_a_folder_that_the_benchmarks_user_cannot_enter_is_our_failure(open_folder: Path) -> None:
+    closed = open_folder / "a"
+    closed.mkdir(mode=0o700)
+    job = nobodys_job(open_folder, ["true"])
+    node = closed / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+
+    assert run_agent(job, node) == ExitCode.OURS
+
+    result = result_of(node)
+    assert result["outcome"] == "prepare_failed"
+    assert f'user "nobody" cannot enter {closed}, ' in result["sentence"]
+    assert "pull" not in result["phases"]
+    assert not (node / "started.json").exists()
+
+
+@pytest.mark.root
+def test_a_user_that_does_not_exist_is_our_failure_at_once(tmp_path: Path) -> None:
+    job = write_job(tmp_path, ["true"], benchmark={"user": "no-such-user"})
+
+    assert run_agent(job, tmp_path / "run") == ExitCode.OURS
+
+    result = result_of(tmp_path / "run")
+    assert (result["outcome"], "pull" in result["phases"]) == ("prepare_failed", False)
+    assert '"no-such-user" does not exist' in result["sentence"]
+
+
+@pytest.mark.root
+def test_a_run_of_another_user_is_adopted(open_folder: Path) -> None:
+    go = open_folder / "go"
+    waits = f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo loss=0.25"
+    job = nobodys_job(open_folder, ["sh", "-c", waits], output={})
+    node = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+    with start_agent(job, node) as agent:
+        wait_until(begun(node))
+        agent.kill()
+    go.touch()
+
+    assert run_agent(job, node) == ExitCode.SUCCEEDED
+
+    assert result_of(node)["metrics"]["per_metric"] == {"loss": 1}
