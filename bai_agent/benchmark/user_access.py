@@ -26,12 +26,11 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
     Folders of somebody else, and those above `top`, stay as they are. Raises OSError.
     """
-    for folder in (rundir, *rundir.parents):
+    way = [folder for folder in (rundir, *rundir.parents) if folder.is_relative_to(top)]
+    for folder in way or [rundir]:
         status = folder.stat()
         if status.st_uid == os.geteuid() and status.st_mode & _SEARCH != _SEARCH:
             folder.chmod((status.st_mode & 0o7777) | _SEARCH)
-        if folder == top:
-            return
 
 
 def give_to(user: User, folder: Path) -> None:
