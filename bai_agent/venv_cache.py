@@ -19,8 +19,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.benchmark.remains import find_remains
 from bai_agent.errors import BusyError
-from bai_agent.rundir import RunDir, is_locked, locked, now_ms, read_json, write_json
+from bai_agent.rundir import RunDir, is_locked, locked, make_folder, now_ms, read_json, write_json
 
 _TICK = 0.1
 
@@ -49,7 +50,7 @@ class CachedVenv:
     @contextmanager
     def lock(self, *, waiting: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Keep everybody else away. Raises BusyError where another one has it and `waiting()` says to wait no longer."""
-        self.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.cache, private=self.cache)
         with ExitStack() as stack:
             while True:
                 try:
@@ -85,7 +86,7 @@ class CachedVenv:
         with suppress(FileNotFoundError):
             for user in self._users.iterdir():
                 rundir = RunDir(Path(os.fsdecode(user.read_bytes())))
-                if is_locked(rundir.agent_lock) or is_locked(rundir.shim_lock):
+                if is_locked(rundir.agent_lock) or is_locked(rundir.shim_lock) or find_remains(rundir):
                     return True
         return False
 
