@@ -62,13 +62,13 @@ def ask(
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - AWS's or the user's own
         try:
             with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT) as response:
-                return dict(json.load(response))
+                return _object(json.load(response))
         except urllib.error.HTTPError as error:
             code, message = _problem(error)
             answer = AwsError(f"{service} says {code or error.code}{f': {message}' if message else ''}")
             if error.code not in BUSY and code not in _LATER_CODES:
                 raise answer from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             answer = AwsError(f"{url} did not answer as it should: {error}")
     raise answer
 
@@ -130,5 +130,11 @@ def _problem(error: urllib.error.HTTPError) -> tuple[str, str]:
             said = json.load(error)
             code = str(said.get("__type", "")).rpartition("#")[2]
             return code, str(said.get("message") or said.get("Message") or "")
-        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+        except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException):
             return "", ""
+
+
+def _object(answer: object) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")
+    return answer

@@ -76,7 +76,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and isinstance(event.get("type"), str):
             yield event

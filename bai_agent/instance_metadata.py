@@ -74,7 +74,7 @@ def find_token(environment: Mapping[str, str]) -> str | None:
             # Something is there: early in a boot it may not be ready. Where nothing is, a wait would be for nothing.
             if error.code in BUSY and attempt + 1 < _TOKEN_TRIES:
                 time.sleep(_PAUSE * 2**attempt)
-        except (OSError, http.client.HTTPException, UnicodeDecodeError):
+        except (OSError, http.client.HTTPException, ValueError):
             continue
     return None
 
@@ -99,7 +99,7 @@ def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
             failure = MetadataError(f"the instance metadata service says {error.code} to {name}")
             if error.code not in BUSY:
                 raise failure from error
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             failure = MetadataError(f"the instance metadata service does not answer as it should: {error}")
     raise failure
 
@@ -116,7 +116,7 @@ def role_keys(*, token: str, environment: Mapping[str, str]) -> Keys:
             token=found["Token"],
             expires=_moment(found.get("Expiration")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MetadataError(
             f"the instance's role {role} has no credentials; check its instance profile"
         ) from error

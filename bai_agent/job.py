@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -74,7 +75,7 @@ class Identity:
     """Labels of every metric message."""
 
     def __post_init__(self) -> None:
-        if not _ID.fullmatch(self.id):
+        if not is_job_id(self.id):
             raise ValueError(
                 f'id "{self.id}" must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit'
             )
@@ -283,12 +284,30 @@ class Job:
 
     def __post_init__(self) -> None:
         for index, metric in enumerate(self.metrics):
-            try:
-                re.compile(metric.pattern)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(
-                    f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {error}'
-                ) from error
+            why = why_no_pattern(metric.pattern)
+            if why is not None:
+                raise ValueError(f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {why}')
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a job can have this id."""
+    return _ID.fullmatch(text) is not None
+
+
+def why_no_pattern(text: str) -> str | None:
+    """Return why `text` is no regular expression; None where it is one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(text)
+    except (
+        re.error,
+        ValueError,
+    ) as error:  # ValueError: flags that exclude each other, numbers of thousands of digits
+        return str(error)
+    except (RecursionError, OverflowError, MemoryError):
+        return "it is too large"
+    return None
 
 
 def is_glob_below(text: str) -> bool:

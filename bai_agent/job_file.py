@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job import VERSION, Job
 from bai_agent.tables import read_table, write_table
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from bai_agent.toml_reader import read_toml_text
 
 _DESCRIPTOR_LIMIT = 16 * 2**20
 
@@ -33,10 +28,10 @@ def read_job(path: Path) -> Job:
 def parse_job(content: bytes, *, where: str) -> Job:
     """Return the job descriptor that `content` (TOML, UTF-8) holds. Raises DescriptorError."""
     try:
-        table = tomllib.loads(content.decode("utf-8"))
+        table = read_toml_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DescriptorError(f"{where}: not UTF-8 text (byte {error.start})") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise DescriptorError(f"{where}: not valid TOML: {error}") from error
     version = table.get("version")
     if type(version) is not int:

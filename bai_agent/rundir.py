@@ -231,7 +231,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; None where there is no such file or it holds something else."""
     try:
         value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

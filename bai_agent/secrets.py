@@ -47,7 +47,7 @@ def _by_boto3(kind: str, name: str, reference: str) -> str:
         return str(answer["SecretString"])
     except (BotoCoreError, ClientError) as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise SecretError(_NO_TEXT.format(reference)) from error
 
 
@@ -67,7 +67,7 @@ def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str
         return str(answer["SecretString"])
     except AwsError as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise SecretError(_NO_TEXT.format(reference)) from error
 
 

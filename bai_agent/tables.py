@@ -19,6 +19,7 @@ from bai_agent.durations import format_duration, parse_duration
 from bai_agent.errors import DescriptorError
 
 T = TypeVar("T")
+_ARTICLES = {int: "a number", list: "a list", dict: "a table", str: "a text"}
 
 
 def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
@@ -43,6 +44,15 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
         return kind(**values)
     except ValueError as error:
         raise DescriptorError(f"{where}: {error}") from error
+
+
+def shown_value(value: Any, *, limit: int = 200) -> str:
+    """Return `value`, which somebody else wrote, as a message can show it: bounded, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists nested beyond all sense
+        return f"{_ARTICLES.get(type(value), 'something')} that is too large to show"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def write_table(value: Any) -> dict[str, Any]:
@@ -109,19 +119,24 @@ def _read_scalar(kind: Any, value: Any, *, where: str, key: str) -> Any:
     if issubclass(kind, Enum):
         try:
             return kind(value)
-        except ValueError:
+        except (ValueError, TypeError):  # TypeError: a list or table, which nothing is looked up by
             choices = ", ".join(f'"{each.value}"' for each in kind)
             raise _wrong(where, key, f"one of {choices}", value) from None
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        # What TOML promises: https://toml.io/en/v1.0.0#integer
+        raise DescriptorError(f"{where} {key}: a whole number must fit into 64 bits")
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
         raise _wrong(where, key, names[kind], value)
+    if kind is str and "\0" in value:
+        raise DescriptorError(f"{where} {key}: holds a NUL character; remove it")
     return value
 
 
 def _wrong(where: str, key: str, expected: str, value: Any) -> DescriptorError:
-    return DescriptorError(f"{where} {key}: expected {expected}, got {value!r}")
+    return DescriptorError(f"{where} {key}: expected {expected}, got {shown_value(value)}")
 
 
 def _inner(where: str, key: str) -> str:

@@ -283,7 +283,7 @@ def credentials() -> Tuple[str, str, str]:
     try:
         found = json.loads(metadata(f"meta-data/iam/security-credentials/{role}", token))
         return found["AccessKeyId"], found["SecretAccessKey"], found["Token"]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise FetchError(DENIED, f"the role {role} has no credentials yet") from None
 
 

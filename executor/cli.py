@@ -18,6 +18,7 @@ from bai_agent.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
 from executor.given import GivenAws
+from executor.view.text import tell
 
 app = typer.Typer(
     name="bai",
@@ -137,7 +138,7 @@ def _refuse(error: BaiError) -> ExitCode:
     from executor.submit import FindingsError
 
     if isinstance(error, FindingsError):
-        print(error, file=sys.stderr)
+        tell(str(error), stream=sys.stderr)
         return ExitCode.USAGE
     say(str(error))
     if isinstance(error, (UsageError, DescriptorError)):

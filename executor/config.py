@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,12 +19,8 @@ from typing import Any
 from bai_agent.errors import DescriptorError
 from bai_agent.job import Kafka
 from bai_agent.tables import read_table
+from bai_agent.toml_reader import read_toml_text
 from executor.errors import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +161,10 @@ def _from_file(path: Path, *, must_exist: bool) -> tuple[dict[str, Any], dict[st
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the configuration file {path} cannot be read: {error}") from error
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = read_toml_text(text)
+        return values, dict.fromkeys(_keys(values), str(path))
+    except ValueError as error:
         raise DescriptorError(f"{path}: not valid TOML: {error}") from error
-    return values, dict.fromkeys(_keys(values), str(path))
 
 
 def _keys(table: Mapping[str, Any], before: str = "") -> list[str]:

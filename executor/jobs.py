@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
+from bai_agent.job import is_job_id
 from bai_agent.store import JobStore, RecordError
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
@@ -30,9 +31,10 @@ LAST = "last"
 """The name of the job that was started last."""
 
 
-def store_at(folder: str | Path | None) -> DirectoryStore:
+def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
     """Return the store of this machine's jobs: `folder`, else what BAI_STORE names, else ~/.bai/jobs.
 
+    exists: a `folder` must be there, as somebody looks for jobs in it; else it is made with its first job.
     Raises UsageError, StoreError.
     """
     named = str(folder) if folder is not None else os.environ.get("BAI_STORE") or ""
@@ -47,7 +49,9 @@ def store_at(folder: str | Path | None) -> DirectoryStore:
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
-        is_folder = True  # it is made with its first job
+        if exists and folder is not None:
+            raise UsageError(f"the job store {path} does not exist; name another with --store") from None
+        is_folder = True
     except OSError as error:
         raise StoreError(
             f"the job store {path} cannot be read: {error.strerror}; name another with --store or BAI_STORE"
@@ -59,7 +63,8 @@ def store_at(folder: str | Path | None) -> DirectoryStore:
 
 def job_ids(store: JobStore) -> list[str]:
     """Return the ids of all jobs in `store`."""
-    names = store.folders("")
+    # Whatever else lies there: an id is printed, completed in shells and part of paths.
+    names = [name for name in store.folders("") if is_job_id(name)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         exist = pool.map(lambda name: JobRecord(store, name).exists(), names)
         return [name for name, exists in zip(names, exist, strict=True) if exists]
@@ -75,7 +80,7 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     try:
         for store in stores:
             opened.append(store)
-            if name and "/" not in name and name not in (".", "..") and JobRecord(store, name).exists():
+            if is_job_id(name) and JobRecord(store, name).exists():
                 return JobRecord(store, name)
     except BaiError as error:
         if not opened:

@@ -15,6 +15,7 @@ from typing import Any
 from bai_agent.outcome import ExitCode
 from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
+from bai_agent.tables import shown_value
 
 _LATEST = 2**47
 """ms: beyond it (the year 6429) no calendar of ours is asked."""
@@ -113,9 +114,10 @@ _METRIC = table_of(name=TEXT, src=TEXT, value=NUMBER, units=or_null(TEXT), times
 def check(value: Any, kind: Kind, *, where: str, key: str = "") -> None:
     """Raise RecordError where `value`, found at `key` of the object `where`, is not of this kind."""
     if not kind.fits(value):
-        shown = repr(value) if len(repr(value)) <= _SHOWN else f"{repr(value)[:_SHOWN]}…"
         place = f"{where}: {key}" if key else where
-        raise RecordError(f"{place}: expected {kind.words}, got {shown}; no agent or `bai` wrote that")
+        raise RecordError(
+            f"{place}: expected {kind.words}, got {shown_value(value, limit=_SHOWN)}; no agent or `bai` wrote that"
+        )
     for name, inner in (kind.inside or {}).items() if value is not None else ():
         check(value.get(name), inner, where=where, key=f"{key}.{name}" if key else name)
 

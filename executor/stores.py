@@ -22,11 +22,12 @@ def stores(named: str | None, settings: Callable[[], Settings] = read_settings) 
 
     named: `--store`. settings: asked where they are needed. Raises UsageError, StoreError.
     """
-    named = named or os.environ.get("BAI_STORE") or None
+    chosen_here = named or None
+    named = chosen_here or os.environ.get("BAI_STORE") or None
     if named is not None and is_bucket(named):
         yield open_bucket(named, settings())
         return
-    yield store_at(named)
+    yield store_at(chosen_here, exists=True)
     if named is None:
         chosen = settings()
         if chosen.store_url is not None:

@@ -231,8 +231,9 @@ def _description(said: str, python: str) -> dict[str, Any]:
     for line in said.splitlines():
         _, mark, rest = line.partition(_MARK)
         if mark:
-            about: dict[str, Any] = json.loads(rest)
-            return about
+            with suppress(ValueError, RecursionError):
+                about: dict[str, Any] = json.loads(rest)
+                return about
     raise PullError(f"{python} is no Python that describes itself: it said {said[:200]!r}")
 
 

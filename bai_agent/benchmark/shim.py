@@ -172,7 +172,7 @@ class Shim:
                 grace=float(wish["grace_seconds"]),
                 stacks=bool(wish.get("stacks")),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # Not there, as a rule. We write it whole; what a person writes may take a moment to be.
             return None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import bz2
 import calendar
 import errno
 import gzip
 import lzma
+import os
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -21,6 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
+from bai_agent.pull.decompress import TOO_LARGE, WINDOW_LIMIT, ArchiveError, decompressed
+
+__all__ = ["ArchiveError", "Member", "MemberContent", "MemberKind", "open_archive"]
+
 _LINK_LIMIT = 4096
 """PATH_MAX: no symbolic link's target is longer."""
 _BLOCK = 512
@@ -29,10 +32,6 @@ _HEADERS_LIMIT = 4 << 20
 _SKIP = 1 << 20
 _LATEST = 2.0**33
 """Seconds since the epoch, in the year 2242."""
-
-
-class ArchiveError(Exception):
-    """The file is no archive that we read, or it is damaged; the text is the end of a sentence."""
 
 
 class MemberKind(Enum):
@@ -83,60 +82,13 @@ def open_archive(path: Path) -> Iterator[Iterator[Member]]:
             start = file.read(_BLOCK)
             file.seek(0)
             if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-                members = _zip_members(stack.enter_context(zipfile.ZipFile(file)))
+                members = _zip_members(stack.enter_context(zipfile.ZipFile(file)), file)
             else:
-                metered = _Metered(stack.enter_context(_decompressed(file, start)))
+                metered = _Metered(stack.enter_context(decompressed(file, start)))
                 tar = stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|"))
                 members = _tar_members(tar, metered)
         # What goes wrong while somebody uses them is not always the archive's fault.
         yield members
-
-
-def _decompressed(file: IO[bytes], start: bytes) -> IO[bytes]:
-    if start.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
-    if start.startswith(b"BZh"):
-        return cast(IO[bytes], bz2.BZ2File(file))
-    if start.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
-        return cast(IO[bytes], lzma.LZMAFile(file))
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd(file)
-    return file
-
-
-def _zstd(file: IO[bytes]) -> IO[bytes]:
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return cast(IO[bytes], _Zstd(zstd.ZstdFile(file), zstd.ZstdError))
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ArchiveError(
-            "is a zstd archive, and this Python lacks the package zstandard; install it"
-        ) from error
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
-    return cast(IO[bytes], _Zstd(reader, zstandard.ZstdError))
-
-
-class _Zstd:
-    """A zstd stream, whose error is of another module in each Python and so becomes ours here."""
-
-    def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
-        self._stream = stream
-        self._error = error
-
-    def read(self, size: int) -> bytes:
-        try:
-            return self._stream.read(size)
-        except self._error as error:
-            raise ArchiveError(f"is damaged: {error}") from error
-
-    def __enter__(self) -> _Zstd:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
 
 
 class _Metered:
@@ -203,8 +155,10 @@ def _tar_kind(info: tarfile.TarInfo) -> MemberKind:
     return MemberKind.DEVICE
 
 
-def _zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
+def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[Member]:
     for info in archive.infolist():
+        with _translated():
+            _check_window(info, file)
         mode = info.external_attr >> 16
         target = ""
         if info.filename.endswith("/"):  # not is_dir(): it cannot do with a member that has no name
@@ -230,6 +184,23 @@ def _zip_members(archive: zipfile.ZipFile) -> Iterator[Member]:
             target=target,
             open=partial(_zip_content, archive, info),
         )
+
+
+def _check_window(info: zipfile.ZipInfo, file: IO[bytes]) -> None:
+    """Raise ArchiveError where a member that LZMA has packed asks for too much memory: zipfile would give it all.
+
+    APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): after the local header's 30 bytes,
+    the name and the extra field come a version, the properties' length, and the properties: a byte, and the dictionary's size.
+    """
+    if info.compress_type != zipfile.ZIP_LZMA:
+        return
+    header = os.pread(file.fileno(), 30, info.header_offset)
+    name, extra = struct.unpack_from("<HH", header, 26)
+    length, _, dictionary = struct.unpack(
+        "<HBI", os.pread(file.fileno(), 9, info.header_offset + 30 + name + extra)[2:]
+    )
+    if length >= 5 and dictionary > WINDOW_LIMIT:
+        raise ArchiveError(TOO_LARGE)
 
 
 def _tar_content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> MemberContent:
@@ -258,17 +229,22 @@ def _time(seconds: float) -> float | None:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except MemoryError as error:
+        raise ArchiveError("needs more memory to be unpacked than there is") from error
     except tarfile.ReadError as error:
         raise ArchiveError(
             "is no archive that can be unpacked (tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip), or damaged"
         ) from error
+    except lzma.LZMAError as error:
+        if "memory" in str(error).lower():
+            raise ArchiveError(TOO_LARGE) from error
+        raise ArchiveError(f"is damaged: {error}") from error
     except (
         tarfile.TarError,
         EOFError,
         UnicodeDecodeError,  # a name in a zip archive that is not as its flag says
         struct.error,
         zlib.error,
-        lzma.LZMAError,
         zipfile.BadZipFile,
         gzip.BadGzipFile,
     ) as error:

@@ -97,7 +97,7 @@ class Place:
             # S3 calls what is not there denied as well; a list tells. Without a launch file somebody launched us by hand.
             found = {each.key for each in store.find(self.record.key(f"attempts/{self.attempt}/launch"))}
             return not found.intersection(names)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"{store.url}/{names[1]} is no JSON: {error}") from error
         named = launched.get("instances") if isinstance(launched, dict) else None
         chosen = named if isinstance(named, list) else []

@@ -23,6 +23,7 @@ from executor.commands.options import (
     say,
 )
 from executor.given import Given
+from executor.view.text import tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
@@ -67,9 +68,9 @@ def validate(
                 }
             )
             continue
-        print(render_findings(findings), end="")
+        tell(render_findings(findings), end="")
         if descriptor is not None:
-            print(f"{file}: valid; {_in_a_line(descriptor)}")
+            tell(f"{file}: valid; {_in_a_line(descriptor)}")
     if wrong:
         raise typer.Exit(ExitCode.USAGE)
 
@@ -129,7 +130,7 @@ def plan(
     if json_:
         print_json(job_table(job))
     else:
-        print(job_toml(job), end="")
+        tell(job_toml(job), end="")
 
 
 def metrics_test(

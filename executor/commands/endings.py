@@ -14,7 +14,7 @@ from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
 from executor.commands.options import JobArgument, JsonOption, ProfileOption, print_json, say
 from executor.given import Given
-from executor.view.text import plain_text
+from executor.view.text import plain_text, tell
 
 
 def cancel(
@@ -117,7 +117,7 @@ def reap(
             return
         since = f"{reaped.expires:%Y-%m-%d %H:%M} UTC" if reaped.expires else "?"
         done = reaped.trouble or ("would be terminated" if dry_run else "terminated")
-        print(
+        tell(
             f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  time was up at {since}: {done}"
         )
 
@@ -167,4 +167,4 @@ def _tell(record: JobRecord, told: str, *, json_: bool) -> None:
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
-        print(plain_text(f"{record.job_id}: {told}"))
+        tell(plain_text(f"{record.job_id}: {told}"))

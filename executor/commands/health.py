@@ -10,6 +10,7 @@ import typer
 from bai_agent.outcome import ExitCode
 from executor.commands.options import JsonOption, print_json
 from executor.given import GivenAws
+from executor.view.text import tell
 
 
 def doctor(
@@ -38,6 +39,6 @@ def doctor(
             print_json(each.as_table())
         else:
             todo = f"; {each.todo}" if each.todo else ""
-            print(f"{each.health.value:<7} {each.check:<16} {each.sentence}{todo}", flush=True)
+            tell(f"{each.health.value:<7} {each.check:<16} {each.sentence}{todo}", flush=True)
     if failed is not None:
         raise typer.Exit(failed)

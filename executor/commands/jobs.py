@@ -22,6 +22,7 @@ from executor.commands.options import (
     say,
 )
 from executor.given import Given
+from executor.view.text import tell
 
 _PAUSE, _FAR_PAUSE = 0.25, 5.0
 """Seconds between two looks at a job that somebody waits for, on this machine and elsewhere."""
@@ -227,9 +228,9 @@ def extract(
         if json_:
             print_json(each.as_table())
         else:
-            print(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
+            tell(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
     if not json_:
-        print(f"{given.command('metrics', record.job_id, '--extract', str(number))} shows them")
+        tell(f"{given.command('metrics', record.job_id, '--extract', str(number))} shows them")
 
 
 def prune(
@@ -264,19 +265,21 @@ def prune(
         say(why)
 
     before = now_ms() - round(age.total_seconds() * 1000)
-    for each in prune_jobs(store_at(store), before=before, dry_run=dry_run, left=say, on_failure=on_failure):
+    for each in prune_jobs(
+        store_at(store, exists=True), before=before, dry_run=dry_run, left=say, on_failure=on_failure
+    ):
         total, count = total + each.bytes, count + 1
         if json_:
             print_json({"job_id": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
         else:
-            print(f"{each.job_id}  {size(each.bytes)}")
+            tell(f"{each.job_id}  {size(each.bytes)}")
     environments = 0
     for each in prune_venvs(venv_cache(os.environ), before=before, dry_run=dry_run, on_failure=on_failure):
         total, environments = total + each.bytes, environments + 1
         if json_:
             print_json({"venv": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
         else:
-            print(f"virtual environment {each.job_id}  {size(each.bytes)}")
+            tell(f"virtual environment {each.job_id}  {size(each.bytes)}")
     verb = "would be deleted" if dry_run else "deleted"
     jobs = f"{count:,} job{'' if count == 1 else 's'}"
     if environments:
@@ -299,7 +302,7 @@ def fetch(
     """
     from executor.fetch import fetch_job
     from executor.jobs import find_job
-    from executor.view.text import plain_text, size
+    from executor.view.text import size
 
     record = find_job(given.stores(), job)
     files, total = 0, 0
@@ -308,7 +311,7 @@ def fetch(
         if json_:
             print_json({"path": str(each.path), "bytes": each.bytes})
         else:
-            print(f"{plain_text(str(each.path))}  {size(each.bytes)}")
+            tell(f"{each.path}  {size(each.bytes)}")
     say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
 
 
@@ -329,7 +332,7 @@ def _print_consoles(record: JobRecord, given: Given, *, json_: bool) -> None:
         if json_:
             print_json({"instance_id": machine.id, "state": machine.state, "console": text})
             continue
-        print(f"== {machine.id} ({machine.state}), node {machine.index}")
+        tell(f"== {machine.id} ({machine.state}), node {machine.index}")
         print("\n".join(safe_line(line) for line in text.splitlines()) or "(its console is empty)")
 
 

@@ -23,6 +23,7 @@ from executor.commands.options import (
     say,
 )
 from executor.given import GivenAws
+from executor.view.text import tell
 
 if TYPE_CHECKING:
     from executor.config import Settings
@@ -103,7 +104,7 @@ def bundle(
                 }
             )
         else:
-            print(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
+            tell(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
 
 
 def config(given: GivenAws, json_: JsonOption = False) -> None:
@@ -122,7 +123,7 @@ def config(given: GivenAws, json_: JsonOption = False) -> None:
     if not rows:
         say(f"nothing is configured; docs/ec2.md tells what can stand in {config_file(os.environ)}")
     for key, value, origin in rows:
-        print(f"{key} = {toml_value(value)}  # {origin}")
+        tell(f"{key} = {toml_value(value)}  # {origin}")
 
 
 def submit_to_ec2(
@@ -137,7 +138,7 @@ def submit_to_ec2(
         if not returns:
             say(f"the job is {drawn}")
         elif not json_:
-            print(drawn, flush=True)
+            tell(drawn, flush=True)
 
     def drafted(draft: Draft, aws: Aws) -> None:
         nodes = draft.job.strategy.nodes

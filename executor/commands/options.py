@@ -16,7 +16,7 @@ import typer
 
 from bai_agent.errors import BaiError
 from executor.given import Given, GivenAws
-from executor.view.text import plain_text
+from executor.view.text import plain_text, tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding
@@ -136,7 +136,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
     if findings:
         from executor.descriptor import render_findings
 
-        print(render_findings(findings), end="", file=sys.stderr)
+        tell(render_findings(findings), end="", stream=sys.stderr)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

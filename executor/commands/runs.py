@@ -29,7 +29,7 @@ from executor.commands.options import (
     write_error,
 )
 from executor.given import Given
-from executor.view.text import plain_text
+from executor.view.text import plain_text, tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding
@@ -68,7 +68,7 @@ def run(
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         print_findings(findings)
         if detach and not json_:
-            print(drawn, flush=True)
+            tell(drawn, flush=True)
 
     wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script)
     if place_of(wish, read_wish(wish)[0]) == "ec2":
@@ -127,7 +127,7 @@ def resume(
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
-        print(plain_text(f"{record.job_id}: {told}"))
+        tell(plain_text(f"{record.job_id}: {told}"))
 
 
 def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from bai_agent.job import why_no_pattern
 from executor.descriptor.pattern_trial import Trial, try_patterns
 from executor.descriptor.raw_table import ERROR, Raw, Told, Where, items, text_of
 
@@ -31,7 +31,7 @@ def examples(table: Raw) -> Iterator[Told]:
     for keys in (("output", "metrics"), ("server", "output", "metrics")):
         for where, metric in items(table, *keys):
             pattern, example = text_of(metric, "pattern"), metric.get("example")
-            if pattern and isinstance(example, str) and _compiles(pattern):
+            if pattern and isinstance(example, str) and why_no_pattern(pattern) is None:
                 tried.append(((*where, "example"), pattern, example))
     trials = try_patterns([(pattern, example) for _, pattern, example in tried])
     for (where, pattern, example), trial in zip(tried, trials, strict=True):
@@ -55,11 +55,3 @@ def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, s
         return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
     fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
     return f"the pattern '{pattern}' takes \"{trial.others[0][:80]}\" from it, which is no finite number", fix
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return False
-    return True

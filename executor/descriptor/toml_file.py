@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
+from bai_agent.toml_reader import TomlBoundsError, TOMLDecodeError, read_toml_text
 from executor.descriptor.findings import Finding
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _LIMIT = 2**20
 """Bytes. A descriptor is a page or two; what is larger is something else."""
@@ -75,10 +70,10 @@ def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, lis
         line = content.count(b"\n", 0, error.start) + 1
         return refuse(f"is not UTF-8 text (line {line}, byte {error.start})", "save it as UTF-8")
     try:
-        return tomllib.loads(text), []
-    except RecursionError:
-        return refuse("is nested too deep", "write fewer brackets inside brackets")
-    except tomllib.TOMLDecodeError as error:
+        return read_toml_text(text), []
+    except TomlBoundsError as error:
+        return refuse(str(error), "write smaller numbers, and fewer brackets inside brackets")
+    except TOMLDecodeError as error:
         return refuse(*_syntax(str(error), text))
 
 

@@ -152,8 +152,10 @@ def _pattern(text: str) -> str:
         raise wrong(
             f"{shown(text)} is no regular expression{where}: {error.msg}", _pattern_fix(error.msg)
         ) from None
-    except (RecursionError, OverflowError) as error:
+    except (RecursionError, OverflowError, MemoryError) as error:
         raise wrong(f"the regular expression is too large: {error}", "make it shorter") from None
+    except ValueError as error:  # flags that exclude each other, a number of thousands of digits
+        raise wrong(f"{shown(text)} is no regular expression: {error}", _pattern_fix("")) from None
     return text
 
 

@@ -112,7 +112,7 @@ def price(
             MaxResults=10,
         )
         found = [_on_demand(json.loads(each)) for each in answer["PriceList"]]
-    except (*FAILURES, ValueError, KeyError) as error:
+    except (*FAILURES, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, f"the price list does not answer: {type(error).__name__}"
     known = [each for each in found if each]
     return (max(known), "AWS's price list, on demand") if known else (None, "not in AWS's price list")

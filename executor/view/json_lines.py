@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from executor.follow import TRUNCATED, News
 from executor.view.picture import Picture
+from executor.view.text import visible
 
 
 class JsonView:
@@ -39,7 +40,7 @@ class JsonView:
             self._line(line)
         for record in news.records.splitlines():
             # The record is JSON already; reading it only to write it again would halve the pace.
-            self._stream.write('{"type": "metric", ' + record[1:].decode(errors="replace") + "\n")
+            self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
             self._write(event)
         self._stream.flush()

@@ -12,7 +12,7 @@ from executor.ec2.cost import Cost
 from executor.ec2.draft import Draft
 from executor.ec2.exchange import Upload
 from executor.ec2.volume import data_size
-from executor.view.text import size
+from executor.view.text import size, tell
 
 
 def as_table(draft: Draft, uploads: Sequence[Upload], cost: Cost) -> dict[str, Any]:
@@ -42,17 +42,17 @@ def print_draft(draft: Draft, uploads: Sequence[Upload], cost: Cost) -> None:
     """Print the plan for a person."""
     request = {**draft.request, "UserData": "<see below>"}
     places = ", then ".join(f"{each.subnet} ({each.zone})" for each in draft.resolved.candidates)
-    print(f"# RunInstances in {draft.resolved.region}, in {places}:")
-    print(json.dumps(request, indent=2, ensure_ascii=False))
-    print()
-    print("# Goes into the bucket, where it is not yet:")
+    tell(f"# RunInstances in {draft.resolved.region}, in {places}:")
+    tell(json.dumps(request, indent=2, ensure_ascii=False))
+    tell()
+    tell("# Goes into the bucket, where it is not yet:")
     bundle = draft.instructions.boot.bundle
-    print(f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else ""))
+    tell(f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else ""))
     for each in uploads:
-        print(f"#   {each.key}  {size(each.size)}  ({each.what})")
+        tell(f"#   {each.key}  {size(each.size)}  ({each.what})")
     for unknown in data_size(draft.job.sources).unknown:
-        print(f"# The size of {unknown} is not known: [aws.ec2.volume] size makes sure that it fits.")
-    print()
-    print(f"# User data: {len(draft.instructions.content):,} of {LIMIT:,} bytes; in clear:")
-    print(readable(draft.instructions.boot))
-    print(f"# Costs {cost.sentence()}.")
+        tell(f"# The size of {unknown} is not known: [aws.ec2.volume] size makes sure that it fits.")
+    tell()
+    tell(f"# User data: {len(draft.instructions.content):,} of {LIMIT:,} bytes; in clear:")
+    tell(readable(draft.instructions.boot))
+    tell(f"# Costs {cost.sentence()}.")

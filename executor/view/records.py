@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,17 +18,19 @@ from executor.records import Foreign, records_in
 from executor.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import plain_text, quantity, speaks_unicode
+from executor.view.text import plain_text, quantity, speaks_unicode, visible_bytes
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
+_FORMULA = ("=", "+", "-", "@")
 _REFRESH = 0.3
 _LIVE_ROWS = 40
 
 
 def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
-    """Print the records as they are."""
+    """Print the records as they are; on a terminal without what that would obey."""
+    on_screen = sys.stdout.isatty()
     for content in lines:
-        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.write(visible_bytes(content) if on_screen else content)
         sys.stdout.buffer.flush()
     return Foreign()
 
@@ -38,11 +41,28 @@ def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
     writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for content in lines:
-        records = [dict(record) for record in records_in(content)]
+        records = [_for_spreadsheet(record) for record in records_in(content)]
         writer.writerows(records)
         foreign.add(content, taken=len(records))
         sys.stdout.flush()
     return foreign
+
+
+def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `record` as a spreadsheet or a terminal may read it.
+
+    Numbers stay numbers, a minus included: they are numbers of JSON's, never texts. A text that a spreadsheet would take for a
+    formula gets an apostrophe in front (https://owasp.org/www-community/attacks/CSV_Injection).
+    """
+    row: dict[str, Any] = {}
+    for column in _COLUMNS:
+        value = record.get(column)
+        if isinstance(value, (int, float, type(None))):
+            row[column] = value
+        else:
+            text = plain_text(str(value))
+            row[column] = f"'{text}" if text.startswith(_FORMULA) else text
+    return row
 
 
 def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:

@@ -17,10 +17,16 @@ _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Byte
 _LARGEST_SIZE = 99.9 * 2**40
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
+_INVISIBLE = (
+    r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
+    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"  # other line ends; what has no width
+)
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+    rf"|[{_INVISIBLE}]"
 )
+_UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
 
 
 def number(value: float) -> str:
@@ -110,6 +116,29 @@ def safe_line(line: str, *, limit: int = 4000) -> str:
 def plain_text(text: str) -> str:
     """Return foreign words fit to stand in a sentence of ours: on one line, and nothing in them that a terminal obeys."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
+
+
+def visible(text: str) -> str:
+    """Return `text`, of several lines perhaps, with what a terminal would obey or hide as an escape: "\\u001b".
+
+    What is TOML or JSON with all its texts in double quotes means the same afterwards.
+    """
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_as_escape, text)
+
+
+def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flush: bool = False) -> None:
+    """Print `text` for a person, made `visible`: the one way to print what may hold somebody else's words."""
+    print(visible(text), end=end, file=stream, flush=flush)
+
+
+def visible_bytes(lines: bytes) -> bytes:
+    """Return lines of JSON made `visible`; what is no UTF-8 becomes a question mark."""
+    return visible(lines.decode(errors="replace")).encode()
+
+
+def _as_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _keep_colour(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from rich.text import Text
 from executor.metrics_trial import MetricsTrial
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import safe_line, size, speaks_unicode
+from executor.view.text import plain_text, safe_line, size, speaks_unicode
 
 _PACE_LINES = 10_000
 """Of fewer lines the pace says nothing."""
@@ -17,7 +17,9 @@ def print_trial(trial: MetricsTrial) -> None:
     """Print the statistics of each metric, then what went wrong or nearly right."""
     unicode = speaks_unicode()
     count = len(trial.metrics)
-    heading = f"{trial.log}: {trial.lines:,} lines, {size(trial.bytes)}; searched for {count:,} "
+    heading = (
+        f"{plain_text(str(trial.log))}: {trial.lines:,} lines, {size(trial.bytes)}; searched for {count:,} "
+    )
     heading += f"metric{'' if count == 1 else 's'}"
     if trial.lines >= _PACE_LINES:
         heading += f" at {trial.lines_per_second:,.0f} lines/s"

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bai_agent.errors import BaiError
-from bai_agent.rundir import now_ms
+from bai_agent.events import read_events
+from bai_agent.rundir import now_ms, read_json
 from bai_agent.store import RecordError
 from executor.ec2.launch import read_launch, refusal_of
 from executor.ec2.launch_record import read_decision, read_refusal
@@ -351,3 +352,43 @@ def test_moments_have_an_end() -> None:
     assert last is not None
     assert last + timedelta(days=1) > datetime(2026, 1, 1, tzinfo=timezone.utc)
     assert parse_moment("9999-12-31T23:59:59Z") is None
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        "version = 0x" + "f" * 5000,
+        "version = " + "9" * 5000,
+        "version = 1\njob = " + "[" * 500 + "]" * 500,
+        "version = 1\njob.id = 'b'\nbenchmark.argv = ['true']\nmetrics = [{name = 'x', pattern = '(?a)(?u)x'}]",
+        "version = 1\njob.id = 'b'\njob.attempt = 0xffffffffffffffffff\nbenchmark.argv = ['true']",
+    ],
+    ids=["hexadecimal", "digits", "deep", "flags", "attempt"],
+)
+def test_a_broken_descriptor_is_named_and_hides_no_other_job(
+    tmp_path: Path, bai: Callable[..., Any], descriptor: str
+) -> None:
+    HandmadeJob(tmp_path / "store", "a-good").phases("prepare", until="run")
+    broken = HandmadeJob(tmp_path / "store", "b-broken")
+    broken.store.put(broken.record.key("job.toml"), descriptor.encode())
+
+    answer = bai("list")
+    named = bai("status", "b-broken")
+
+    assert "a-good" in answer.out
+    assert "b-broken" in answer.out
+    assert "Traceback" not in answer.err + named.err
+    assert answer.code == 0
+    assert named.code != 0
+    assert "b-broken" in named.err
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b'{"type": "x", "time": ' + b"9" * 5000 + b"}", b"{" * 99]
+)
+def test_what_no_parser_takes_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(content + b"\n" + b'{"type": "y"}\n')
+
+    assert list(read_events(path)) == [{"type": "y"}]
+    assert read_json(path) is None

@@ -12,14 +12,18 @@ import struct
 import tarfile
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bai_agent.errors import PullError
-from bai_agent.pull.archive import ArchiveError, open_archive
+from bai_agent.pull.archive import ArchiveError, MemberKind, open_archive
 from bai_agent.pull.journal import folder_journal, open_journal
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import EndedError, Tally, Watch
@@ -409,3 +413,110 @@ def test_a_zip_whose_directory_is_where_nothing_can_be_is_named(tmp_path: Path, 
 
     with pytest.raises(PullError, match=r"s3://b/k\.tar: is damaged"):
         unpack(path, landing)
+
+
+def _zip_of_lzma(dictionary: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("member", b"content" * 100)
+    content = bytearray(buffer.getvalue())
+    struct.pack_into("<I", content, 30 + len("member") + 5, dictionary)
+    return bytes(content)
+
+
+def _xz_of(dictionary: int) -> bytes:
+    """An .xz file whose block header names the dictionary's size by its code (xz file format, 5.3.1)."""
+    content = bytearray(lzma.compress(tar_bytes(file("member"))))
+    size = (content[12] + 1) * 4
+    place = content.index(b"\x21\x01", 12) + 2
+    content[place] = dictionary
+    struct.pack_into("<I", content, 12 + size - 4, zlib.crc32(content[12 : 12 + size - 4]))
+    return bytes(content)
+
+
+def _lzma_of(dictionary: int) -> bytes:
+    content = bytearray(lzma.compress(tar_bytes(file("member")), format=lzma.FORMAT_ALONE))
+    struct.pack_into("<I", content, 1, dictionary)
+    return bytes(content)
+
+
+def _zstd_of(window_log: int) -> bytes:
+    """A frame (RFC 8878, 3.1.1) with a window and an empty last block."""
+    return zstandard.FRAME_HEADER + bytes([0, (window_log - 10) << 3]) + b"\x01\0\0"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _zip_of_lzma(0xFFFFFFFF),
+        _zip_of_lzma(129 << 20),
+        _xz_of(40),
+        _xz_of(36),
+        _lzma_of(3 << 30),
+        _zstd_of(31),
+    ],
+    ids=["zip", "zip a little", "xz 4 GiB", "xz 1 GiB", "lzma", "zstd"],
+)
+def test_a_header_that_asks_for_gigabytes_is_refused(
+    tmp_path: Path, landing: Landing, root: Path, content: bytes
+) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(content)
+
+    with pytest.raises(PullError, match=r"s3://b/k\.tar: asks for more memory .* 128 MiB"):
+        unpack(archive, landing)
+
+    assert not (root / "member").exists()
+
+
+@pytest.mark.parametrize("content", [_zip_of_lzma(64 << 20), _xz_of(28), _lzma_of(64 << 20)])
+def test_what_the_usual_tools_pack_at_their_best_is_unpacked(
+    tmp_path: Path, landing: Landing, root: Path, content: bytes
+) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(content)
+
+    unpack(archive, landing)
+
+    assert (root / "member").read_bytes().startswith(b"content")
+
+
+def test_an_xz_archive_of_several_streams_is_read_to_its_end(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
+    content = tar_bytes(file("a", os.urandom(200_000)), file("b"))
+    archive = tmp_path / "archive"
+    half = len(content) // 2
+    archive.write_bytes(lzma.compress(content[:half]) + b"\0" * 8 + lzma.compress(content[half:]) + b"\0" * 4)
+
+    unpack(archive, landing)
+
+    assert (root / "b").read_bytes() == b"content"
+
+
+@given(
+    st.binary(max_size=400),
+    st.integers(0, 400),
+    st.sampled_from(["xz", "lzma", "zip", "tar", "zstd", "gz", "bz2"]),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_anywhere_is_an_archive_error(tmp_path: Path, damage: bytes, place: int, kind: str) -> None:
+    plain = tar_bytes(file("member"), symlink("link", "member"))
+    whole = {
+        "xz": lzma.compress(plain),
+        "lzma": lzma.compress(plain, format=lzma.FORMAT_ALONE),
+        "zip": _zip_of_lzma(1 << 20),
+        "tar": plain,
+        "zstd": zstandard.compress(plain),
+        "gz": gzip.compress(plain),
+        "bz2": bz2.compress(plain),
+    }[kind]
+    archive = tmp_path / "archive"
+    archive.write_bytes(whole[:place] + damage + whole[place + len(damage) :])
+
+    with suppress(ArchiveError), open_archive(archive) as members:
+        for member in members:
+            if member.kind is MemberKind.FILE:
+                with member.open() as content:
+                    while content.read(1 << 16):
+                        pass

@@ -375,6 +375,9 @@ def test_broken_toml_is_shown_with_its_line(tmp_path: Path) -> None:
         ("a = 1".encode("utf-16"), "UTF-16"),
         (b"a = 1\n" * 200_000, "larger than 1 MiB"),
         (b"a = " + b"[" * 100_000, "nested too deep"),
+        (b"a = " + b"[" * 100 + b"]" * 100, "nested too deep"),
+        (b"a = " + b"9" * 5000, "thousands of digits"),
+        (b"a = 0x" + b"f" * 5000, "does not fit into 64 bits"),
         (b'version = 1\njob.id = "x"\n', "is a job descriptor"),
     ],
 )
@@ -542,3 +545,23 @@ def test_findings_read_well_in_a_terminal(tmp_path: Path) -> None:
         "1 error, 1 warning\n"
     )
     assert render_findings([]) == ""
+
+
+@pytest.mark.parametrize("pattern", ["(?a)(?u)x", "(?L)x", "x{%s}" % ("9" * 5000)])
+def test_a_pattern_that_python_refuses_is_a_finding(tmp_path: Path, pattern: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f"[[output.metrics]]\nname = 'x'\npattern = '{pattern}'\nexample = 'x'\n")
+
+    _, findings = load(file)
+
+    assert any(each.key == "output.metrics[0].pattern" for each in findings)
+
+
+@pytest.mark.parametrize("key", ["path", "script", "requirements"])
+def test_a_path_longer_than_any_is_a_finding(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f"[ml.script]\npath = '.'\n{key} = '{'x' * 5000}'\n".replace("path = '.'\npath", "path"))
+
+    _, findings = load(file)
+
+    assert any(each.key.startswith("ml.script") for each in findings)

@@ -1,0 +1,52 @@
+"""Reads TOML that somebody else wrote, within bounds that all of our code can deal with."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_DEEPEST = 64
+"""Lists and tables inside each other. Some parsers stop at the interpreter's own depth, others far beyond it."""
+_WHOLE = range(-(2**63), 2**63)
+"""What a whole number may be: https://toml.io/en/v1.0.0#integer"""
+
+TOMLDecodeError = tomllib.TOMLDecodeError
+
+
+class TomlBoundsError(ValueError):
+    """Valid TOML perhaps, and beyond all use; the text is the end of a sentence about the file."""
+
+
+def read_toml_text(text: str) -> dict[str, Any]:
+    """Return the table in `text`. Raises TOMLDecodeError or TomlBoundsError, both ValueErrors."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise TomlBoundsError("is nested too deep") from None
+    except ValueError:  # int's own, which reads 4,300 digits at most
+        raise TomlBoundsError("holds a number of thousands of digits") from None
+    _check_bounds(table)
+    return table
+
+
+def _check_bounds(table: dict[str, Any]) -> None:
+    level: list[Any] = [table]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+            elif type(each) is int and each not in _WHOLE:
+                raise TomlBoundsError("holds a whole number that does not fit into 64 bits")
+        level = inner
+    if level:
+        raise TomlBoundsError("is nested too deep")
