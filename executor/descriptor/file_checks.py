@@ -14,7 +14,7 @@ from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
 def files(table: Raw, folder: Path) -> Iterator[Told]:
     for where, source in items(table, "data", "sources"):
         source_path = local_path(text_of(source, "src"), folder)
-        if source_path is not None and _mode(source_path) is None:
+        if source_path is not None and mode_of(source_path) is None:
             yield (
                 (*where, "src"),
                 f"{source_path} does not exist",
@@ -25,15 +25,15 @@ def files(table: Raw, folder: Path) -> Iterator[Told]:
     path, archive, requirements = (text_of(script, key) for key in ("path", "script", "requirements"))
     scripts = folder / path
     place = ("ml", "script")
-    if path and not path.startswith("~") and not stat.S_ISDIR(_mode(scripts) or 0):
-        what = "is no folder" if _mode(scripts) is not None else "does not exist"
+    if path and not path.startswith("~") and not stat.S_ISDIR(mode_of(scripts) or 0):
+        what = "is no folder" if mode_of(scripts) is not None else "does not exist"
         yield (
             (*place, "path"),
             f"{scripts} {what}",
             "name the folder with the scripts, relative to this file",
             ERROR,
         )
-    elif requirements and path and not stat.S_ISREG(_mode(scripts / requirements) or 0):
+    elif requirements and path and not stat.S_ISREG(mode_of(scripts / requirements) or 0):
         yield (
             (*place, "requirements"),
             f"{scripts / requirements} is no file",
@@ -42,7 +42,7 @@ def files(table: Raw, folder: Path) -> Iterator[Told]:
         )
     if path and archive:
         yield (*place, "script"), "stands beside path", "keep one of the two", ERROR
-    elif archive and not stat.S_ISREG(_mode(folder / archive) or 0):
+    elif archive and not stat.S_ISREG(mode_of(folder / archive) or 0):
         yield (
             (*place, "script"),
             f"{folder / archive} is no file",
@@ -67,7 +67,7 @@ def local_path(src: str, folder: Path) -> Path | None:
     return None if "://" in src else folder / src
 
 
-def _mode(path: Path) -> int | None:
+def mode_of(path: Path) -> int | None:
     """Return what stands at `path`; None where nothing does, or can: a path may be longer than any."""
     try:
         return path.stat().st_mode

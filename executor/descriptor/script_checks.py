@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from executor.descriptor.command_checks import is_script
+from executor.descriptor.file_checks import mode_of
 from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, items, text_of
 
 _SCRIPTS = "$(BAI_SCRIPTS_PATH)"
@@ -29,7 +31,7 @@ class _Scripts:
         if self.member is not None and PurePosixPath(name).parts[:1] != (self.member,):
             return None
         path = self.folder / name
-        return path if path.exists() else None
+        return path if mode_of(path) is not None else None
 
 
 def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[Told]:
@@ -56,7 +58,7 @@ def _scripts(named: Raw, folder: Path, script: Path | None) -> _Scripts | None:
         return _Scripts(script.absolute().parent, script.name)
     path = text_of(named, "path")
     found = Path(path).expanduser() if path.startswith("~") else folder / path
-    return _Scripts(found) if path and found.is_dir() else None
+    return _Scripts(found) if path and stat.S_ISDIR(mode_of(found) or 0) else None
 
 
 def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) -> Iterator[Told]:
@@ -75,7 +77,7 @@ def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) 
         if scripts.member is not None:
             fix += f", of which {scripts.member} is the one member"
         yield where, f"{name} is not in {what}", fix, ERROR
-    elif place == 0 and file.is_file() and not _can_be_run(file):
+    elif place == 0 and _is_file(file) and not _can_be_run(file):
         fix = "begin it with #!/bin/sh or the like, or put its interpreter before it"
         yield where, f"{file} has no #! line, so that nothing says what runs it", fix, ERROR
 
@@ -133,7 +135,4 @@ def _can_be_run(file: Path) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a word too long for a name, or with a NUL
-        return False
+    return stat.S_ISREG(mode_of(path) or 0)
