@@ -86,7 +86,7 @@ def test_the_exit_code_says_how_it_ended(
 
     assert answer.returncode == exit_code, answer.stdout + answer.stderr
     assert desk.result("one")["outcome"] == outcome
-    assert f"{outcome}, exit code {exit_code}" in answer.stdout
+    assert f"({outcome}: bai's exit code is {exit_code})" in answer.stdout
     assert desk.bai("status", "one", "--wait").returncode == exit_code
     if code != WAITS:
         assert "│ the reason" in answer.stdout
@@ -101,7 +101,7 @@ def test_the_first_ctrl_c_cancels_and_follows_to_the_end(desk: Desk) -> None:
     assert code == 4, terminal.text
     assert desk.result("one")["outcome"] == "cancelled"
     assert "cancelling; press Ctrl-C again" in terminal.text
-    assert "cancelled, exit code 4" in terminal.text
+    assert "(cancelled: bai's exit code is 4)" in terminal.text
     # The terminal is left with its cursor on
     assert terminal.drawn.rindex("\x1b[?25h") > terminal.drawn.rindex("\x1b[?25l")
 
