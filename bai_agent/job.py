@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import PurePosixPath
 
+from bai_agent.metrics.groups import read_groups, reserved_names
+
 VERSION = 1
 """The format of these tables."""
 
@@ -24,6 +26,19 @@ class Better(str, Enum):
 
     LOWER = "lower"
     HIGHER = "higher"
+
+
+class NumberForm(str, Enum):
+    """How a benchmark writes its numbers."""
+
+    PLAIN = "plain"
+    """`60911.3`, `1.5e-05`."""
+    THOUSANDS = "thousands"
+    """`60,911.3` as well."""
+    SI = "si"
+    """`1.2k`, `4Ki` as well."""
+    AUTO = "auto"
+    """All of them."""
 
 
 class Unpack(str, Enum):
@@ -181,11 +196,12 @@ class Metric:
 
     name: str
     pattern: str
-    """A regular expression in Python's syntax; the value is group `value`, else group 1, else the whole match."""
+    """A regular expression in Python's syntax; `metrics/groups.py` tells what its groups are for."""
     units: str = ""
     better: Better | None = None
     required: bool = False
     """A run in which it never matched has not succeeded."""
+    number: NumberForm = NumberForm.PLAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,9 +300,19 @@ class Job:
 
     def __post_init__(self) -> None:
         for index, metric in enumerate(self.metrics):
+            where = f'[[metrics]] {index} "{metric.name}"'
             why = why_no_pattern(metric.pattern)
             if why is not None:
-                raise ValueError(f'[[metrics]] {index} "{metric.name}": the pattern does not compile: {why}')
+                raise ValueError(f"{where}: the pattern does not compile: {why}")
+            pattern = compile_pattern(metric.pattern)
+            for name in reserved_names(pattern):
+                raise ValueError(
+                    f'{where}: the group "{name}" has the name of a label that records get by themselves'
+                )
+            if read_groups(pattern).unit and not metric.units:
+                raise ValueError(
+                    f"{where}: the pattern has a group unit, so units must say what to convert to"
+                )
 
 
 def is_job_id(text: str) -> bool:
@@ -294,12 +320,17 @@ def is_job_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression without the warnings that are for programmers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return re.compile(text)
+
+
 def why_no_pattern(text: str) -> str | None:
     """Return why `text` is no regular expression; None where it is one."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            re.compile(text)
+        compile_pattern(text)
     except (
         re.error,
         ValueError,

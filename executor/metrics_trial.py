@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,8 @@ from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.literal import read_shape
 from bai_agent.metrics.patterns import compile_patterns, prefilter_available
+from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
 from executor.statistics import Series
 
@@ -41,13 +43,15 @@ _NOTE = struct.Struct("=qq")
 class Tried:
     """What became of one metric."""
 
+    metric: Metric
     series: Series
     not_numbers: int = 0
     not_number: str = ""
     """The first value that was no finite number."""
-    cut: int = 0
-    cut_example: tuple[str, str] = ("", "")
-    """What the pattern took, and the whole number that stood there."""
+    doubts: dict[str, int] = field(default_factory=dict)
+    """How often which doubt arose about the values."""
+    doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """What the pattern took the first time, what stood there, and the line."""
     near: list[str] = field(default_factory=list)
     """Lines without a match that hold the pattern's fixed text, or the metric's name."""
 
@@ -80,7 +84,11 @@ class MetricsTrial:
             "metrics": [
                 {
                     **each.series.as_table(),
-                    **{key: value for key, value in asdict(each).items() if key != "series"},
+                    "not_numbers": each.not_numbers,
+                    "not_number": each.not_number,
+                    "doubts": each.doubts,
+                    "doubt_examples": each.doubt_examples,
+                    "near": each.near,
                 }
                 for each in self.metrics
             ],
@@ -183,14 +191,16 @@ class Findings:
         self._tried[index].not_number = self._tried[index].not_number or text[:_SHOWN]
         self._tried[index].not_numbers += 1
 
-    def cut_number(self, index: int, text: str, whole: str) -> None:
-        if not self._tried[index].cut:
-            self._tried[index].cut_example = (text[:_SHOWN], whole[:_SHOWN])
-        self._tried[index].cut += 1
+    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
+        tried = self._tried[index]
+        tried.doubts[doubt.value] = tried.doubts.get(doubt.value, 0) + 1
+        tried.doubt_examples.setdefault(
+            doubt.value, (taken[:_SHOWN], whole[:_SHOWN], line_around(line, whole))
+        )
 
 
 def _search(metrics: Sequence[Metric], log: Path, name: str, clock: Clock) -> MetricsTrial:
-    tried = [Tried(Series(each.name, each.units, each.better)) for each in metrics]
+    tried = [Tried(each, Series(each.name, each.units, each.better)) for each in metrics]
     trial = MetricsTrial(name, tried)
     patterns = compile_patterns(metrics, fast=prefilter_available())
     extraction = Extraction(patterns, findings=Findings(tried), guard=clock)

@@ -23,6 +23,7 @@ from bai_agent.job import (
     Kafka,
     Limits,
     Metric,
+    NumberForm,
     Output,
     Power,
     Store,
@@ -214,6 +215,7 @@ def _metric(written: WrittenMetric) -> Metric:
         units=written.units,
         better=Better(written.better) if written.better else None,
         required=written.required,
+        number=NumberForm(written.number),
     )
 
 

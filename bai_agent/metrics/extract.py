@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from bai_agent.metrics.follow import CHUNK
-from bai_agent.metrics.number import exponent_end, json_at, json_number
 from bai_agent.metrics.patterns import PatternSet, Searcher
+from bai_agent.metrics.reading import Findings
+from bai_agent.metrics.terminal import visible
 
 Found = tuple[int, int, int, str, str]
-"""One number: the line's offset, the metric's index, the match's number, the value and the step ("" without) as JSON."""
+"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and what else the record has:
+JSON members, each with a comma in front."""
 _Candidate = tuple[int, str, Sequence[Searcher]]
 """A line to search: its place in the block, its text (Latin-1) and the patterns to search it with, by index."""
 
@@ -20,23 +22,6 @@ BATCH = 4096
 _LINES_AT_ONCE = 256
 _PLANS = 4096
 _WINDOW = 64 * 1024
-
-_ANSI = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor
-    rb"|\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links
-    rb"|[PX^_][^\x1b\n]*\x1b\\"  # DCS, SOS, PM, APC
-    rb"|[ -/]+[0-~]|[0-Z\\-~])"  # two or more characters
-)
-
-
-class Findings(Protocol):
-    """Is told what a person should know about a pattern."""
-
-    def not_a_number(self, index: int, text: str) -> None:
-        """The metric matched, but its value `text` is no finite number."""
-
-    def cut_number(self, index: int, text: str, whole: str) -> None:
-        """The metric's pattern took `text` out of the number `whole`, which was taken instead."""
 
 
 class Guard(Protocol):
@@ -87,10 +72,21 @@ class Extraction:
         found: list[Found] = []
         add = found.append
         guard = self._guard
+        findings = self._findings
         careful = guard.careful
         for place, line, searchers in candidates:
             offset = base + place
-            for index, search, search_all, group, step, decodes, can_be_empty in searchers:
+            for (
+                index,
+                search,
+                search_all,
+                group,
+                fast_number,
+                read,
+                extra,
+                decodes,
+                can_be_empty,
+            ) in searchers:
                 if careful:
                     guard.search(index, offset)
                 text = line.encode("latin-1").decode("utf-8", "replace") if decodes else line
@@ -105,13 +101,13 @@ class Extraction:
                     if taken and 0 <= start < taken:
                         continue
                     number: str | None
-                    if (whole := json_at(text, start)) and whole.end() == end:
+                    if (whole := fast_number(text, start)) and whole.end() == end:
                         number = whole[0]
                     else:
-                        number, taken = self._number(index, text, start, end)
+                        number, taken = read(text, match, findings)
                         if number is None:
                             continue
-                    add((offset, index, k, number, _step(match[step]) if step else ""))
+                    add((offset, index, k, number, extra(match) if extra else ""))
                     if k >= BATCH and len(found) >= BATCH:
                         guard.rest()
                         yield found
@@ -128,21 +124,9 @@ class Extraction:
             guard.rest()
             yield found
 
-    def _number(self, index: int, text: str, start: int, end: int) -> tuple[str | None, int]:
-        """Return the value at `text[start:end]` as JSON, and up to where it reaches."""
-        value = text[start:end] if start >= 0 else ""
-        reach = exponent_end(text, start, end) if value else end
-        if reach > end:
-            self._findings.cut_number(index, value, text[start:reach])
-            value = text[start:reach]
-        number = json_number(value)
-        if number is None:
-            self._findings.not_a_number(index, value)
-        return number, reach
-
     def _candidates(self, data: bytes) -> list[_Candidate]:
         """Return the lines of `data` to search, by their place."""
-        clean = _ANSI.sub(b"", data) if b"\x1b" in data else data
+        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         if self._everywhere:
             return self._every_line(data, clean)
         lines = self._hits_by_windows(clean) if len(data) > 4 * CHUNK else self._hits(clean)
@@ -220,10 +204,6 @@ class Extraction:
                     [*hits, *((number + shift, start, end) for number, start, end in more)], key=_start
                 )
         return hits
-
-
-def _step(text: str | None) -> str:
-    return json_number(text or "") or ""
 
 
 def _start(hit: tuple[int, int, int]) -> int:

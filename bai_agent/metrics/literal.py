@@ -27,6 +27,7 @@ _REPEATS = {
     if hasattr(constants, name)
 }
 _NODES: tuple[Any, ...] = (parser.SubPattern, list)
+_CHARACTERS = {constants.LITERAL, constants.NOT_LITERAL, constants.IN, constants.ANY, constants.ANY_ALL}
 _ATOMIC_GROUP = getattr(constants, "ATOMIC_GROUP", None)
 
 
@@ -67,6 +68,139 @@ def read_shape(pattern: str) -> Shape:
         can_be_empty=tree.getwidth()[0] == 0,
         literal=max(runs.found, key=len, default=""),
     )
+
+
+def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
+    """Return False where the text of `group` (0: of the whole match) can never be a number, whatever the line.
+
+    That is where it must hold a character that no number has, or can hold no digit. `letters`: those of a number beside
+    digits, sign, point and exponent.
+    """
+    tree: Any = _parsed(pattern)
+    if group:
+        found = (one[-1] for each, one in _walk(tree) if each is constants.SUBPATTERN and one[0] == group)
+        tree = next(found, tree)
+    allowed = "0123456789+-.eE \t\v\f" + letters
+    return not _must_hold_another(tree, allowed) and _can_hold(tree, "0123456789")
+
+
+def _must_hold_another(tree: Any, allowed: str) -> bool:
+    """True when each match of `tree` has a character that is not in `allowed`."""
+    for operation, argument in tree:
+        if operation is constants.SUBPATTERN:
+            found = _must_hold_another(argument[-1], allowed)
+        elif operation is _ATOMIC_GROUP:
+            found = _must_hold_another(argument, allowed)
+        elif operation is constants.BRANCH:
+            found = all(_must_hold_another(branch, allowed) for branch in argument[1])
+        elif operation in _REPEATS:
+            found = argument[0] > 0 and _must_hold_another(argument[2], allowed)
+        else:
+            found = operation not in _ZERO_WIDTH and not _matches_one_of(operation, argument, allowed)
+        if found:
+            return True
+    return False
+
+
+def _can_hold(tree: Any, characters: str) -> bool:
+    for operation, argument in _walk(tree):
+        if operation in _CHARACTERS:
+            if _matches_one_of(operation, argument, characters):
+                return True
+        elif operation in (constants.GROUPREF, constants.GROUPREF_EXISTS):
+            return True
+    return False
+
+
+def _matches_one_of(operation: Any, argument: Any, characters: str) -> bool:
+    """Return whether a node that stands for one character matches one of `characters`; True where it is unknown."""
+    if operation is constants.LITERAL:
+        return chr(argument).lower() in characters.lower()
+    if operation is constants.NOT_LITERAL:
+        return any(ord(each) != argument for each in characters)
+    if operation is not constants.IN:
+        return True
+    negated = argument[0][0] is constants.NEGATE
+    items = argument[1:] if negated else argument
+    return any(any(_is_in(each, item) for item in items) != negated for each in characters)
+
+
+def _is_in(character: str, item: Any) -> bool:
+    operation, argument = item
+    if operation is constants.LITERAL:
+        return bool(chr(argument).lower() == character.lower())
+    if operation is constants.RANGE:
+        return any(argument[0] <= ord(each) <= argument[1] for each in (character.lower(), character.upper()))
+    if operation is constants.CATEGORY:
+        belongs = {
+            constants.CATEGORY_DIGIT: character.isdigit(),
+            constants.CATEGORY_SPACE: character.isspace(),
+            constants.CATEGORY_WORD: character.isalnum() or character == "_",
+        }
+        opposite = {
+            constants.CATEGORY_NOT_DIGIT: constants.CATEGORY_DIGIT,
+            constants.CATEGORY_NOT_SPACE: constants.CATEGORY_SPACE,
+            constants.CATEGORY_NOT_WORD: constants.CATEGORY_WORD,
+        }
+        if argument in belongs:
+            return belongs[argument]
+        if argument in opposite:
+            return not belongs[opposite[argument]]
+    return True
+
+
+def has_open_end(pattern: str, group: int) -> bool:
+    """True when `pattern` does not say what follows the text of `group` (0: of the whole match).
+
+    It ends with that group, or goes on with what may be anything or nothing.
+    """
+    return group == 0 or _follows_openly(_parsed(pattern), group) is not False
+
+
+def _parsed(pattern: str) -> Any:
+    try:
+        return parser.parse(pattern, re.ASCII)
+    except ValueError:  # it asks for Unicode's classes: (?u)
+        return parser.parse(pattern)
+
+
+def _follows_openly(tree: Any, group: int) -> bool | None:
+    """Return whether anything may follow `group` in `tree`; None where the group is not in it."""
+    nodes = list(tree)
+    for position, (operation, argument) in enumerate(nodes):
+        inner: bool | None = None
+        if operation is constants.SUBPATTERN and argument[0] == group:
+            inner = True
+        elif any(each is constants.SUBPATTERN and one[0] == group for each, one in _walk(argument)):
+            # Deeper in alternatives and repeats: whatever may follow there is as good as anything.
+            body = argument[-1] if operation is constants.SUBPATTERN else None
+            inner = _follows_openly(body, group) if body is not None else True
+        if inner is not None:
+            return inner and _begins_openly(nodes[position + 1 :])
+    return None
+
+
+def _begins_openly(nodes: list[Any]) -> bool:
+    for operation, argument in nodes:
+        if _is_anything(operation, argument):
+            return True
+        if operation is constants.AT and argument in (constants.AT_END, constants.AT_END_STRING):
+            return False
+        if operation in _ZERO_WIDTH:
+            continue
+        if operation not in _REPEATS:
+            return False
+        if any(_is_anything(*each) for each in argument[2]):
+            return True
+        if argument[0] > 0:
+            return False
+    return True
+
+
+def _is_anything(operation: Any, argument: Any) -> bool:
+    """True for `.` and for all but some characters."""
+    negated = operation is constants.IN and argument[0][0] is constants.NEGATE
+    return negated or operation in (constants.ANY, constants.ANY_ALL, constants.NOT_LITERAL)
 
 
 class _Runs:

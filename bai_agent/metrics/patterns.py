@@ -19,7 +19,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from bai_agent.job import Metric
-from bai_agent.metrics.literal import Shape, read_shape
+from bai_agent.metrics.groups import read_groups
+from bai_agent.metrics.literal import Shape, has_open_end, read_shape
+from bai_agent.metrics.reading import Extra, Findings, Reader, extra_of
 
 _SHORTEST_LITERAL = 2
 """A single character stands in so many lines that looking for it costs more than it saves."""
@@ -37,8 +39,11 @@ class Searcher(NamedTuple):
     search: Callable[..., re.Match[str] | None]
     search_all: Callable[[str], Iterator[re.Match[str]]]
     group: int
-    step: int
-    """The number of the group `step`; 0 where there is none."""
+    fast_number: Callable[[str, int], re.Match[str] | None]
+    """Matches a value that is recorded as it stands."""
+    read: Callable[[str, re.Match[str], Findings], tuple[str | None, int]]
+    """Reads any other one."""
+    extra: Extra | None
     decodes: bool
     """It searches the line decoded as UTF-8."""
     can_be_empty: bool
@@ -90,7 +95,7 @@ def compile_patterns(
 
     @cache
     def searcher(index: int) -> Searcher:
-        return _searcher(index, metrics[index].pattern, shapes[index])
+        return _searcher(index, metrics[index], shapes[index])
 
     return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), searcher)
 
@@ -109,18 +114,34 @@ def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     return count
 
 
-def _searcher(index: int, pattern: str, shape: Shape) -> Searcher:
-    compiled = re.compile(pattern, 0 if shape.beyond_ascii else re.ASCII)
-    names = compiled.groupindex
+def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
+    compiled = re.compile(metric.pattern, 0 if shape.beyond_ascii else re.ASCII)
+    groups = read_groups(compiled)
+    decodes = shape.beyond_ascii
+    reader = Reader(
+        index, metric, groups, decodes=decodes, open_end=has_open_end(metric.pattern, groups.value)
+    )
+    fast = reader.fast_number
     return Searcher(
         metric=index,
         search=compiled.search,
         search_all=compiled.finditer,
-        group=names.get("value", 1 if compiled.groups else 0),
-        step=names.get("step", 0),
-        decodes=shape.beyond_ascii,
+        group=groups.value,
+        fast_number=_nothing if fast is None else _compiled(fast).match,
+        read=reader.read,
+        extra=extra_of(groups, decodes=decodes),
+        decodes=decodes,
         can_be_empty=shape.can_be_empty,
     )
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
+
+
+def _nothing(text: str, start: int) -> None:
+    """Match no value: each is read."""
 
 
 def _prefilter(literals: dict[bytes, list[int]]) -> Prefilter | None:

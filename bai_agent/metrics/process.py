@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bai_agent.ballast import FULL
 from bai_agent.benchmark.state import StartedBenchmark
-from bai_agent.job import Job
+from bai_agent.job import Job, Metric
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import parse_emitted
@@ -20,8 +20,9 @@ from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, Place
 from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
+from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import Key, RecordFile, Value
-from bai_agent.metrics.tally import Tally, cut_warning, not_a_number_warning, summary
+from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
 from bai_agent.metrics.watchdog import LIMIT_SECONDS, Watchdog, read_switched_off
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _SHORTEST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.04
 _CHECKPOINT_SECONDS = 1.0
+_NUMBER_SHOWN = 80
 _QUOTABLE = 64 * 1024
 """Characters of a line that are looked through for secrets before its beginning is quoted."""
 
@@ -143,13 +145,15 @@ class Work:
             self._emit.end = emitted
 
     def not_a_number(self, index: int, text: str) -> None:
-        self._count_not_a_number(self._job.metrics[index].name, text)
+        self._count_not_a_number(self._job.metrics[index].name, text, metric=self._job.metrics[index])
 
-    def cut_number(self, index: int, text: str, whole: str) -> None:
-        if str(index) not in self._tally.cut:
-            text, whole = self._quoted(text), self._quoted(whole)
-        if self._tally.count_cut(index, text, whole):
-            log.warning("%s", cut_warning(self._job.metrics[index], 1, (text, whole)))
+    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
+        if self._tally.is_new_doubt(index, doubt):
+            shown = line_around(self._quoted(line), whole)
+            example = (taken, whole, shown) if whole[:_NUMBER_SHOWN] in shown else ("***", "***", shown)
+            log.warning("%s", doubt_warning(self._job.metrics[index], doubt, 1, example))
+            self._tally.note_doubt(index, doubt, example)
+        self._tally.count_doubt(index, doubt)
 
     def _read_log(self) -> bool:
         generation = self._log.place.generation
@@ -246,11 +250,11 @@ class Work:
                 )
             offset += len(line) + 1
 
-    def _count_not_a_number(self, name: str, text: str) -> None:
+    def _count_not_a_number(self, name: str, text: str, *, metric: Metric | None = None) -> None:
         if name not in self._tally.not_numbers:
             text = self._quoted(text)
         if self._tally.count_not_a_number(name, text):
-            log.warning("%s", not_a_number_warning(name, 1, text))
+            log.warning("%s", not_a_number_warning(name, 1, text, metric=metric))
 
     def _quoted(self, text: str) -> str:
         """Return `text` as an example of it may be shown. Before it is cut: a half of a secret is not known as one."""

@@ -20,7 +20,6 @@ from bai_agent.rundir import open_append, write_all
 
 SOURCES = ("log", "emit", "host", "run")
 _CHUNK = 2**20
-_STEP = ',"step":'
 _LATE = ',"late":true'
 _GEN = ',"gen":'
 
@@ -85,12 +84,11 @@ class RecordFile:
         self.last["log"] = Key(gen, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
         end = _end(gen=gen, late=late)
-        plain_end = f"{timestamp}{end}"
         self._append(
             [
                 f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}{ends[i]}'
-                f"{f'{timestamp}{_STEP}{step}{end}' if step else plain_end}"
-                for seq, (off, i, k, value, step) in enumerate(found, self.seq)
+                f"{timestamp}{extra}{end}"
+                for seq, (off, i, k, value, extra) in enumerate(found, self.seq)
             ]
         )
 

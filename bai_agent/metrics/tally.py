@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from bai_agent.job import Metric
+from bai_agent.job import Metric, NumberForm
 from bai_agent.metrics.extract import Found
 from bai_agent.metrics.follow import LINE_LIMIT, Place
+from bai_agent.metrics.groups import read_groups
+from bai_agent.metrics.number import form_end, form_number
+from bai_agent.metrics.reading import Doubt
 
 _NAMES = 10_000
 """Names from `emit` that are counted one by one: they come from the benchmark, and memory stays flat."""
 _SHOWN = 80
+_LINE_SHOWN = 200
+_BEFORE = 80
+"""Characters of a line that are shown, and so many of them in front of a number."""
 _BETTER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+_OTHER_FORMS = (NumberForm.THOUSANDS, NumberForm.SI, NumberForm.AUTO)
 
 _index = itemgetter(1)
 
@@ -31,9 +40,10 @@ class Tally:
     not_numbers: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
     """The first value of a metric that was no number."""
-    cut: dict[str, int] = field(default_factory=dict)
-    """By the metric's index (as text): how often its pattern took only a part of a number."""
-    cut_examples: dict[str, list[str]] = field(default_factory=dict)
+    doubts: dict[str, int] = field(default_factory=dict)
+    """How often there was which doubt about a metric's values, by `_doubt_key`."""
+    doubt_examples: dict[str, list[str]] = field(default_factory=dict)
+    """What was taken the first time, what stood there, and the line."""
     emit_bad_lines: int = 0
 
     def count_found(self, found: Iterable[Found]) -> None:
@@ -54,32 +64,63 @@ class Tally:
             self.examples[name] = text[:_SHOWN]
         return first
 
-    def count_cut(self, index: int, text: str, whole: str) -> bool:
-        """Count a number of which the metric's pattern took only a part; return whether it is the first."""
-        key = str(index)
-        self.cut[key] = self.cut.get(key, 0) + 1
-        if self.cut[key] == 1:
-            self.cut_examples[key] = [text[:_SHOWN], whole[:_SHOWN]]
-        return self.cut[key] == 1
+    def is_new_doubt(self, index: int, doubt: Doubt) -> bool:
+        return _doubt_key(index, doubt) not in self.doubts
+
+    def note_doubt(self, index: int, doubt: Doubt, example: Sequence[str]) -> None:
+        """Keep what was taken the first time, what stood there, and the line."""
+        self.doubt_examples[_doubt_key(index, doubt)] = [each[:_LINE_SHOWN] for each in example]
+
+    def count_doubt(self, index: int, doubt: Doubt) -> None:
+        key = _doubt_key(index, doubt)
+        self.doubts[key] = self.doubts.get(key, 0) + 1
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def cut_warning(metric: Metric, count: int, example: Sequence[str]) -> str:
-    """Return the sentence that tells of a pattern that cuts numbers in their exponent."""
-    part, whole = example
-    return (
-        f'metric "{metric.name}": its pattern took only "{part}" of "{whole}" ({count} times); the whole number was '
-        f"recorded. Write the number in it as {_BETTER}"
-    )
+def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[str]) -> str:
+    """Return the sentence that tells of values which may not be what was wanted, and what to write instead."""
+    taken, whole, line = example
+    where = f', first in the line "{line}"' if line else ""
+    how_often = f"({count} times)" if count > 1 else "(once)"
+    if doubt is Doubt.CUT:
+        said = f'its pattern took only "{taken}" of "{whole}" {how_often}; the whole number was recorded'
+        return f'metric "{metric.name}": {said}. Write the number in it as {_BETTER}'
+    if doubt is Doubt.GOES_ON:
+        said = f'its pattern took "{taken}" where "{whole}" stands {how_often}{where}'
+        return f'metric "{metric.name}": {said}. {number_advice(taken, whole)}'
+    said = f'its units are "{metric.units}", but behind "{taken}" stands another one {how_often}{where}'
+    return f'metric "{metric.name}": {said}. Correct units, or let a group (?P<unit>…) take the unit: values are converted'
 
 
-def not_a_number_warning(name: str, count: int, example: str) -> str:
-    """Return the sentence that tells of values that are no numbers."""
-    return (
-        f'metric "{name}": {count} values were no finite numbers and were left out, the first was "{example}"'
-    )
+def line_around(line: str, whole: str) -> str:
+    """Return the part of `line` around `whole` that is shown, all of it where it is short."""
+    place = max(0, line.find(whole))
+    return line[max(0, place - _BEFORE) : place + _LINE_SHOWN - _BEFORE].strip()
+
+
+def number_advice(taken: str, whole: str) -> str:
+    """Return what to write so that `whole` is taken, and not only its beginning `taken`."""
+    reach = {form: form_end(whole, 0, len(taken), form) for form in _OTHER_FORMS}
+    best = max(reach, key=lambda form: reach[form])
+    if reach[best] > len(taken):
+        return f'To read it as one number, write number = "{best.value}"'
+    return "Have the pattern take the whole number"
+
+
+def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric | None = None) -> str:
+    """Return the sentence that tells of values that are no numbers; `metric` where it was one with a pattern."""
+    values = "1 value was" if count == 1 else f"{count} values were"
+    if metric is not None and read_groups(re.compile(metric.pattern)).unit:
+        what = f'no numbers in a unit that becomes "{metric.units}"'
+    else:
+        what = "no finite numbers"
+    hint = ""
+    if metric is not None and metric.number is NumberForm.PLAIN:
+        readable = (form for form in _OTHER_FORMS if form_number(example, form) is not None)
+        hint = next((f'; number = "{form.value}" reads it' for form in readable), "")
+    return f'metric "{name}": {values} {what} and left out, the first was "{example}"{hint}'
 
 
 def summary(
@@ -118,14 +159,14 @@ def summary(
 
 
 def _warnings(tally: Tally, metrics: Sequence[Metric], log: Place) -> list[str]:
+    by_name = {metric.name: metric for metric in metrics}
     sentences = [
-        not_a_number_warning(name, count, tally.examples.get(name, ""))
+        not_a_number_warning(name, count, tally.examples.get(name, ""), metric=by_name.get(name))
         for name, count in tally.not_numbers.items()
     ]
-    sentences += [
-        cut_warning(metrics[int(key)], count, tally.cut_examples[key])
-        for key, count in sorted(tally.cut.items())
-    ]
+    for key, count in tally.doubts.items():
+        index, _, doubt = key.partition(" ")
+        sentences.append(doubt_warning(metrics[int(index)], Doubt(doubt), count, tally.doubt_examples[key]))
     if tally.emit_bad_lines:
         sentences.append(
             f"emit: {tally.emit_bad_lines} lines held something that is no JSON object of names and numbers"
@@ -140,6 +181,11 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], log: Place) -> list[str]:
             "they were searched"
         )
     return sentences
+
+
+def _doubt_key(index: int, doubt: Doubt) -> str:
+    """Return the key of a JSON object."""
+    return f"{index} {doubt.value}"
 
 
 def _times(count: int) -> str:

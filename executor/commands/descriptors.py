@@ -48,7 +48,9 @@ def validate(
     With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
     """
     from executor.descriptor import has_errors, load, render_findings
+    from executor.descriptor.metric_checks import try_examples
     from executor.submit import Wish, place_of
+    from executor.view.trial import print_examples
 
     wrong = False
     for file in files:
@@ -65,12 +67,14 @@ def validate(
                     "file": str(file),
                     "valid": descriptor is not None,
                     "findings": [_finding_table(each) for each in findings],
+                    "examples": try_examples(descriptor) if descriptor is not None else [],
                 }
             )
             continue
         tell(render_findings(findings), end="")
         if descriptor is not None:
             tell(f"{file}: valid; {_in_a_line(descriptor)}")
+            print_examples(try_examples(descriptor))
     if wrong:
         raise typer.Exit(ExitCode.USAGE)
 

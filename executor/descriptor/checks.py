@@ -10,7 +10,7 @@ from pathlib import Path
 from executor.descriptor.command_checks import command, references, shell_syntax
 from executor.descriptor.file_checks import files
 from executor.descriptor.findings import Finding
-from executor.descriptor.metric_checks import examples, metric_names
+from executor.descriptor.metric_checks import examples, metric_names, metric_units, pattern_groups
 from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, text_of
 from executor.descriptor.script_checks import script_files
 from executor.descriptor.secret_values import looks_secret
@@ -151,6 +151,8 @@ _CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (
     _secrets,
     references,
     metric_names,
+    metric_units,
+    pattern_groups,
     examples,
     _kafka,
 )

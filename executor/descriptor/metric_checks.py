@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
-from bai_agent.job import why_no_pattern
-from executor.descriptor.pattern_trial import Trial, try_patterns
-from executor.descriptor.raw_table import ERROR, Raw, Told, Where, items, text_of
+from bai_agent.job import NumberForm, compile_pattern, why_no_pattern
+from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, reserved_names
+from bai_agent.metrics.literal import can_match_number
+from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.tally import number_advice
+from bai_agent.metrics.units import PREFIXES, is_time
+from executor.descriptor.model import Descriptor
+from executor.descriptor.pattern_trial import Example, Trial, try_patterns
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, items, text_of
 
 
 def metric_names(table: Raw) -> Iterator[Told]:
@@ -26,18 +34,137 @@ def metric_names(table: Raw) -> Iterator[Told]:
                 first[name] = index
 
 
+def metric_units(table: Raw) -> Iterator[Told]:
+    for where, metric in _metrics(table):
+        if "units" not in metric:
+            fix = 'add units = "ms" or what they are; units = "" says that there are none'
+            yield (*where, "units"), "is missing: nobody can tell what the numbers mean", fix, WARNING
+
+
+def pattern_groups(table: Raw) -> Iterator[Told]:
+    """Check what the groups of each pattern are for."""
+    given = _given_labels(table)
+    for where, metric in _metrics(table):
+        text = text_of(metric, "pattern")
+        if not text or (pattern := _compiled(text)) is None:
+            continue
+        place = (*where, "pattern")
+        groups = read_groups(pattern)
+        for name in reserved_names(pattern):
+            fix = f"choose another name: (?P<{name}_>…), or leave it out: (…)"
+            yield (
+                place,
+                f'the group "{name}" has the name of a label that every metric may get by itself',
+                fix,
+                ERROR,
+            )
+        for name, _ in groups.labels:
+            if name in given:
+                fix = f"rename the group, or the label in {given[name]}"
+                yield place, f'the group "{name}" has the name of a label of {given[name]}', fix, ERROR
+        for name, meant in misspelled_names(pattern).items():
+            used = (
+                "a label of each record" if any(name == label for label, _ in groups.labels) else "the value"
+            )
+            yield (
+                place,
+                f'the group "{name}" is {used}; was "{meant}" meant?',
+                f"write (?P<{meant}>…)",
+                WARNING,
+            )
+        if groups.unit and not text_of(metric, "units"):
+            fix = 'add units, for example units = "ms": values are converted to them'
+            yield place, "the pattern takes a unit, but units does not say what to convert to", fix, ERROR
+        form = text_of(metric, "number") or "plain"
+        if not can_match_number(text, groups.value, letters=_letters(form, text_of(metric, "units"))):
+            yield place, *_no_number(text, groups), ERROR
+
+
+def _no_number(pattern: str, groups: Groups) -> tuple[str, str]:
+    fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
+    if groups.value:
+        return f"the group of the value in '{pattern}' can never be a number", fix
+    return f"the value is the whole match of '{pattern}', which can never be a number", fix
+
+
+def _letters(form: str, units: str) -> str:
+    """Return the characters beside digits, sign, point and exponent that a number of this form may have."""
+    letters = ":dhms -" if is_time(units) else ""
+    if form in ("thousands", "auto"):
+        letters += ",_'"
+    if form in ("si", "auto"):
+        letters += "".join(PREFIXES)
+    return letters
+
+
+def _given_labels(table: Raw) -> dict[str, str]:
+    """Return the names of the job's labels, with where they come from."""
+    given = dict.fromkeys(at(table, "info", "labels"), "[info.labels]")
+    if text_of(at(table, "info"), "task_name"):
+        given["task_name"] = "[info] task_name"
+    if text_of(at(table, "custom_params"), "region"):
+        given["region"] = "[custom_params] region"
+    return given
+
+
 def examples(table: Raw) -> Iterator[Told]:
-    tried: list[tuple[Where, str, str]] = []
-    for keys in (("output", "metrics"), ("server", "output", "metrics")):
-        for where, metric in items(table, *keys):
-            pattern, example = text_of(metric, "pattern"), metric.get("example")
-            if pattern and isinstance(example, str) and why_no_pattern(pattern) is None:
-                tried.append(((*where, "example"), pattern, example))
-    trials = try_patterns([(pattern, example) for _, pattern, example in tried])
-    for (where, pattern, example), trial in zip(tried, trials, strict=True):
-        told = _disappointment(trial, pattern=pattern, example=example)
+    tried: list[tuple[Where, Example]] = []
+    for where, metric in _metrics(table):
+        example = _example(metric)
+        if example is not None:
+            tried.append(((*where, "example"), example))
+    trials = try_patterns([example for _, example in tried])
+    for (where, example), trial in zip(tried, trials, strict=True):
+        told = _disappointment(trial, pattern=example.pattern, example=example.line)
         if told:
             yield where, *told, ERROR
+        for doubt in trial.doubts[:1]:
+            yield where, *_doubtful(*doubt, units=example.units), WARNING
+
+
+def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
+    """Return what each metric with an example takes from it: name, units and values, of which each has its step and labels."""
+    written = [each for each in descriptor.output.metrics if each.example is not None]
+    trials = try_patterns(
+        [
+            Example(pattern=each.pattern, line=each.example or "", units=each.units, number=each.number)
+            for each in written
+        ]
+    )
+    return [
+        {"name": each.name, "units": each.units, "values": list(trial.values)}
+        for each, trial in zip(written, trials, strict=True)
+    ]
+
+
+def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
+    for keys in (("output", "metrics"), ("server", "output", "metrics")):
+        yield from items(table, *keys)
+
+
+def _example(metric: Raw) -> Example | None:
+    """Return what is to be tried of a metric; None where there is nothing, or what is wrong has been said."""
+    pattern, line = text_of(metric, "pattern"), metric.get("example")
+    if not isinstance(line, str) or not pattern or _compiled(pattern) is None:
+        return None
+    number = text_of(metric, "number")
+    return Example(
+        pattern=pattern,
+        line=line,
+        units=text_of(metric, "units"),
+        number=number if number in {form.value for form in NumberForm} else NumberForm.PLAIN.value,
+    )
+
+
+def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, str]:
+    if doubt == Doubt.OTHER_UNIT:
+        fix = "correct units, or let a group (?P<unit>…) take the unit: values are converted"
+        return f'the units are "{units}", but the line says "{whole}"', fix
+    if doubt == Doubt.CUT:
+        return f'the pattern takes only "{taken}" of "{whole}"; the whole number counts', (
+            r"write the number as ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+        )
+    return f'the pattern takes "{taken}" where "{whole}" stands', number_advice(taken, whole)
 
 
 def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, str] | None:
@@ -45,7 +172,7 @@ def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, s
     if trial.too_slow:
         fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"
         return f"the pattern takes more than a second on this line: '{pattern[:80]}'", fix
-    if trial.numbers:
+    if trial.values:
         return None
     if not trial.others:
         fix = "correct the pattern, or the line as it is really printed"
@@ -55,3 +182,7 @@ def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, s
         return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
     fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
     return f"the pattern '{pattern}' takes \"{trial.others[0][:80]}\" from it, which is no finite number", fix
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    return compile_pattern(pattern) if why_no_pattern(pattern) is None else None

@@ -9,9 +9,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bai_agent.metrics.reading import Doubt
 
 _CPU_SECONDS = 1.0
 """For one pattern on one line; the extractor switches a pattern off that takes longer."""
@@ -19,44 +23,59 @@ _WALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class Example:
+    """A pattern, and a line to try it on."""
+
+    pattern: str
+    """It must compile."""
+    line: str
+    units: str = ""
+    number: str = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """What a pattern made of a line."""
 
-    numbers: tuple[str, ...] = ()
-    """The values that were found, as JSON numbers."""
+    values: tuple[Mapping[str, Any], ...] = ()
+    """What was found: tables with `value`, and with `step` and `labels` where the pattern has them."""
     others: tuple[str, ...] = ()
     """What it took for a value though it is no finite number; "" where the group took no part."""
+    doubts: tuple[tuple[str, str, str], ...] = ()
+    """Values that may not be what was wanted: the doubt, what was taken, and what stands there."""
     too_slow: bool = False
     """It took more than one second of CPU and was ended."""
 
 
-def try_patterns(pairs: Sequence[tuple[str, str]]) -> list[Trial]:
-    """Return what each (pattern, line) gives. The patterns must compile.
+def try_patterns(examples: Sequence[Example]) -> list[Trial]:
+    """Return what each example gives.
 
-    Takes at most a second of CPU for each pair and 20 s in all; what is left then counts as too slow.
+    Takes at most a second of CPU for each and 20 s in all; what is left then counts as too slow.
     """
     trials: list[Trial] = []
-    while len(trials) < len(pairs):
-        told, ended = _run(pairs[len(trials) :])
+    while len(trials) < len(examples):
+        told, ended = _run(examples[len(trials) :])
         trials += told
-        if len(trials) < len(pairs):
-            rest = 1 if ended == -signal.SIGPROF else len(pairs) - len(trials)
+        if len(trials) < len(examples):
+            rest = 1 if ended == -signal.SIGPROF else len(examples) - len(trials)
             trials += [Trial(too_slow=True)] * rest
     return trials
 
 
-def _run(pairs: Sequence[tuple[str, str]]) -> tuple[list[Trial], int]:
+def _run(examples: Sequence[Example]) -> tuple[list[Trial], int]:
     # -I: neither the current folder nor the user's settings decide which modules it finds.
     child = subprocess.Popen([sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         try:
-            answer, _ = child.communicate(json.dumps(list(pairs)).encode(), timeout=_WALL_SECONDS)
+            question = json.dumps([asdict(each) for each in examples]).encode()
+            answer, _ = child.communicate(question, timeout=_WALL_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             answer, _ = child.communicate()
     lines = [json.loads(line) for line in answer.splitlines(keepends=True) if line.endswith(b"\n")]
     return [
-        Trial(numbers=tuple(numbers), others=tuple(others)) for numbers, others in lines
+        Trial(values=tuple(values), others=tuple(others), doubts=tuple(map(tuple, doubts)))
+        for values, others, doubts in lines
     ], child.returncode
 
 
@@ -65,13 +84,14 @@ class _Listener:
     """Both what the extraction tells, and the guard that it asks: here the kernel's timer is the guard."""
 
     others: list[str] = field(default_factory=list)
+    doubts: list[tuple[str, str, str]] = field(default_factory=list)
     careful = False
 
     def not_a_number(self, index: int, text: str) -> None:
         self.others.append(text)
 
-    def cut_number(self, index: int, text: str, whole: str) -> None:
-        pass
+    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
+        self.doubts.append((doubt.value, taken, whole))
 
     def lines(self) -> None:
         pass
@@ -88,20 +108,26 @@ class _Listener:
 
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from bai_agent.job import Metric
+    from bai_agent.job import Metric, NumberForm
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.patterns import compile_patterns
 
-    for pattern, line in json.load(sys.stdin):
+    for each in json.load(sys.stdin):
         listener = _Listener()
-        patterns = compile_patterns([Metric(name="tried", pattern=pattern)], fast=False)
-        extraction = Extraction(patterns, findings=listener, guard=listener)
-        data = line.replace("\r", "\n").encode("utf-8", "replace") + b"\n"
+        metric = Metric(
+            name="tried", pattern=each["pattern"], units=each["units"], number=NumberForm(each["number"])
+        )
+        extraction = Extraction(compile_patterns([metric], fast=False), findings=listener, guard=listener)
+        data = each["line"].replace("\r", "\n").encode("utf-8", "replace") + b"\n"
         # Without a handler the kernel ends the process, in the midst of a match too.
         signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
-        numbers = [number for found in extraction.find(data, 0) for _, _, _, number, _ in found]
+        values = [
+            json.loads(f'{{"value":{number}{extra}}}')
+            for found in extraction.find(data, 0)
+            for _, _, _, number, extra in found
+        ]
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(json.dumps([numbers, listener.others]) + "\n")
+        sys.stdout.write(json.dumps([values, listener.others, listener.doubts]) + "\n")
         sys.stdout.flush()
 
 

@@ -52,17 +52,20 @@ class Metric(Table):
 
     name: MetricName = Field(examples=["train_loss"])
     """The metric's name."""
-    units: str = Field(examples=["ratio"])
-    """Its units; `""` for none."""
+    units: str = Field(default="", examples=["ms"])
+    """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
     pattern: Pattern = Field(examples=[r"train loss (\d+\.\d+)"])
-    """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else group 1, else
-    the whole match. A group named `step` becomes the plots' axis. Use single quotes: `'loss (\\d+)'`."""
+    """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else the first
+    group without a name, else the only other named group, else the whole match. A group named `step` becomes the plots'
+    axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`."""
+    number: Literal["plain", "thousands", "si", "auto"] = Field(default="plain", examples=["thousands"])
+    """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     better: Literal["lower", "higher"] | None = Field(default=None, examples=["lower"])
     """Which direction is an improvement."""
     required: bool = False
     """Whether a run in which it never matched has failed."""
     example: str | None = Field(default=None, examples=["epoch 3: train loss 0.6931"])
-    """A line as the benchmark prints it. `bai validate` runs the pattern on it."""
+    """A line as the benchmark prints it. `bai validate` runs the pattern on it, and prints what is taken."""
 
 
 class ServerHardware(Table):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rich.text import Text
 
+from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.tally import doubt_warning
 from executor.metrics_trial import MetricsTrial
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
@@ -36,13 +41,8 @@ def print_trial(trial: MetricsTrial) -> None:
                     f'{name}: {each.not_numbers:,} times no finite number, such as "{safe_line(each.not_number)}"'
                 )
             )
-        if each.cut:
-            taken, whole = each.cut_example
-            show(
-                Text(
-                    f'{name}: the pattern takes "{taken}" out of the number {whole}; the whole number counts'
-                )
-            )
+        for doubt, times in each.doubts.items():
+            show(Text(safe_line(doubt_warning(each.metric, Doubt(doubt), times, each.doubt_examples[doubt]))))
         if each.near and not each.series.count:
             show(Text(f"{name}: never found; these lines come near"))
         elif each.near:
@@ -51,3 +51,18 @@ def print_trial(trial: MetricsTrial) -> None:
             show(Text(f"{name}: never found, and no line comes near"))
         for line in each.near:
             show(Text(f"  {bar} {safe_line(line)}", style="dim"))
+
+
+def print_examples(taken: Sequence[Mapping[str, Any]]) -> None:
+    """Print what each metric takes from its example."""
+    for each in taken:
+        values = "; ".join(_value_text(value, each["units"]) for value in each["values"])
+        show(Text(plain_text(f"  {each['name']}: {values}")))
+
+
+def _value_text(value: Mapping[str, Any], units: str) -> str:
+    text = f"{value['value']} {units}".strip()
+    if "step" in value:
+        text += f", step {value['step']}"
+    labels = value.get("labels") or {}
+    return text + "".join(f", {name}={label}" for name, label in labels.items())

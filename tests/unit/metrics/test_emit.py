@@ -64,5 +64,11 @@ def test_bad_lines_hold_nothing(line: bytes) -> None:
 
 
 def test_whole_numbers_stay_whole_up_to_64_bits() -> None:
-    emitted = parse_emitted(b'{"a": 9223372036854775807, "b": 9223372036854775808}')
-    assert [value for _, _, value in emitted.values] == ["9223372036854775807", "9.223372036854776e+18"]
+    emitted = parse_emitted(
+        b'{"a": -9223372036854775808, "b": 18446744073709551615, "c": 18446744073709551616}'
+    )
+    assert [value for _, _, value in emitted.values] == [
+        "-9223372036854775808",
+        "18446744073709551615",
+        "1.8446744073709552e+19",
+    ]

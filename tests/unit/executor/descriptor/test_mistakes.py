@@ -156,9 +156,9 @@ MISTAKES = [
     ),
     (
         "missing key",
-        "[[output.metrics]]\nname = 'a'\npattern = 'a'",
-        "output.metrics[0].units",
-        'units = "ratio"',
+        "[[output.metrics]]\nname = 'a'\nunits = ''",
+        "output.metrics[0].pattern",
+        "pattern = ",
     ),
     (
         "empty pattern",
@@ -168,7 +168,7 @@ MISTAKES = [
     ),
     (
         "our prefix",
-        "[[output.metrics]]\nname = 'bai_run_x'\nunits = ''\npattern = 'a'",
+        "[[output.metrics]]\nname = 'bai_run_x'\nunits = ''\npattern = '(.)'",
         "output.metrics[0].name",
         "bai_run_",
     ),
@@ -414,7 +414,7 @@ def test_what_never_ends_is_not_read() -> None:
 
 
 def test_metrics_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    metric = "[[output.metrics]]\nname = 'loss'\nunits = ''\npattern = 'x'\n"
+    metric = "[[output.metrics]]\nname = 'loss'\nunits = ''\npattern = '(.)'\n"
 
     finding = only(tmp_path, GOOD + metric + metric)
 
@@ -565,3 +565,64 @@ def test_a_path_longer_than_any_is_a_finding(tmp_path: Path, key: str) -> None:
     _, findings = load(file)
 
     assert any(each.key.startswith("ml.script") for each in findings)
+
+
+METRIC = "[[output.metrics]]\nname = 'm'\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "problem"),
+    [
+        (r"units = ''; pattern = 'loss=\d+'", "pattern", "whole match"),
+        (r"units = ''; pattern = 'step (?P<step>\d+)'", "pattern", "whole match"),
+        (r"units = ''; pattern = 'is ([a-df-z]+)'", "pattern", "can never be a number"),
+        (r"units = ''; pattern = 'is (loss|acc)'", "pattern", "can never be a number"),
+        (r"units = ''; pattern = 't=(\d+,\d+)'", "pattern", "can never be a number"),
+        (r"units = ''; pattern = '(?P<rank>\d+): (\d+)'", "pattern", '"rank"'),
+        (r"units = ''; pattern = '(?P<task_name>\d+): (\d+)'", "pattern", "[info.labels]"),
+        (r"units = ''; pattern = 't=(\d+)(?P<unit>m?s)'", "pattern", "convert to"),
+    ],
+)
+def test_a_pattern_that_cannot_be_what_is_meant_is_refused(
+    tmp_path: Path, keys: str, key: str, problem: str
+) -> None:
+    labels = "[info.labels]\ntask_name = 't'\n"
+    finding = only(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n" + labels)
+    assert finding.severity is Severity.ERROR
+    assert finding.key == f"output.metrics[0].{key}"
+    assert problem in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "problem"),
+    [
+        (r"pattern = 'loss=(\d+)'", "units", "missing"),
+        (r"units = ''; pattern = '(?P<Value>\d+) (?P<x>\d+) (\d+)'", "pattern", '"value" meant'),
+        (r"units = ''; pattern = '(?P<val>\d+)'", "pattern", '"value" meant'),
+        (r"units = ''; pattern = '(?P<stp>\d+) (\d+)'", "pattern", '"step" meant'),
+        (r"units = 's'; pattern = '(\d+)(?P<Unit>\w+)'", "pattern", '"unit" meant'),
+        (r"units = ''; pattern = '=([\d.]+)'; example = 'r=60,911.3'", "example", '"60,911.3"'),
+        (r"units = 'ms'; pattern = '=([\d.]+)'; example = 'max=1.14s'", "example", '"1.14s"'),
+    ],
+)
+def test_what_is_probably_not_meant_is_warned_of(tmp_path: Path, keys: str, key: str, problem: str) -> None:
+    finding = only(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n")
+    assert finding.severity is Severity.WARNING
+    assert finding.key == f"output.metrics[0].{key}"
+    assert problem in finding.problem
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        r"units = ''; pattern = '(?<=loss=)\d+'",
+        r"units = ''; pattern = '(?i)e\d|\d'",
+        r"units = ''; pattern = 'x: (?P<value>\S+) (?P<threads>\d+)'",
+        r"units = 's'; pattern = 't=(\d+:\d+)'",
+        r"units = ''; number = 'thousands'; pattern = 't=(\d+,\d+)'",
+        r"units = 'ms'; pattern = 'max=(?P<value>[\d.]+)(?P<unit>\w+)'; example = 'max=1.14s'",
+        r"units = ''; number = 'auto'; pattern = 'n=(\d+)'; example = 'n=60,911'",
+    ],
+)
+def test_a_pattern_that_may_be_a_number_is_taken(tmp_path: Path, keys: str) -> None:
+    assert findings_of(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n") == []

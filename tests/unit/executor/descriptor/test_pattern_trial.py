@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from executor.descriptor.pattern_trial import Trial, try_patterns
+from executor.descriptor.pattern_trial import Example, Trial, try_patterns
 
-BACKTRACKS = ("(a+)+$", "a" * 60 + "b")
+BACKTRACKS = Example(pattern="(a+)+$", line="a" * 60 + "b")
 
 
 @pytest.mark.parametrize(
     ("pattern", "line", "numbers"),
     [
-        (r"loss=(\S+)", "epoch 3 loss=1.5e-05", ("1.5e-05",)),
-        (r"loss=(?P<value>\d+) of (\d+)", "loss=3 of 4", ("3",)),
-        (r"(\d+) of (?P<value>\d+)", "3 of 4", ("4",)),
-        (r"\d+", "a 1 b 2", ("1", "2")),
-        (r"loss (\d+)", "\x1b[31mloss\x1b[0m 5", ("5",)),
-        (r"^b (\d+)", "a 1\rb 2", ("2",)),
-        (r"größe (\d+)", "größe 7", ("7",)),
+        (r"loss=(\S+)", "epoch 3 loss=1.5e-05", [1.5e-05]),
+        (r"loss=(?P<value>\d+) of (\d+)", "loss=3 of 4", [3]),
+        (r"(\d+) of (?P<value>\d+)", "3 of 4", [4]),
+        (r"\d+", "a 1 b 2", [1, 2]),
+        (r"loss (\d+)", "\x1b[31mloss\x1b[0m 5", [5]),
+        (r"^b (\d+)", "a 1\rb 2", [2]),
+        (r"größe (\d+)", "größe 7", [7]),
     ],
 )
-def test_the_numbers_are_those_of_a_run(pattern: str, line: str, numbers: tuple[str, ...]) -> None:
-    assert try_patterns([(pattern, line)]) == [Trial(numbers=numbers)]
+def test_the_numbers_are_those_of_a_run(pattern: str, line: str, numbers: list[float]) -> None:
+    (trial,) = try_patterns([Example(pattern=pattern, line=line)])
+    assert trial == Trial(values=tuple({"value": number} for number in numbers))
 
 
-def test_what_is_no_number_is_told() -> None:
-    assert try_patterns([(r"loss (\w+)", "loss nan"), (r"loss( \d+)?", "loss"), ("x", "y")]) == [
+def test_step_labels_unit_and_form_are_those_of_a_run() -> None:
+    pattern = r"step (?P<step>\d+) threads=(?P<threads>\d+) ([\d,]+)(?P<unit>us)"
+    example = Example(pattern=pattern, line="step 3 threads=4 1,500us", units="ms", number="thousands")
+    assert try_patterns([example]) == [Trial(values=({"value": 1.5, "step": 3, "labels": {"threads": "4"}},))]
+
+
+def test_what_is_no_number_or_doubtful_is_told() -> None:
+    lines = [(r"loss (\w+)", "loss nan"), (r"loss( \d+)?", "loss"), ("x", "y"), (r"(\d+)", "1,000")]
+    assert try_patterns([Example(pattern=pattern, line=line) for pattern, line in lines]) == [
         Trial(others=("nan",)),
         Trial(others=("",)),
         Trial(),
+        Trial(values=({"value": 1}, {"value": 0}), doubts=(("goes_on", "1", "1,000"),)),
     ]
 
 
 def test_a_pattern_that_backtracks_for_ever_is_ended_and_the_others_are_tried() -> None:
-    trials = try_patterns([("(1)", "1"), BACKTRACKS, ("(2)", "2")])
+    trials = try_patterns([Example(pattern="(1)", line="1"), BACKTRACKS, Example(pattern="(2)", line="2")])
 
-    assert trials == [Trial(numbers=("1",)), Trial(too_slow=True), Trial(numbers=("2",))]
+    assert trials == [Trial(values=({"value": 1},)), Trial(too_slow=True), Trial(values=({"value": 2},))]

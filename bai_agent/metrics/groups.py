@@ -1,0 +1,66 @@
+"""What each group of a metric's pattern is for: the value, the step, the unit, or a label of the record."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+VALUE, STEP, UNIT = "value", "step", "unit"
+RESERVED = frozenset(
+    {
+        *("rank", "run", "attempt", "process_rank", "repeat"),
+        *("action_id", "client_id", "parent_action_id"),
+    }
+)
+"""Names of labels that records get by themselves; those of the service stand here as a group could spell them."""
+_SIMILAR = 0.8
+_SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The numbers of the groups; 0 is the whole match for `value`, and none for `step` and `unit`."""
+
+    value: int
+    step: int
+    unit: int
+    labels: tuple[tuple[str, int], ...]
+    """Name and number of each label's group, in the pattern's order."""
+
+
+def read_groups(pattern: re.Pattern[str]) -> Groups:
+    """Return what the groups of `pattern` are for.
+
+    The value is the group `value`, else the first unnamed group, else the only named group besides `step` and `unit`,
+    else the whole match. The named groups that are left are labels.
+    """
+    names = pattern.groupindex
+    others = {name: number for name, number in names.items() if name not in (VALUE, STEP, UNIT)}
+    unnamed = set(range(1, pattern.groups + 1)).difference(names.values())
+    value = names.get(VALUE, 0)
+    if not value:
+        if unnamed:
+            value = min(unnamed)
+        elif len(others) == 1:
+            value = others.popitem()[1]
+    labels = tuple((name, number) for name, number in others.items() if number != value)
+    return Groups(value, names.get(STEP, 0), names.get(UNIT, 0), labels)
+
+
+def reserved_names(pattern: re.Pattern[str]) -> list[str]:
+    """Return the names of groups that would be labels under a name that records already have."""
+    return [name for name, _ in read_groups(pattern).labels if name in RESERVED]
+
+
+def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the groups' names that look like a misspelling, with what was probably meant."""
+    meant = {}
+    for name in pattern.groupindex:
+        if name in (VALUE, STEP, UNIT):
+            continue
+        folded = name.lower()
+        close = difflib.get_close_matches(folded, (VALUE, STEP, UNIT), n=1, cutoff=_SIMILAR)
+        if found := _SHORT_FORMS.get(folded) or next(iter(close), None):
+            meant[name] = found
+    return meant

@@ -1,0 +1,206 @@
+"""How one metric's matches become values: made once for each pattern, so that a match costs what its metric asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from bai_agent.job import Metric, NumberForm
+from bai_agent.metrics.groups import Groups
+from bai_agent.metrics.number import (
+    clock_seconds,
+    fast_number,
+    form_end,
+    form_number,
+    goes_on,
+    json_number,
+    rest_end,
+    scaled,
+)
+from bai_agent.metrics.units import SAME, Conversion, contradicts, conversion, is_measured, is_prefix, is_time
+
+LABEL_LIMIT = 256
+"""Characters of a label's value that are kept."""
+_CACHED = 4096
+_AROUND = 2000
+"""Characters of the line that are told on each side of a value: who shows less can still see all of a secret there."""
+_SHOWN = 400
+_UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
+_PER = re.compile("/[A-Za-z]+").match
+_UNIT_REACH = 64
+"""Characters in which a unit is looked for."""
+_STEP = ',"step":'
+_LABELS = ',"labels":'
+
+Extra = Callable[[re.Match[str]], str]
+"""Returns what a record has beside its value, as JSON members that each begin with a comma; "" for nothing."""
+
+
+class Doubt(str, Enum):
+    """Why a value may not be what the pattern's author wanted."""
+
+    CUT = "cut"
+    """The pattern took a number without its exponent; the whole number counts."""
+    GOES_ON = "goes_on"
+    """The number goes on right after the value, which is recorded as it was taken."""
+    OTHER_UNIT = "other_unit"
+    """Right after the value stands a unit that is not the metric's."""
+
+
+class Findings(Protocol):
+    """Is told what a person should know about a pattern."""
+
+    def not_a_number(self, index: int, text: str) -> None:
+        """The metric matched, but its value `text` is no finite number, or its unit has no conversion."""
+
+    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
+        """The metric's pattern took `taken` where `whole` stood, in `line` (what is around it)."""
+
+
+class Reader:
+    """Reads the values of one metric that are no JSON numbers as they stand, or have something behind them."""
+
+    def __init__(self, index: int, metric: Metric, groups: Groups, *, decodes: bool, open_end: bool) -> None:
+        self._index = index
+        self._form = metric.number
+        self._units = metric.units
+        self._group, self._unit = groups.value, groups.unit
+        self._decodes = decodes
+        self._open_end = open_end
+        self._second = conversion("s", metric.units) if is_time(metric.units) else None
+        self._measured = is_measured(metric.units)
+        self._doubts: dict[tuple[str, bool], Doubt | None] = {}
+
+    @property
+    def fast_number(self) -> str | None:
+        """The expression of a number that needs no reading; None where each value needs it."""
+        if self._unit:
+            return None
+        spelled = self._units if self._decodes else self._units.encode().decode("latin-1")
+        return fast_number(spelled, open_end=self._open_end, with_units=self._measured, decodes=self._decodes)
+
+    def read(self, text: str, match: re.Match[str], findings: Findings) -> tuple[str | None, int]:
+        """Return the match's value as JSON, None where it has none, and up to where it reaches in `text`."""
+        start, end = match.span(self._group)
+        if start < 0:
+            findings.not_a_number(self._index, "")
+            return None, end
+        unit = self._unit_of(text, match) if self._unit else ""
+        reach = form_end(text, start, end, self._form) if end > start and not unit else end
+        value = text[start:reach]
+        if reach > end and self._form is NumberForm.PLAIN:
+            self._tell(findings, Doubt.CUT, text, start, end, reach)
+        factor: Conversion | None = SAME
+        if self._unit:
+            factor = conversion(unit, self._units) if len(unit) <= _UNIT_REACH else None
+        if self._unit and not unit:
+            # "15.4k" and "900" of one counter; of all else the value is taken to be in the metric's units.
+            factor = conversion("", self._units) or SAME
+        number = self._number(value, factor)
+        if number is None:
+            findings.not_a_number(self._index, f"{self._text(value)} {unit}".strip())
+        elif not unit:
+            doubt = self._doubt(text, start, reach)
+            if doubt is not None:
+                self._tell(findings, doubt, text, start, reach, rest_end(text, reach))
+        return number, reach
+
+    def _unit_of(self, text: str, match: re.Match[str]) -> str:
+        unit = self._text(match[self._unit] or "").strip()
+        if unit and "/" in self._units and "/" not in unit and (per := _PER(text, match.end(self._unit))):
+            unit += per[0]
+        return unit
+
+    def _number(self, value: str, factor: Conversion | None) -> str | None:
+        if factor is None:
+            return None
+        number = form_number(value, self._form)
+        if number is not None:
+            return number if factor is SAME or factor == SAME else scaled(number, factor)
+        if self._second is not None and (seconds := clock_seconds(value.strip())) is not None:
+            return scaled(seconds, self._second)
+        return None
+
+    def _doubt(self, text: str, start: int, end: int) -> Doubt | None:
+        if self._open_end and goes_on(text, start, end):
+            return Doubt.GOES_ON
+        if self._unit or not (self._open_end or self._measured):
+            return None
+        found = _UNIT(self._shown(text[end : end + _UNIT_REACH]))
+        if found is None:
+            return None
+        key = found[2], bool(found[1])
+        if key not in self._doubts:
+            if len(self._doubts) >= _CACHED:
+                self._doubts.clear()
+            self._doubts[key] = self._doubt_of_unit(*key)
+        return self._doubts[key]
+
+    def _doubt_of_unit(self, unit: str, apart: bool) -> Doubt | None:
+        if is_prefix(unit) and not (self._second and conversion(unit, self._units)):
+            known = conversion(unit, self._units) == SAME or self._units.startswith(unit)
+            if apart or known or not self._open_end or self._form_reads_prefixes:
+                return None
+            return Doubt.GOES_ON
+        return Doubt.OTHER_UNIT if contradicts(unit, self._units, apart=apart) else None
+
+    @property
+    def _form_reads_prefixes(self) -> bool:
+        return self._form in (NumberForm.SI, NumberForm.AUTO)
+
+    def _tell(self, findings: Findings, doubt: Doubt, text: str, start: int, end: int, reach: int) -> None:
+        line = text[max(0, start - _AROUND) : reach + _AROUND]
+        findings.doubtful(
+            self._index,
+            doubt,
+            self._shown(text[start:end]),
+            self._shown(text[start:reach]),
+            self._text(line),
+        )
+
+    def _shown(self, text: str) -> str:
+        """Return a piece of a line as text, where the line is searched as bytes."""
+        return self._text(text[:_SHOWN])
+
+    def _text(self, text: str) -> str:
+        return text if self._decodes or text.isascii() else text.encode("latin-1").decode("utf-8", "replace")
+
+
+def extra_of(groups: Groups, *, decodes: bool) -> Extra | None:
+    """Return what reads a match's step and labels; None where the pattern has neither."""
+    step = groups.step
+    if not groups.labels:
+        return (lambda match: _step(match[step])) if step else None
+    names = [name for name, _ in groups.labels]
+    numbers = [number for _, number in groups.labels]
+    known: dict[tuple[str | None, ...], str] = {}
+
+    def labels(match: re.Match[str]) -> str:
+        values = tuple(match[number] for number in numbers)
+        found = known.get(values)
+        if found is None:
+            found = _label_members(names, values, decodes=decodes)
+            if len(known) >= _CACHED:
+                known.clear()
+            if len(found) <= LABEL_LIMIT:
+                known[values] = found
+        return found
+
+    return (lambda match: _step(match[step]) + labels(match)) if step else labels
+
+
+def _step(text: str | None) -> str:
+    number = json_number(text or "")
+    return f"{_STEP}{number}" if number else ""
+
+
+def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes: bool) -> str:
+    labels = {}
+    for name, value in zip(names, values, strict=True):
+        if value is not None:
+            text = value if decodes else value.encode("latin-1").decode("utf-8", "replace")
+            labels[name] = text.strip()[:LABEL_LIMIT]
+    return f"{_LABELS}{json.dumps(labels)}" if labels else ""
