@@ -17,7 +17,7 @@ from bai_agent.outcome import ExitCode
 from bai_agent.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
-from executor.given import GivenAws
+from executor.given import Given
 from executor.view.text import tell
 
 app = typer.Typer(
@@ -60,11 +60,11 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
     app.command(name)(with_given(guarded))
 
 
-def _reap(given: GivenAws) -> None:
+def _reap(given: Given) -> None:
     from executor.ec2.reaper import reap_own
 
     try:
-        reap_own(given.settings)
+        reap_own(given)
     except (BaiError, EOFError):
         return  # what cannot be read or asked is told where it is needed
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,11 @@ class Ec2Desk:
     gate: Gate
     ec2: EC2Client
     image: str
+
+    def in_region(self, region: str) -> Ec2Desk:
+        """Return the same desk for another region's instances."""
+        ec2: EC2Client = boto3.client("ec2", region_name=region)
+        return replace(self, ec2=ec2, image=_image(ec2))
 
     @property
     def store(self) -> JobStore:
@@ -123,6 +128,9 @@ def ec2_desk(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.delenv("BAI_STORE", raising=False)
     ec2: EC2Client = boto3.client("ec2", region_name=REGION)
+    yield Ec2Desk(folder, gate, ec2, _image(ec2))
+
+
+def _image(ec2: EC2Client) -> str:
     images = ec2.describe_images(Owners=["amazon"], Filters=[{"Name": "architecture", "Values": ["x86_64"]}])
-    image = next(each["ImageId"] for each in images["Images"] if each.get("Platform") != "windows")
-    yield Ec2Desk(folder, gate, ec2, image)
+    return next(each["ImageId"] for each in images["Images"] if each.get("Platform") != "windows")

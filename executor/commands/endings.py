@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.outcome import ExitCode, Outcome
 from bai_agent.rundir import now_ms
 from bai_agent.store.record import JobRecord
@@ -80,7 +80,9 @@ def reap(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region", metavar="REGION", help="Instead of the configured region; several are fine."
+            "--region",
+            metavar="REGION",
+            help="Only there; several are fine [default: the configured one, and all in which jobs were launched].",
         ),
     ] = None,
     profile: ProfileOption = None,
@@ -94,7 +96,9 @@ def reap(
     from executor.config import read_settings
     from executor.ec2.reaper import Reaped
     from executor.ec2.reaper import reap as reap_region
-    from executor.ec2.session import aws_of
+    from executor.ec2.regions import named_regions
+    from executor.ec2.session import AwsError, aws_of
+    from executor.stores import bucket_store
 
     troubles = 0
 
@@ -123,10 +127,22 @@ def reap(
 
     settings = read_settings({"profile": profile})
     count = 0
-    for each in region or [settings.need_region()]:
-        ec2 = aws_of(settings, region=each).ec2()
-        count += len(reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, told=told))
-    if not count:
+    regions = dict.fromkeys(region or [settings.need_region()])
+    if not region and settings.store_url is not None:
+        try:
+            regions.update(dict.fromkeys(named_regions(bucket_store(settings))))
+        except StoreError as error:
+            troubles += 1
+            say(f"in which other regions jobs were launched is not known: {error}")
+    for each in regions:
+        try:
+            ec2 = aws_of(settings, region=each).ec2()
+            count += len(reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, told=told))
+        except AwsError as error:
+            # A region that is out of reach does not keep the machines of the others.
+            troubles += 1
+            say(f"{each}: {error}")
+    if not count and not troubles:
         say("there is nothing to reap")
     if troubles:
         raise typer.Exit(ExitCode.OURS)

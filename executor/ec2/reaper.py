@@ -7,18 +7,20 @@ Only what carries our tags is looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from executor.config import Settings
 from executor.ec2.instances import CLIENT_TAG, EXPIRES_TAG, JOB_TAG, Instance, described, terminate_one
 from executor.ec2.moments import parse_moment
+from executor.ec2.regions import named_regions
 from executor.ec2.session import aws_of
 from executor.ec2.state import OVERDUE
 from executor.ec2.tags import VALUE_LIMIT, clean_text
+from executor.stores import bucket_store, is_bucket, open_bucket
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
+    from bai_agent.store import JobStore
+    from executor.given import Given
+
+_AT_ONCE = 8
+"""Regions that are asked side by side."""
 _STATES = ("pending", "running", "stopping", "stopped")
 """A machine in any other state is gone, or on its way."""
 
@@ -81,13 +88,37 @@ def reap(
     return done
 
 
-def reap_own(settings: Settings) -> None:
-    """Terminate this client's machines whose time is up, in passing: what is in the way will be there the next time, too."""
+def reap_own(given: Given) -> None:
+    """Terminate this client's machines whose time is up, in passing: what is in the way will be there the next time, too.
+
+    In the configured region, and in all in which jobs of the store were launched. Raises UsageError, DescriptorError where the
+    configuration is wrong.
+    """
+    settings = given.settings
+    regions = {settings.region} if settings.region is not None else set()
     try:
-        aws = aws_of(settings)
-        reap(aws.hasty(), now=datetime.now(timezone.utc), client_id=settings.client)
+        for store in _buckets(given):
+            regions.update(named_regions(store))
     except BaiError as error:
-        log.info("nothing was reaped: %s", error)
+        log.info("the regions of other jobs are not known: %s", error)
+
+    def reap_region(region: str) -> None:
+        try:
+            ec2 = aws_of(settings, region=region).hasty()
+            reap(ec2, now=datetime.now(timezone.utc), client_id=settings.client)
+        except BaiError as error:
+            log.info("nothing was reaped in %s: %s", region, error)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(reap_region, sorted(regions)))
+
+
+def _buckets(given: Given) -> Iterator[JobStore]:
+    """Yield the stores of jobs on EC2: the one that was named, else the configured one."""
+    if given.store is not None and is_bucket(given.store):
+        yield open_bucket(given.store, given.settings)
+    elif given.settings.store_url is not None:
+        yield bucket_store(given.settings)
 
 
 def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:

@@ -16,6 +16,7 @@ from executor.ec2.bundle import cache_folder
 from executor.ec2.draft import Draft, bundle_upload, draft, planned_job
 from executor.ec2.exchange import Upload, check_region, exchange, upload
 from executor.ec2.launch import adopt, decided_before, launch, read_launch, refusal_of, write_launch
+from executor.ec2.regions import name_region
 from executor.ec2.repeat import check_job_bytes, problem_with, redrawn
 from executor.ec2.resolve import region_of
 from executor.ec2.session import Aws, aws_of
@@ -114,4 +115,6 @@ def _write_job(record: JobRecord, drawing: Draft, wish: Wish) -> bool:
     if not new:
         same_job(record.job(), drawing.job, wish)
         check_job_bytes(record, drawing.job)
+    # Before the launch, which may outlive us: whoever reaps has to know where to look.
+    name_region(record.store, drawing.resolved.region)
     return new

@@ -150,6 +150,8 @@ def test_a_submission_launches_one_instance_with_all_that_it_needs(paper: PaperA
         assert f"s3://{paper.bucket}/{key}" in job
     agent = [each for each in keys(paper, "agent/") if each in told]
     assert len(agent) == 1
+    # Where `bai reap`, and every command in passing, looks for what should be gone.
+    assert keys(paper, "jobs/.regions/") == [f"jobs/.regions/{REGION}"]
 
 
 def test_folders_go_along_as_archives_with_their_modes(paper: PaperAws, desk: Desk) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ec2_desk import Ec2Desk, moment
 
 from executor.ec2.reaper import reap
+from executor.ec2.regions import name_region
 from executor.ec2.session import Aws
 
 LONG_AGO = timedelta(hours=-2)
@@ -159,13 +160,37 @@ def test_a_proxy_that_answers_in_awss_place_is_named(desk: Ec2Desk) -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
         threading.Thread(target=server.serve_forever).start()
-        answer = desk.bai("reap", env={"AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"})
+        answer = desk.bai("reap", env={"AWS_ENDPOINT_URL_EC2": f"http://127.0.0.1:{server.server_port}"})
         server.shutdown()
 
     assert answer.code == 5
     assert answer.err == (
-        "bai: describing the instances failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL\n"
+        "bai: us-east-1: describing the instances failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL\n"
     )
+
+
+FAR = "eu-west-1"
+
+
+def test_machines_end_in_every_region_in_which_jobs_were_launched(desk: Ec2Desk) -> None:
+    # Given overdue machines in the configured region and in another one, and one that nobody can reach
+    far = desk.in_region(FAR)
+    (near,) = desk.launch("late-1", expires=moment(LONG_AGO))
+    (away,) = far.launch("late-2", expires=moment(LONG_AGO))
+    (theirs,) = far.launch("late-3", expires=moment(LONG_AGO), client="somebody else")
+    desk.bring(desk.handmade(), launched=desk.launch())
+    for region in (FAR, "xx-nowhere-1", "no region"):
+        name_region(desk.store, region)
+
+    # When a command looks at EC2, and when somebody reaps
+    assert desk.bai("status", "digits-1").code == 0
+    passing = desk.state(near), far.state(away), far.state(theirs)
+    reaped = desk.bai("reap", "--json")
+
+    assert passing == ("terminated", "terminated", "running")
+    assert [each["instance_id"] for each in reaped.objects] == [theirs]
+    assert far.state(theirs) == "terminated"
+    assert desk.bai("reap", "--region", FAR).err == "bai: there is nothing to reap\n"
 
 
 def test_every_look_at_ec2_reaps_ones_own_in_passing(desk: Ec2Desk) -> None:
