@@ -31,7 +31,14 @@ _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MUL
 
 
 class TooLargeError(BaiError):
-    """The user data is larger than EC2 takes."""
+    """The user data is larger than EC2 takes; `size` in bytes, after compression."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"the user data has {size:,} bytes after compression, EC2 takes {LIMIT:,}; keep the job descriptor in the "
+            "job store, or shorten init_commands in the benchmark descriptor"
+        )
+        self.size = size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +97,7 @@ def user_data(boot: Boot) -> bytes:
         file.write(readable(boot).encode("ascii"))
     content = packed.getvalue()
     if len(content) > LIMIT:
-        raise TooLargeError(
-            f"the user data has {len(content)} bytes after compression, EC2 takes {LIMIT}; keep the job descriptor in the "
-            "job store, or shorten the scripts and init_commands in the benchmark descriptor"
-        )
+        raise TooLargeError(len(content))
     return content
 
 

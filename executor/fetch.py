@@ -9,6 +9,7 @@ With more than one attempt, `nodes` lies in `attempts/<n>`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ from bai_agent.store import StoredObject, check_key
 from bai_agent.store.record import JobRecord, Stream
 from executor.errors import UsageError
 from executor.extract import complete_sets, stream_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _PIECE = 8 << 20
 _COMPARED = 65536
@@ -56,7 +62,13 @@ def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    wanted = [("job.toml", record.store.find(record.key("job.toml")))]
+    # The descriptor comes first: it says whose folder this is, however early a fetch ends.
+    _check_owner(record, folder)
+    descriptor = record.key("job.toml")
+    for each in record.store.find(descriptor):
+        if each.key == descriptor and (came := _copy(record, each, _place(folder, "job.toml"))):
+            yield came
+    wanted: list[tuple[str, list[StoredObject]]] = []
     attempts = record.store.folders(record.key("attempts/"))
     for attempt, rank in record.nodes():
         node = record.node(rank, attempt=attempt)
@@ -82,6 +94,19 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
                 came := _copy(record, each, _place(folder, name))
             ):
                 yield came
+
+
+def _check_owner(record: JobRecord, folder: Path) -> None:
+    """Raise UsageError where `folder` holds another job, FetchError where nobody can tell what it holds."""
+    path = folder / "job.toml"
+    if not path.exists() and not path.is_symlink():
+        return
+    try:
+        owner = tomllib.loads(path.read_text(encoding="utf-8"))["job"]["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _in_the_way(path) from error
+    if owner != record.job_id:
+        raise UsageError(f"{folder}: holds the job {owner}; fetch {record.job_id} into another folder")
 
 
 def _place(folder: Path, name: str) -> Path:

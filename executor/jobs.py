@@ -79,9 +79,9 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     failed: BaiError | None = None
     try:
         for store in stores:
-            opened.append(store)
             if is_job_id(name) and JobRecord(store, name).exists():
                 return JobRecord(store, name)
+            opened.append(store)
     except BaiError as error:
         if not opened:
             raise
@@ -127,8 +127,8 @@ def listed(stores: Iterable[JobStore], count: int | None, given: GivenAws) -> Li
     found, places, troubles = [], [], []
     try:
         for store in stores:
-            places.append(_place(store))
             found += _listed(store, count, given)
+            places.append(_place(store))
     except BaiError as error:
         troubles.append(str(error))
     found.sort(key=lambda each: (each[0].started or 0, each[0].job_id))

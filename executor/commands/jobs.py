@@ -36,7 +36,7 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest last.
 
-    Those on this machine, and those on EC2 where a bucket is configured.
+    Those on this machine, and those on EC2 where a bucket is configured. Exit code 5 where one of the two cannot be read.
     """
     from executor.jobs import listed
     from executor.standing import UNREADABLE
@@ -52,9 +52,9 @@ def list_jobs(
         from executor.view.listing import print_listing
 
         print_listing(listing.jobs)
-    elif listing.places:
+    elif not listing.troubles:
         say(f"there are no jobs in {' and '.join(listing.places)}")
-    if listing.troubles and not listing.places:
+    if listing.troubles:
         raise typer.Exit(ExitCode.OURS)
 
 

@@ -22,7 +22,7 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.given import GivenAws
+from executor.given import Given, GivenAws
 from executor.view.text import tell
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def submit(
     from executor.submit import Wish
 
     wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
-    submit_to_ec2(wish, given.settings, job_id=job_id, json_=json_, returns=True)
+    jobs = Given(profile=given.profile, region=given.region, bucket=given.bucket)
+    submit_to_ec2(wish, jobs, job_id=job_id, json_=json_, returns=True)
 
 
 def bundle(
@@ -126,13 +127,21 @@ def config(given: GivenAws, json_: JsonOption = False) -> None:
         tell(f"{key} = {toml_value(value)}  # {origin}")
 
 
-def submit_to_ec2(
-    wish: Wish, settings: Settings, *, job_id: str | None, json_: bool, returns: bool
-) -> Submitted:
-    """Launch `wish`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed."""
+def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, returns: bool) -> Submitted:
+    """Launch `wish`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed.
+
+    A signal ends it with what is left behind: a machine that may run and cost, and how to look at it and end it.
+    """
     from executor.ec2.submission import submit
+    from executor.signals import SignalError, raised_signals
+
+    settings = given.settings
+    launched = job_id  # repeated, it may have been launched before
+    known = job_id
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
+        nonlocal known
+        known = drawn
         print_findings(findings)
         # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
         if not returns:
@@ -145,15 +154,43 @@ def submit_to_ec2(
         cost = "" if returns else f": {draft.cost(settings, aws).sentence()}"
         say(f"launching {nodes} × {draft.resolved.kind.name} in {draft.resolved.region}{cost}")
 
-    submitted = submit(
-        wish, settings, job_id=job_id, told=told, drafted=drafted, uploading=_tell_upload, said=say
-    )
+    def launching(drawn: str) -> None:
+        nonlocal launched
+        launched = drawn
+
+    try:
+        with raised_signals():
+            submitted = submit(
+                wish,
+                settings,
+                job_id=job_id,
+                told=told,
+                drafted=drafted,
+                uploading=_tell_upload,
+                launching=launching,
+                said=say,
+            )
+    except SignalError as signal:
+        say(_left_behind(given, known, launched=launched is not None))
+        raise typer.Exit(signal.exit_code) from signal
     if not submitted.new:
         say(f"the job {submitted.record.job_id} exists already; it is launched once")
     if returns and json_:
         record = submitted.record
         print_json({"type": "job", "job_id": record.job_id, "place": f"{record.store.url}/{record.job_id}"})
     return submitted
+
+
+def _left_behind(given: Given, job_id: str | None, *, launched: bool) -> str:
+    """Return what a submission that was cut short leaves behind, and what can be done about it."""
+    if job_id is None:
+        return "interrupted; nothing was launched"
+    again = f"the same command with `--job-id {job_id}` goes on, and launches it once"
+    if not launched:
+        return f"interrupted before the launch: nothing of {job_id} runs; {again}"
+    there = given.for_bucket(given.settings.store_url or "")
+    look, end = there.command("status", job_id), there.command("cancel", job_id, "--now")
+    return f"interrupted while launching: a machine of {job_id} may run, and cost. `{look}` looks at it, `{end}` ends it; {again}"
 
 
 def plan_on_ec2(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bai_agent.errors import BaiError
 from bai_agent.outcome import ExitCode
 from bai_agent.store.record import JobRecord
 from executor.commands.options import (
@@ -58,11 +60,12 @@ def run(
     """Run a benchmark and follow it to its end.
 
     The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out of time,
-    4 cancelled, 5 our side, 6 killed from outside.
+    4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended the following; the job goes on.
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
     from executor.jobs import store_at
+    from executor.signals import SignalError, raised_signals
     from executor.submit import Wish, place_of, read_wish, submit
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
@@ -74,7 +77,7 @@ def run(
     if place_of(wish, read_wish(wish)[0]) == "ec2":
         from executor.commands.launches import submit_to_ec2
 
-        launched = submit_to_ec2(wish, given.settings, job_id=job_id, json_=json_, returns=detach)
+        launched = submit_to_ec2(wish, given, job_id=job_id, json_=json_, returns=detach)
         if not detach:
             there = given.for_bucket(launched.record.store.url)
             raise typer.Exit(follow(launched.record, there, json_=json_, joined=not launched.new))
@@ -86,8 +89,17 @@ def run(
         ended = record.result() is not None
         what = "has ended; this is how" if ended else "runs; this is what it prints"
         say(f"the job {record.job_id} exists already and {what}")
-    if record.result() is None and not agent.alive():
-        agent.start()
+    try:
+        with raised_signals():
+            if record.result() is None and not agent.alive():
+                agent.start()
+    except SignalError as interrupted:
+        there = given.for_local()
+        look, end = there.command("status", record.job_id), there.command("cancel", record.job_id)
+        say(
+            f"interrupted while {record.job_id} was started: it may run. `{look}` looks at it, `{end}` ends it"
+        )
+        raise typer.Exit(interrupted.exit_code) from interrupted
     if detach:
         if json_:
             print_json({"type": "job", "job_id": record.job_id, "place": str(agent.rundir.path)})
@@ -153,9 +165,9 @@ def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int
             result = _watch_from_afar(
                 record, picture, view, given, log_position=position, newest_only=on_screen
             )
-    except LeftError as left:
+    except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, given, cancelling=picture.cancelling)}")
-        return left.exit_code
+        return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
     except OSError as error:
         unwritten = write_error(error)
         if unwritten is None and not nobody_reads(error):
@@ -164,7 +176,24 @@ def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int
         goes_on = _goes_on(record, given, cancelling=picture.cancelling)
         say(f"{unwritten or 'nobody reads the output any more'}; {goes_on}")
         return NOBODY_READS if unwritten is None else ExitCode.OURS
-    return ExitCode.OURS if result is None else exit_code_of(result)
+    if result is None:
+        return ExitCode.OURS
+    if agent is None:
+        _tell_kept(record, result, given)
+    return exit_code_of(result)
+
+
+def _tell_kept(record: JobRecord, result: Mapping[str, Any], given: Given) -> None:
+    """Say which machines of a job that ended are kept, and cost."""
+    from executor.ec2.standing import kept_machines
+
+    try:
+        kept = kept_machines(record, result, given)
+    except BaiError as error:
+        # The job has ended, and its exit code counts.
+        kept = f"whether its machines are kept is not known: {error}"
+    if kept is not None:
+        say(kept)
 
 
 def _goes_on(record: JobRecord, given: Given, *, cancelling: bool) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from bai_agent.job import Job, Limits
-from cloud_init.user_data import Boot, Bundle, Pointer, TooLargeError, user_data
+from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, TooLargeError, user_data
 from executor.descriptor.ec2_table import Ec2
+from executor.errors import UsageError
 from executor.job_file import job_toml
 
 _BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
@@ -26,7 +27,7 @@ class Instructions:
 
 
 def instructions(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> Instructions:
-    """Return what instances of `job` are told. Raises TooLargeError where even its address does not fit.
+    """Return what instances of `job` are told. Raises UsageError where that does not fit even without the descriptor.
 
     A descriptor that does not fit is read from the job's record, where it is as job.toml.
     """
@@ -50,7 +51,24 @@ def instructions(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> Instruct
     url = f"{job.store.url}/{job.job.id}/job.toml"
     pointer = Pointer(url=url, sha256=hashlib.sha256(text.encode()).hexdigest())
     boot = replace(boot, job_toml=None, job_pointer=pointer)
-    return Instructions(boot=boot, content=user_data(boot))
+    try:
+        return Instructions(boot=boot, content=user_data(boot))
+    except TooLargeError as error:
+        raise UsageError(_too_large(boot, error.size)) from error
+
+
+def _too_large(boot: Boot, size: int) -> str:
+    """Return what makes user data too large, and where to put it instead."""
+    sizes = [len(each.encode()) for each in boot.init_commands]
+    if not sizes:
+        return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"
+    rest = len(user_data(replace(boot, init_commands=())))
+    number = sizes.index(max(sizes))
+    return (
+        f"[aws.ec2] init_commands: they take {size - rest:,} bytes of the user data after compression, and EC2 leaves "
+        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move what they "
+        "do into a script in the folder of [ml.script], called by benchmark_code; or into the image; or let one download it"
+    )
 
 
 def boot_limit(ec2: Ec2) -> timedelta:

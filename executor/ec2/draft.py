@@ -115,7 +115,7 @@ def draft(
 ) -> Draft:
     """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
 
-    resolved: what was looked up before. Raises UsageError, AwsError, WheelError, TooLargeError.
+    resolved: what was looked up before. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
     region = region_of(descriptor, settings)

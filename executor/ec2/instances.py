@@ -45,6 +45,9 @@ class Instance:
     index: int = 0
     """Which of its launch it is: its rank."""
     type: str = ""
+    operation: str = ""
+    """UsageOperation, which says what its licences cost; empty where EC2 does not say."""
+    tenancy: str = "default"
     zone: str = ""
     reason_code: str = ""
     """StateReason, such as "Client.UserInitiatedShutdown"."""
@@ -192,6 +195,8 @@ def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
         state=item["State"]["Name"],
         index=int(item.get("AmiLaunchIndex") or 0),
         type=item.get("InstanceType", ""),
+        operation=item.get("UsageOperation") or "",
+        tenancy=(item.get("Placement") or {}).get("Tenancy") or "default",
         zone=(item.get("Placement") or {}).get("AvailabilityZone", ""),
         reason_code=reason.get("Code", ""),
         reason=reason.get("Message", ""),

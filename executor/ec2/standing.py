@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job import Power
-from bai_agent.outcome import Status
+from bai_agent.outcome import ExitCode, Status
 from bai_agent.store import RecordError
 from bai_agent.store.record import JobRecord
 from executor.config import Settings
+from executor.ec2.cost import price
 from executor.ec2.instances import Instance, instances_by_id, instances_of
 from executor.ec2.lookout import Lookout
 from executor.ec2.session import Aws, aws_of
@@ -50,9 +52,10 @@ def lookout_of(record: JobRecord, settings: Settings) -> Lookout:
 def standing_on_ec2(record: JobRecord, given: Given) -> Standing:
     """Return how a job stands, after doing what is due for it. Raises BaiError."""
     result = result_of(record)
-    lookout = lookout_of(record, given.settings)
     if result is not None:
-        return replace(ended_standing(record, result), where="ec2", machine=_still_there(lookout, given))
+        kept = kept_machines(record, result, given)
+        return replace(ended_standing(record, result), where="ec2", machine=kept)
+    lookout = lookout_of(record, given.settings)
     found = lookout.look_after()
     result = result_of(record)
     if result is not None:
@@ -179,18 +182,37 @@ def _status(found: Situation, state: RunState) -> str:
     return words.get(found.stage, Status.PENDING.value)
 
 
-def _still_there(lookout: Lookout, given: Given) -> str | None:
-    """Return what is still there of a job that has ended and may keep its machine; None where nothing is, or EC2 is silent."""
+def kept_machines(record: JobRecord, result: Mapping[str, Any], given: Given) -> str | None:
+    """Return what is still there of a job that ended with `result` and may keep its machines, until when, and what it costs.
+
+    None where nothing is, or EC2 cannot be asked. Raises StoreError, DescriptorError.
+    """
+    lookout = lookout_of(record, given.settings)
     end = lookout.job.end
-    if end.power is not Power.STAY and end.keep_on_failure is None:
+    failed = result.get("exit_code") not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
         return None
     try:
-        there = [each.id for each in lookout.instances() if each.living]
+        there = [each for each in lookout.instances() if each.living]
     except BaiError:
         return None
     if not there:
         return None
-    which = f"{', '.join(there)} {'is' if len(there) == 1 else 'are'}"
+    which = f"{', '.join(each.id for each in there)} {'is' if len(there) == 1 else 'are'}"
+    first, aws = there[0], lookout.aws(lookout.region)
+    hourly, _ = price(
+        first.type, given.settings.prices, aws, operation=first.operation, tenancy=first.tenancy
+    )
+    cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
     if end.keep_on_failure is None:
-        return f'{which} still there, as [end] power = "stay" has it'
-    return f"{which} kept to look into; {given.command('release', lookout.record.job_id)}"
+        return f'{which} still there, as [end] power = "stay" has it{cost}'
+    release = f"`{given.command('release', record.job_id)}` lets {'it' if len(there) == 1 else 'them'} go"
+    return f"{which} kept to look into{_until(lookout, result, end.keep_on_failure)}{cost}; {release}"
+
+
+def _until(lookout: Lookout, result: Mapping[str, Any], kept: timedelta) -> str:
+    """Return until when a machine is kept: its time begins at the job's end, and no machine outlives its deadline."""
+    moments = [lookout.expires] if lookout.expires is not None else []
+    if (ended := result.get("ended")) is not None:
+        moments.append(datetime.fromtimestamp(int(ended) / 1000, tz=timezone.utc) + kept)
+    return f" until {min(moments):%Y-%m-%d %H:%M} UTC" if moments else ""

@@ -37,6 +37,7 @@ def submit(
     told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
     drafted: Callable[[Draft, Aws], None] = lambda draft, aws: None,
     uploading: Callable[[Upload], None] = lambda upload: None,
+    launching: Callable[[str], None] = lambda job_id: None,
     said: Callable[[str], None] = lambda sentence: None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
@@ -44,6 +45,7 @@ def submit(
     """Launch the job of `wish`, or find it launched. Repeated with its id after whatever happened, it is launched once.
 
     told: hears the job id and the warnings, before anybody is asked. drafted: hears what is about to be launched.
+    launching: hears the job id before EC2 is asked for machines.
     Raises LaunchError where EC2 refuses for good (the job's result says so), UndecidedError where it may or may not run,
     UsageError where the store holds another job or another launch under this id than `wish` makes.
     """
@@ -95,6 +97,7 @@ def submit(
                 if there is None or adopt(record, Aws(file.region, settings.aws_profile)) is None:
                     raise UsageError(problem)
                 return Submitted(record, there, new=False)
+    launching(drawn)
     launch(record, file, aws, deadman=deadman(job.limits), told=said, sleep=sleep, now=now)
     return Submitted(record, record.job(), new=new)
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -221,6 +222,68 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, de
         decided = json.loads(stored(paper, f"jobs/{job_id}/attempts/0/launched.json"))
         assert decided["instances"] == [mine[0]["InstanceId"]]
     assert {"DescribeImages", "PutObject", "RunInstances"} <= set(killed_at)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["submit", "run"])
+def test_who_is_interrupted_while_launching_hears_what_may_run(
+    paper: PaperAws, desk: Desk, command: str, number: signal.Signals
+) -> None:
+    (desk.folder / "b.toml").write_text(_SMALL)
+    running: list[subprocess.Popen[str]] = []
+
+    def interrupt(call: Call) -> None:
+        if call.action == "RunInstances":
+            running[0].send_signal(number)
+            time.sleep(1)  # the answer comes too late
+
+    paper.answered = interrupt
+    running.append(desk.start(command, "b.toml", *(("--on", "ec2") if command == "run" else ())))
+    _, err = running[0].communicate(timeout=120)
+
+    assert running[0].returncode == 128 + number, err
+    job_id = next(
+        tag["Value"] for each in paper.instances() for tag in each["Tags"] if tag["Key"] == "bai:job-id"
+    )
+    assert f"`bai status {job_id}` looks at it" in err
+    assert f"--job-id {job_id}" in err
+    assert "may run, and cost" in err
+    # And the command that it names ends the machine.
+    assert f"`bai cancel {job_id} --now`" in err
+    assert desk.bai("cancel", job_id, "--now").returncode == 0
+    assert paper.instances() == []
+
+
+def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(paper: PaperAws, desk: Desk) -> None:
+    (desk.folder / "b.toml").write_text(_SMALL)
+    running: list[subprocess.Popen[str]] = []
+
+    def interrupt(call: Call) -> None:
+        if call.action == "DescribeImages":
+            running[0].send_signal(signal.SIGINT)
+            time.sleep(1)
+
+    paper.answered = interrupt
+    running.append(desk.start("submit", "b.toml"))
+    out, err = running[0].communicate(timeout=120)
+
+    assert running[0].returncode == 130, err
+    assert f"before the launch: nothing of {out.strip()} runs" in err
+    assert "may run" not in err
+    assert paper.instances() == []
+
+
+def test_commands_that_are_too_large_are_refused_with_advice(paper: PaperAws, desk: Desk) -> None:
+    noise = base64.b64encode(os.urandom(30_000)).decode()
+    text = _DESCRIPTOR.replace('["touch /ready"]', f'["touch /ready", "echo {noise}"]')
+    (desk.folder / "b.toml").write_text(text)
+
+    done = desk.bai("submit", "b.toml")
+
+    assert done.returncode == 2, done.stderr
+    assert "init_commands[1]" in done.stderr
+    assert "[ml.script]" in done.stderr
+    assert paper.instances() == []
 
 
 def test_the_plan_is_what_is_sent(paper: PaperAws, desk: Desk) -> None:

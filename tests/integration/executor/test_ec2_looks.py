@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
+import threading
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -229,8 +232,59 @@ def test_a_bucket_that_cannot_be_reached_does_not_hide_what_is_here(desk: Ec2Des
     listed = desk.bai("list", "--json", env=nobody)
     assert [each["job_id"] for each in listed.objects] == ["near-1"]
     assert "credentials" in listed.err
+    assert listed.code == 5
     assert desk.bai("status", "near-1", env=nobody).code == 0
     assert "credentials" in desk.bai("status", "far-1", env=nobody).err
+
+
+@pytest.mark.parametrize("reached", ["a missing bucket", "a web server", "nobody"])
+def test_a_bucket_out_of_reach_is_never_an_empty_one(desk: Ec2Desk, reached: str) -> None:
+    class WebServer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.end_headers()
+            self.wfile.write(b"<html>There is nothing here")
+
+        def log_message(self, *args: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), WebServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options, env = ["--bucket", "missing"], {}
+        if reached == "a web server":
+            options, env = [], {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}"}
+        elif reached == "nobody":
+            options, env = [], {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}
+        looks = [("list",), ("status", "last"), ("cancel", "digits-1"), ("fetch", "digits-1", "there")]
+        answers = [desk.bai(*each, *options, env=env) for each in looks[: 2 if env else None]]
+        server.shutdown()
+
+    for answer in answers:
+        assert answer.code == 5, answer.err
+        assert answer.out == ""
+        assert "no jobs" not in answer.err
+        assert "no job " not in answer.err
+        assert "s3://" in answer.err
+
+
+def test_a_kept_machine_is_told_at_the_end_with_its_price(desk: Ec2Desk) -> None:
+    # Given jobs that keep a failed machine, of which one failed, in an account with a price
+    config = desk.folder / "config.toml"
+    config.write_text(f'{config.read_text()}[prices]\n"m1.small" = 0.044\n')
+    for job_id, outcome, code in (("failed-1", "failed", 1), ("good-1", "succeeded", 0)):
+        made = desk.handmade(job_id, keeps=True)
+        made.ends(outcome, code)
+        desk.bring(made, launched=desk.launch(job_id))
+
+    failed, good = (desk.bai("resume", each, "-f") for each in ("failed-1", "good-1"))
+
+    assert (failed.code, good.code) == (1, 0)
+    assert re.search(
+        r"bai: i-\w+ is kept to look into until \d{4}-\d\d-\d\d \d\d:\d\d UTC, at about 0\.0440 USD an hour; "
+        r"`bai release failed-1` lets it go",
+        failed.err,
+    ), failed.err
+    assert "kept" not in good.err
 
 
 def test_the_consoles_of_the_machines_are_shown(desk: Ec2Desk) -> None:

@@ -132,7 +132,7 @@ def test_a_job_is_given_in_one_way(pointer: Pointer | None) -> None:
 
 def test_more_than_ec2_takes_is_refused_with_what_to_do() -> None:
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))
-    with pytest.raises(TooLargeError, match=r"EC2 takes 16384; keep the job descriptor in the job store"):
+    with pytest.raises(TooLargeError, match=r"EC2 takes 16,384; keep the job descriptor in the job store"):
         user_data(replace(BOOT, job_toml=f'x = "{noise}"\n'))
 
 

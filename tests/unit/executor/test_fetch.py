@@ -10,6 +10,7 @@ from bai_program import PROGRAM
 from handmade_job import HandmadeJob
 from without_hard_links import without_hard_links
 
+from executor.errors import UsageError
 from executor.fetch import FetchError, fetch_job
 
 
@@ -88,6 +89,36 @@ def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Pa
         list(fetch_job(job.record, tmp_path / "there"))
 
     assert mine.read_text() == "mine"
+
+
+def test_a_folder_that_holds_another_job_is_left_as_it_is(job: HandmadeJob, tmp_path: Path) -> None:
+    # Given a folder with another job, whose files have the same sizes
+    there = tmp_path / "there"
+    other = HandmadeJob(tmp_path / "store", "digits-2")
+    other.prints("other line\n")
+    list(fetch_job(other.record, there))
+    before = tree(there)
+
+    with pytest.raises(UsageError, match=r"holds the job digits-2; fetch digits-1 into another folder"):
+        list(fetch_job(job.record, there))
+
+    assert tree(there) == before
+
+
+def test_a_folder_is_claimed_before_anything_else_comes(job: HandmadeJob, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+
+    first = next(fetch_job(job.record, there))
+
+    assert first.path == there / "job.toml"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"x = ", b"x = 1", b"job = 1"])
+def test_a_descriptor_that_is_none_keeps_a_job_out(job: HandmadeJob, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "job.toml").write_bytes(content)
+
+    with pytest.raises(FetchError, match="nothing is overwritten"):
+        list(fetch_job(job.record, tmp_path))
 
 
 def test_no_link_leads_out_of_the_folder(job: HandmadeJob, tmp_path: Path) -> None:

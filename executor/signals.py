@@ -1,0 +1,35 @@
+"""Signals that end a command in the middle of something: raised where it is, so that it can say what it leaves behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class SignalError(KeyboardInterrupt):
+    """Somebody ends this process. No Exception: what a library does about those is not meant for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """Raise SignalError at the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        raise SignalError(number)
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
