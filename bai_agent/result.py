@@ -14,6 +14,7 @@ from bai_agent.ballast import make_room_for_result
 from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
 from bai_agent.job import Buffering
+from bai_agent.metrics.tally import missing_sentence
 from bai_agent.outcome import Outcome
 from bai_agent.prepare import secrets_of
 from bai_agent.redaction import Redactor
@@ -130,11 +131,8 @@ def _judge(this: Run) -> tuple[Outcome, str]:
         )
     # What was not searched may hold them: that we were slow is not the benchmark's failure.
     if extracted is not None and extracted["required_missing"] and not extracted["remaining_bytes"]:
-        names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
-        return (
-            Outcome.REQUIRED_METRIC_MISSING,
-            f"The benchmark ended well, but these required metrics were never seen: {names}.",
-        )
+        missing = missing_sentence(extracted["required_missing"], extracted["never_numbers"])
+        return Outcome.REQUIRED_METRIC_MISSING, f"The benchmark ended well, but {missing}."
     return outcome, sentence
 
 

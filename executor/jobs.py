@@ -24,6 +24,7 @@ from executor.local import local_agent
 from executor.records import events_in, records_in, result_of
 from executor.standing import DIED, ENDED, Standing, created, ended_standing, unreadable_standing
 from executor.state import RunState
+from executor.statistics import labelled_name
 
 _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""
@@ -220,12 +221,12 @@ def started_of(record: JobRecord) -> int:
 
 
 def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
-    """Return the newest record of each metric among the last 256 KiB of records."""
+    """Return the newest record of each metric, by name and labels, among the last 256 KiB of records."""
     position = tail_position(record, "metrics", 2**18)
     found: dict[str, dict[str, Any]] = {}
     content = record.read("metrics", position, limit=2**18)
     for each in records_in(content[: content.rfind(b"\n") + 1]):
-        found[each["name"]] = dict(each)
+        found[labelled_name(each)] = dict(each)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bai_agent.job import Metric
-from bai_agent.metrics.extract import Extraction
+from bai_agent.metrics.extract import Extraction, Found
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.literal import read_shape
 from bai_agent.metrics.patterns import compile_patterns, prefilter_available
@@ -35,6 +36,8 @@ _NEAR_BYTES = 32 * 2**20
 _EXAMPLES = 3
 _SHORTEST_KEY = 3
 _SHOWN = 100
+_MISSING = 3
+"""The child's exit code where a required metric has no value."""
 _NOTE = struct.Struct("=qq")
 """Which metric is about to be searched for, and in the line at which offset."""
 
@@ -55,6 +58,16 @@ class Tried:
     near: list[str] = field(default_factory=list)
     """Lines without a match that hold the pattern's fixed text, or the metric's name."""
 
+    @property
+    def matched(self) -> bool:
+        """Whether the pattern matched anywhere, be it in vain."""
+        return bool(self.series.count or self.not_numbers)
+
+    @property
+    def missing(self) -> bool:
+        """Whether a run with this log would fail for lack of this metric."""
+        return self.metric.required and not self.series.count
+
 
 @dataclass
 class MetricsTrial:
@@ -67,8 +80,8 @@ class MetricsTrial:
     seconds: float = 0.0
 
     @property
-    def found_all(self) -> bool:
-        return all(each.series.count for each in self.metrics)
+    def required_missing(self) -> list[str]:
+        return [each.metric.name for each in self.metrics if each.missing]
 
     @property
     def lines_per_second(self) -> float:
@@ -81,6 +94,7 @@ class MetricsTrial:
             "lines": self.lines,
             "bytes": self.bytes,
             "lines_per_second": round(self.lines_per_second),
+            "required_missing": self.required_missing,
             "metrics": [
                 {
                     **each.series.as_table(),
@@ -95,61 +109,72 @@ class MetricsTrial:
         }
 
 
-def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[MetricsTrial], None]) -> None:
+def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[MetricsTrial], None] | None) -> bool:
     """Call `show`, in a child process, with what `metrics` take from the file `log` ("-": standard input).
 
-    Raises UsageError where there is no such file, or where a pattern takes more than a second on a line: it is named.
+    Without `show` the records that a run would make are printed, one JSON object a line. Returns False where a required
+    metric has no value. Raises UsageError where there is no such file, or where a pattern takes more than a second on a
+    line: it is named.
     """
     if log == STDIN:
-        _try_stream(metrics, sys.stdin.buffer, "standard input", show)
-    elif log.is_dir() or not log.exists():
+        return _try_stream(metrics, sys.stdin.buffer, "standard input", show)
+    if log.is_dir() or not log.exists():
         raise UsageError(f"{log} {'is a folder' if log.exists() else 'does not exist'}; name a log to try")
-    elif not os.access(log, os.R_OK):
+    if not os.access(log, os.R_OK):
         raise UsageError(f"{log} cannot be read; its permissions forbid it")
-    elif log.is_file():
-        _try_file(metrics, log, str(log), show)
-    else:
-        with log.open("rb") as stream:
-            _try_stream(metrics, stream, str(log), show)
+    if log.is_file():
+        return _try_file(metrics, log, str(log), show)
+    with log.open("rb") as stream:
+        return _try_stream(metrics, stream, str(log), show)
 
 
 def _try_stream(
-    metrics: Sequence[Metric], stream: BinaryIO, name: str, show: Callable[[MetricsTrial], None]
-) -> None:
+    metrics: Sequence[Metric], stream: BinaryIO, name: str, show: Callable[[MetricsTrial], None] | None
+) -> bool:
     """Try what can be read only once: a copy of it."""
     with tempfile.NamedTemporaryFile(prefix="bai-") as copy:
         shutil.copyfileobj(stream, copy)
         copy.flush()
-        _try_file(metrics, Path(copy.name), name, show)
+        return _try_file(metrics, Path(copy.name), name, show)
 
 
-def _try_file(metrics: Sequence[Metric], log: Path, name: str, show: Callable[[MetricsTrial], None]) -> None:
-    ended = _in_child(lambda: show(_search(metrics, log, name, Clock(_BATCH_SECONDS))))
+def _try_file(
+    metrics: Sequence[Metric], log: Path, name: str, show: Callable[[MetricsTrial], None] | None
+) -> bool:
+    def search(clock: Clock) -> int:
+        trial = _search(metrics, log, name, clock, write=sys.stdout.write if show is None else None)
+        if show is not None:
+            show(trial)
+        return _MISSING if trial.required_missing else 0
+
+    # What has been printed cannot be taken back, so records are looked for with the careful clock at once.
+    ended = _in_child(lambda: search(Clock(_BATCH_SECONDS))) if show is not None else signal.SIGPROF
     if ended == signal.SIGPROF:
         # Once more, with the clock set anew before each search, to learn which one it was.
         note = mmap.mmap(-1, _NOTE.size)
-        ended = _in_child(lambda: show(_search(metrics, log, name, Clock(_CPU_SECONDS, note=note))))
+        ended = _in_child(lambda: search(Clock(_CPU_SECONDS, note=note)))
         index, offset = _NOTE.unpack(note[:])
         if ended == signal.SIGPROF:
             raise UsageError(
                 f'{name}: the pattern of "{metrics[index].name}" takes more than {_CPU_SECONDS:.0f} s on the line at byte '
                 f"{offset}, and a run would switch it off there; nested repetitions such as (a+)+ are the usual cause"
             )
-    if ended:
+    if ended not in (0, _MISSING):
         raise UsageError(f"{name}: the search for metrics did not come to its end ({ended})")
+    return ended == 0
 
 
-def _in_child(work: Callable[[], None]) -> int:
-    """Do `work` in a child, since only another process can end a search; return its signal or exit code."""
+def _in_child(work: Callable[[], int]) -> int:
+    """Do `work` in a child, since only another process can end a search; return its signal, or what it returned."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            work()
+            result = work()
             sys.stdout.flush()
-            code = 0
+            code = result
         except BrokenPipeError:
             code = 0
         finally:
@@ -199,7 +224,9 @@ class Findings:
         )
 
 
-def _search(metrics: Sequence[Metric], log: Path, name: str, clock: Clock) -> MetricsTrial:
+def _search(
+    metrics: Sequence[Metric], log: Path, name: str, clock: Clock, *, write: Callable[[str], object] | None
+) -> MetricsTrial:
     tried = [Tried(each, Series(each.name, each.units, each.better)) for each in metrics]
     trial = MetricsTrial(name, tried)
     patterns = compile_patterns(metrics, fast=prefilter_available())
@@ -213,6 +240,9 @@ def _search(metrics: Sequence[Metric], log: Path, name: str, clock: Clock) -> Me
             begun = time.perf_counter()
             found = [each for batch in extraction.find(block.data, block.offset) for each in batch]
             trial.seconds += time.perf_counter() - begun
+            if write is not None:
+                for each in found:
+                    write(_record(metrics, each))
             values: dict[int, list[float]] = {}
             for _, index, _, number, _ in found:
                 values.setdefault(index, []).append(float(number))
@@ -224,6 +254,16 @@ def _search(metrics: Sequence[Metric], log: Path, name: str, clock: Clock) -> Me
                 near.look(block, {(offset, index) for offset, index, *_ in found})
     follower.close()
     return trial
+
+
+def _record(metrics: Sequence[Metric], found: Found) -> str:
+    """Return a line of JSON: the record that a run makes of what was found, but for its number and time."""
+    offset, index, k, number, extra = found
+    metric = metrics[index]
+    return (
+        f'{{"src":"log","off":{offset},"i":{index},"k":{k},"name":{json.dumps(metric.name)},"value":{number}'
+        f',"units":{json.dumps(metric.units)}{extra}}}\n'
+    )
 
 
 class NearMisses:

@@ -69,8 +69,23 @@ NUMBER = Kind("a number", is_number)
 COUNT = Kind("a count", lambda value: type(value) is int and 0 <= value < 2**63)
 MOMENT = Kind("milliseconds since the epoch", lambda value: type(value) is int and 0 <= value < _LATEST)
 _SPAN = Kind("a time in seconds", lambda value: is_number(value) and 0 <= value < _LATEST)
+_LABELS = Kind(
+    "a table of texts",
+    lambda value: type(value) is dict and all(type(each) is str for each in value.values()),
+)
 _SPANS = Kind(
     "a table of seconds", lambda value: isinstance(value, dict) and all(map(_SPAN.fits, value.values()))
+)
+
+_NEVER_NUMBERS = Kind(
+    "a table of count and first",
+    lambda value: (
+        isinstance(value, dict)
+        and all(
+            isinstance(each, dict) and COUNT.fits(each.get("count")) and TEXT.fits(each.get("first"))
+            for each in value.values()
+        )
+    ),
 )
 
 _RESULT = table_of(
@@ -95,6 +110,7 @@ _RESULT = table_of(
             peak_memory_bytes=or_null(COUNT),
         )
     ),
+    metrics=or_null(table_of(never_numbers=or_null(_NEVER_NUMBERS))),
     kafka=or_null(table_of(delivered=or_null(COUNT), undelivered=or_null(COUNT))),
     artifacts=or_null(table_of(files=COUNT, bytes=COUNT)),
     git=or_null(table_of(commit=TEXT, branch=or_null(TEXT), dirty=or_null(TRUTH))),
@@ -108,7 +124,9 @@ _EVENT = table_of(
     objects=or_null(COUNT),
     total_objects=or_null(COUNT),
 )
-_METRIC = table_of(name=TEXT, src=TEXT, value=NUMBER, units=or_null(TEXT), timestamp=MOMENT)
+_METRIC = table_of(
+    name=TEXT, src=TEXT, value=NUMBER, units=or_null(TEXT), timestamp=MOMENT, labels=or_null(_LABELS)
+)
 
 
 def check(value: Any, kind: Kind, *, where: str, key: str = "") -> None:
@@ -152,6 +170,7 @@ def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
             and type(each.get("units")) in _UNITS
             and is_number(each.get("value"))
             and MOMENT.fits(each.get("timestamp"))
+            and ("labels" not in each or each["labels"] is None or _LABELS.fits(each["labels"]))
         ):
             yield each
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,9 @@ from bai_agent.job import Better, Job
 from executor.records import Foreign, records_in
 
 _TREND_POINTS = 256
+_LABEL_SETS = 64
+"""Rows of one metric; what has other labels shares the last one."""
+_OTHERS = "{…}"
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Series:
     """One metric's statistics so far. `first`, `last`, `minimum`, `maximum` and `mean` count only where `count` > 0."""
 
     name: str
+    """With the labels of its records, where they have any: "latency{threads=4}"."""
     units: str = ""
     better: Better | None = None
     count: int = 0
@@ -48,6 +52,9 @@ class Series:
     maximum: float = -math.inf
     mean: float = 0.0
     trend: Trend = field(default_factory=Trend)
+    metric: str = ""
+    """The metric's name alone, where `name` holds labels."""
+    labels: dict[str, str] = field(default_factory=dict)
 
     def add_all(self, values: Sequence[float]) -> None:
         """Take in `values`, in the order in which they were read; all finite."""
@@ -76,13 +83,23 @@ class Series:
 
     def as_table(self) -> dict[str, Any]:
         """Return the statistics as JSON values."""
-        table: dict[str, Any] = {"name": self.name, "units": self.units, "count": self.count}
+        table: dict[str, Any] = {"name": self.metric or self.name, "units": self.units, "count": self.count}
+        if self.labels:
+            table["labels"] = self.labels
         if self.count:
             table |= {"first": self.first, "last": self.last, "min": self.minimum, "max": self.maximum}
             table |= {"mean": self.mean}
         if self.better is not None:
             table |= {"better": self.better.value, "best": self.best}
         return table
+
+
+def labelled_name(record: Mapping[str, Any]) -> str:
+    """Return a record's name with its labels."""
+    labels = record.get("labels")
+    if not labels:
+        return str(record["name"])
+    return f"{record['name']}{{{','.join(f'{key}={value}' for key, value in labels.items())}}}"
 
 
 class Measurements:
@@ -96,21 +113,23 @@ class Measurements:
         self.records = 0
         self.foreign = Foreign()
         self.last_timestamp: int | None = None
+        self._better = {metric.name: metric.better for metric in (job.metrics if job is not None else ())}
+        self._label_sets: dict[str, set[str]] = {}
         for metric in job.metrics if job is not None else ():
             self.benchmark[metric.name] = Series(metric.name, metric.units, metric.better)
 
     def add_lines(self, content: bytes) -> None:
         """Take in whole lines of `metrics.jsonl`."""
         values: dict[tuple[str, str], list[float]] = {}
-        units: dict[tuple[str, str], str] = {}
+        firsts: dict[tuple[str, str], Mapping[str, Any]] = {}
         before = self.records
         for record in records_in(content):
-            key = (record["src"], record["name"])
+            key = (record["src"], record["name"] if "labels" not in record else self._row(record))
             if key in values:
                 values[key].append(record["value"])
             else:
                 values[key] = [record["value"]]
-                units[key] = record.get("units") or ""
+                firsts[key] = record
             self.records += 1
             self.last_timestamp = record["timestamp"]
         self.foreign.add(content, taken=self.records - before)
@@ -118,5 +137,29 @@ class Measurements:
             group = {"host": self.host, "run": self.run}.get(source, self.benchmark)
             series = group.get(name)
             if series is None:
-                series = group[name] = Series(name, units[source, name])
+                series = group[name] = self._new_series(name, firsts[source, name])
+                self._forget_bare(series.metric)
             series.add_all(found)
+
+    def _row(self, record: Mapping[str, Any]) -> str:
+        """Return the name of the row that a record with labels belongs to: there are at most so many of a metric."""
+        name = labelled_name(record)
+        rows = self._label_sets.setdefault(record["name"], set())
+        if name not in rows:
+            if len(rows) >= _LABEL_SETS:
+                return f"{record['name']}{_OTHERS}"
+            rows.add(name)
+        return name
+
+    def _new_series(self, name: str, record: Mapping[str, Any]) -> Series:
+        units = record.get("units") or ""
+        if name == record["name"]:
+            return Series(name, units)
+        labels = {} if name.endswith(_OTHERS) else dict(record["labels"])
+        better = self._better.get(record["name"])
+        return Series(name, units, better, metric=record["name"], labels=labels)
+
+    def _forget_bare(self, metric: str) -> None:
+        """Leave the metric itself out where all its records have labels: it is not one that was never seen."""
+        if metric in self.benchmark and not self.benchmark[metric].count:
+            del self.benchmark[metric]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -123,6 +123,22 @@ def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric 
     return f'metric "{name}": {values} {what} and left out, the first was "{example}"{hint}'
 
 
+def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what is known of required metrics without a value: never seen, or seen and never a number."""
+    unseen = ", ".join(f'"{name}"' for name in missing if name not in never_numbers)
+    sentences = [f"these required metrics were never seen: {unseen}"] if unseen else []
+    for name in missing:
+        if name in never_numbers:
+            found = never_numbers[name]
+            sentences.append(f'the required metric "{name}" {never_a_number(found["count"], found["first"])}')
+    return "; ".join(sentences)
+
+
+def never_a_number(count: int, first: str) -> str:
+    """Return the end of a sentence about a metric whose pattern matched in vain."""
+    return f'matched {_times(count)}, but never a number; the first was "{first}"'
+
+
 def summary(
     tally: Tally,
     metrics: Sequence[Metric],
@@ -150,6 +166,11 @@ def summary(
         "log_bytes": log_bytes,
         "per_metric": per_metric,
         "not_numbers": tally.not_numbers,
+        "never_numbers": {
+            name: {"count": count, "first": tally.examples.get(name, "")}
+            for name, count in tally.not_numbers.items()
+            if not per_metric.get(name)
+        },
         "required_missing": list(dict.fromkeys(missing)),
         "emit_bad_lines": tally.emit_bad_lines,
         "lost_bytes": log.lost,

@@ -31,7 +31,8 @@ class MessageWriter:
         labels["client-id"] = identity.client_id
         if identity.parent_action_id is not None:
             labels["parent-action-id"] = identity.parent_action_id
-        # Encoded once: they are most of a message, and the same in all.
+        self._reserved = labels
+        # Encoded once: they are most of a message, and the same in nearly all.
         self._labels = json.dumps(labels)
         self._headers = [("job", identity.id.encode()), ("rank", str(rank).encode())]
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
@@ -52,8 +53,18 @@ class MessageWriter:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not _is_finite(value):
             raise ValueError("the value is no finite number")
         text = json.dumps({"name": name, "value": value, "timestamp": timestamp})
-        message = f'{text[:-1]}, "labels": {self._labels}}}'
+        own = record.get("labels")
+        # The job's come last, for the same reason.
+        labels = json.dumps({**_labels_in(own), **self._reserved}) if own is not None else self._labels
+        message = f'{text[:-1]}, "labels": {labels}}}'
         return Message(message.encode(), [*self._headers, ("seq", b"%d" % seq)])
+
+
+def _labels_in(labels: object) -> dict[str, str]:
+    """Return the labels of a record. Raises ValueError where they are none."""
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise ValueError("the labels are not texts by name")
+    return labels
 
 
 def _is_finite(value: float) -> bool:

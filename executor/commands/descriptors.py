@@ -142,11 +142,14 @@ def metrics_test(
     log: Annotated[
         Path, typer.Argument(metavar="LOG", help='What a benchmark printed; "-" reads standard input.')
     ],
+    records: Annotated[
+        bool, typer.Option("--records", help="The records that a run would make, one JSON object a line.")
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Show what the patterns take from a log.
 
-    Matches, values, near misses and the pace.
+    Matches, values, near misses and the pace. Exit code 1 where a required metric has no value.
     """
     from executor.descriptor import load
     from executor.metrics_trial import MetricsTrial, try_metrics
@@ -168,7 +171,8 @@ def metrics_test(
         else:
             print_trial(trial)
 
-    try_metrics(metrics, log, show=show)
+    if not try_metrics(metrics, log, show=None if records else show):
+        raise typer.Exit(ExitCode.BENCHMARK_FAILED)
 
 
 def _preflight(wish: Wish, descriptor: Descriptor) -> list[Finding]:

@@ -16,8 +16,8 @@ from bai_agent.rundir import now_ms
 from executor.given import Given
 from executor.jobs import is_over
 from executor.standing import DIED, Standing
-from executor.view.summary import print_last_lines, result_notes
-from executor.view.text import clock, plain_text, quantity, seconds, speaks_unicode
+from executor.view.summary import print_last_lines, result_notes, unseen_notes
+from executor.view.text import aligned, clock, plain_text, quantity, seconds, speaks_unicode
 
 _COLOURS = {
     "SUCCEEDED": "green",
@@ -123,6 +123,8 @@ def print_standing(
         show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
     if result is not None and standing.exit_code:
         print_last_lines(screen(), result, unicode=speaks_unicode())
+    for label, text in unseen_notes(_unseen(job, result), result):
+        show(Text(f"{label:<9} ", style="dim").append(plain_text(text), style="yellow"))
     _print_values(job, values)
 
 
@@ -169,9 +171,18 @@ def show(what: RenderableType) -> None:
         print(line.rstrip())
 
 
+def _unseen(job: Job, result: Mapping[str, Any] | None) -> list[str]:
+    """Return the metrics that have no value after the end."""
+    found = ((result or {}).get("metrics") or {}).get("per_metric")
+    return [each.name for each in job.metrics if found.get(each.name) == 0] if isinstance(found, dict) else []
+
+
 def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
-    shown = [name for name in (metric.name for metric in job.metrics) if name in values]
-    shown += [name for name, value in values.items() if name not in shown and value["src"] == "emit"]
+    rows: dict[str, list[str]] = {metric.name: [] for metric in job.metrics}
+    for row, value in values.items():
+        if value["name"] in rows or value["src"] == "emit":
+            rows.setdefault(value["name"], []).append(row)
+    shown = [row for found in rows.values() for row in found]
     if not shown:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
@@ -180,12 +191,13 @@ def _print_values(job: Job, values: Mapping[str, Mapping[str, Any]]) -> None:
     table.add_column(no_wrap=True, justify="right", min_width=8)
     for _ in range(2):
         table.add_column(no_wrap=True)
-    for name in dict.fromkeys(shown[:_VALUES]):
-        value = values[name]
-        shown_value, units = quantity(value["value"], value.get("units") or "")
+    quantities = [quantity(values[row]["value"], values[row].get("units") or "") for row in shown[:_VALUES]]
+    numbers = aligned([number for number, _ in quantities])
+    for row, number, (_, units) in zip(shown, numbers, quantities, strict=False):
+        value = values[row]
         table.add_row(
-            Text(plain_text(name), style="bold"),
-            shown_value,
+            Text(plain_text(row), style="bold"),
+            number,
             Text(plain_text(units), style="dim"),
             Text(_ago(value["timestamp"]), style="dim"),
         )

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bai_agent.job import Better
 from executor.statistics import Series
-from executor.view.text import plain_text, quantity, sparkline
+from executor.view.text import aligned, plain_text, quantity, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""
@@ -39,6 +39,9 @@ def metric_table(
         name: [_cell(name, series, width // _NAME_SHARE, unicode=unicode) for series in shown]
         for name in wanted
     }
+    for name in _VALUES:
+        if name in cells:
+            cells[name] = aligned(cells[name])
     widths = {
         name: max(_LEAST.get(name, len(name)), *map(len, column)) for name, column in cells.items() if column
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.text import plain_text, quantity, speaks_unicode, visible_bytes
 
-_COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "late", "gen")
+_COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
 _FORMULA = ("=", "+", "-", "@")
 _REFRESH = 0.3
 _LIVE_ROWS = 40
@@ -42,6 +43,9 @@ def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
     writer.writeheader()
     for content in lines:
         records = [_for_spreadsheet(record) for record in records_in(content)]
+        for record in records:
+            if "labels" in record:
+                record["labels"] = json.dumps(record["labels"])
         writer.writerows(records)
         foreign.add(content, taken=len(records))
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from bai_agent.metrics.tally import never_a_number
 from bai_agent.outcome import ExitCode
 from executor.state import PHASES
 from executor.view.metrics import metric_table
@@ -20,6 +21,7 @@ from executor.view.text import plain_text, safe_line, seconds, size
 
 _ROWS = 30
 _LAST_LINES = 10
+_UNSEEN = 10
 
 
 def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -> None:
@@ -85,6 +87,17 @@ def result_notes(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "warning", str(warning), "yellow"
 
 
+def unseen_notes(names: Sequence[str], result: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield what is known of metrics without a value: label and text. Those that were no numbers differ from those never seen."""
+    matched = ((result or {}).get("metrics") or {}).get("never_numbers") or {}
+    for name in [name for name in names if name in matched][:_UNSEEN]:
+        yield name, never_a_number(matched[name]["count"], matched[name]["first"])
+    never = [name for name in names if name not in matched]
+    if never:
+        more = f" and {len(never) - _UNSEEN:,} more" if len(never) > _UNSEEN else ""
+        yield "never seen", ", ".join(never[:_UNSEEN]) + more
+
+
 def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> None:
     """Print a labelled value, wrapped between words; what somebody may want to copy is wrapped by the terminal alone."""
     if copied:
@@ -109,9 +122,8 @@ def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None
         console.print(Padding(table, (0, 0, 0, 2)))
     if len(seen) > _ROWS:
         console.print(Text(f"  and {len(seen) - _ROWS:,} more: {more}", style="dim"))
-    if unseen:
-        names = ", ".join(unseen[:10]) + (f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else "")
-        console.print(Text(f"  never seen: {plain_text(names)}", style="yellow"), soft_wrap=True)
+    for label, text in unseen_notes(unseen, picture.result):
+        console.print(Text(f"  {plain_text(f'{label}: {text}')}", style="yellow"), soft_wrap=True)
     if picture.partial:
         console.print(
             Text(f"  of the first {picture.measurements.records:,} records; all: {more}", style="dim")

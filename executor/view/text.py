@@ -15,6 +15,7 @@ _ASCII_BARS = "_.-=+*#@"
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
 """Units that are shown as sizes, and what follows those."""
 _LARGEST_SIZE = 99.9 * 2**40
+_WHOLE = re.compile(r"-?[0-9][0-9,]*")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _INVISIBLE = (
@@ -48,6 +49,16 @@ def quantity(value: float, units: str) -> tuple[str, str]:
     if per is None or abs(value) >= _LARGEST_SIZE:
         return number(value), units
     return f"{'-' if value < 0 else ''}{size(abs(value))}{per}", ""
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Return numbers with spaces behind them, so that at the right edge of a column their decimal points stand in line."""
+    ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
+    longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
+    return [
+        text + " " * (longest - (len(text) - end)) if end else text
+        for text, end in zip(texts, ends, strict=True)
+    ]
 
 
 def seconds(value: float) -> str:

@@ -8,14 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.tally import doubt_warning
+from bai_agent.metrics.tally import doubt_warning, never_a_number, not_a_number_warning
 from executor.metrics_trial import MetricsTrial
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.text import plain_text, safe_line, size, speaks_unicode
-
-_PACE_LINES = 10_000
-"""Of fewer lines the pace says nothing."""
 
 
 def print_trial(trial: MetricsTrial) -> None:
@@ -26,7 +23,7 @@ def print_trial(trial: MetricsTrial) -> None:
         f"{plain_text(str(trial.log))}: {trial.lines:,} lines, {size(trial.bytes)}; searched for {count:,} "
     )
     heading += f"metric{'' if count == 1 else 's'}"
-    if trial.lines >= _PACE_LINES:
+    if trial.seconds:
         heading += f" at {trial.lines_per_second:,.0f} lines/s"
     show(Text(heading))
     width = screen_width()
@@ -35,22 +32,30 @@ def print_trial(trial: MetricsTrial) -> None:
     bar = "│" if unicode else "|"
     for each in trial.metrics:
         name = safe_line(each.series.name)
-        if each.not_numbers:
+        if each.not_numbers and each.series.count:
             show(
                 Text(
-                    f'{name}: {each.not_numbers:,} times no finite number, such as "{safe_line(each.not_number)}"'
+                    safe_line(
+                        not_a_number_warning(
+                            each.metric.name, each.not_numbers, each.not_number, metric=each.metric
+                        )
+                    )
                 )
             )
+        elif each.not_numbers:
+            show(Text(f"{name}: {safe_line(never_a_number(each.not_numbers, each.not_number))}"))
         for doubt, times in each.doubts.items():
             show(Text(safe_line(doubt_warning(each.metric, Doubt(doubt), times, each.doubt_examples[doubt]))))
-        if each.near and not each.series.count:
+        if each.near and not each.matched:
             show(Text(f"{name}: never found; these lines come near"))
         elif each.near:
             show(Text(f"{name}: not found in these lines, which come near"))
-        elif not each.series.count:
+        elif not each.matched:
             show(Text(f"{name}: never found, and no line comes near"))
         for line in each.near:
             show(Text(f"  {bar} {safe_line(line)}", style="dim"))
+        if each.missing:
+            show(Text(f"{name}: is required; a run without it fails", style="yellow"))
 
 
 def print_examples(taken: Sequence[Mapping[str, Any]]) -> None:

@@ -331,6 +331,55 @@ def test_patterns_are_tried_on_a_log_as_a_run_would(bai: Bai, descriptor: Path) 
         assert told in answer.out
 
 
+def test_records_are_shown_and_a_missing_required_metric_fails(bai: Bai, descriptor: Path) -> None:
+    descriptor.write_text(
+        descriptor.read_text() + "required = true\n[[output.metrics]]\nname = 'lat'\nunits = 'ms'\n"
+        r"pattern = 'threads=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)'"
+    )
+    log = bai.folder / "run.log"
+    log.write_text("loss=0.5\nthreads=4 1.5s\n")
+
+    answer = bai("metrics-test", descriptor, log, "--records")
+    table = bai("metrics-test", descriptor, log)
+
+    assert (answer.code, table.code) == (1, 1)
+    assert answer.objects == [
+        {"src": "log", "off": 0, "i": 0, "k": 0, "name": "loss", "value": 0.5, "units": "nats"},
+        {
+            "src": "log",
+            "off": 9,
+            "i": 2,
+            "k": 0,
+            "name": "lat",
+            "value": 1500,
+            "units": "ms",
+            "labels": {"threads": "4"},
+        },
+    ]
+    assert "is required; a run without it fails" in table.out
+    assert "lines/s" in table.out
+
+
+def test_a_metric_that_was_never_a_number_is_not_one_never_found(bai: Bai, descriptor: Path) -> None:
+    log = bai.folder / "run.log"
+    log.write_text("loss=nan\n")
+
+    answer = bai("metrics-test", descriptor, log)
+
+    assert 'loss: matched once, but never a number; the first was "nan"' in answer.out
+    assert "loss: never found" not in answer.out
+
+
+def test_validate_prints_what_an_example_gives(bai: Bai, descriptor: Path) -> None:
+    descriptor.write_text(
+        descriptor.read_text()
+        + "[[output.metrics]]\nname = 'lat'\nunits = 'ms'\nexample = 'step 3: threads=4 1.5s'\n"
+        r"pattern = 'step (?P<step>\d+): threads=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)'"
+    )
+
+    assert "  lat: 1500 ms, step 3, threads=4\n" in bai("validate", descriptor).out
+
+
 def test_a_log_may_come_from_a_pipe(bai: Bai, descriptor: Path) -> None:
     (trial,) = bai("metrics-test", descriptor, "-", "--json", stdin="x\n" * 1000 + "loss=7").objects
 

@@ -116,3 +116,44 @@ def test_a_broken_record_does_not_hide_the_others() -> None:
     measurements.add_lines(record("a", 1) + b"no json\n" + record("a", 2))
 
     assert measurements.benchmark["a"].count == 2
+
+
+def labelled(name: str, value: float, **labels: str) -> bytes:
+    fields = json.loads(record(name, value, units="ms"))
+    return json.dumps({**fields, "labels": labels}).encode() + b"\n"
+
+
+def test_a_metric_with_labels_has_a_row_for_each_set() -> None:
+    job = Job(
+        job=Identity(id="j"),
+        benchmark=Benchmark(argv=("true",)),
+        metrics=(Metric(name="lat", pattern="(.)", better=Better.LOWER), Metric(name="gone", pattern="(.)")),
+    )
+    measured = Measurements(job)
+
+    measured.add_lines(labelled("lat", 1, threads="4") + labelled("lat", 3, threads="8"))
+    measured.add_lines(labelled("lat", 2, threads="4"))
+
+    assert [(each.name, each.count) for each in measured.benchmark.values()] == [
+        ("gone", 0),
+        ("lat{threads=4}", 2),
+        ("lat{threads=8}", 1),
+    ]
+    row = measured.benchmark["lat{threads=4}"].as_table()
+    assert (row["name"], row["labels"], row["best"], row["units"]) == ("lat", {"threads": "4"}, 1, "ms")
+
+
+def test_rows_of_a_metric_are_bounded() -> None:
+    measured = Measurements()
+    for number in range(1000):
+        measured.add_lines(labelled("lat", number, n=str(number)))
+
+    assert len(measured.benchmark) == 65
+    assert measured.benchmark["lat{…}"].count == 936
+
+
+def test_a_record_with_labels_that_are_none_is_passed_over() -> None:
+    measured = Measurements()
+    fields = json.loads(record("lat", 1))
+    measured.add_lines(json.dumps({**fields, "labels": ["x"]}).encode() + b"\n")
+    assert (measured.records, measured.foreign.count) == (0, 1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from executor.view.scroll import Scroll
 from executor.view.text import (
+    aligned,
     number,
     plain_text,
     quantity,
@@ -164,3 +165,16 @@ def test_an_endless_line_does_not_fill_the_memory() -> None:
     for each in range(30_000):
         bar.feed(b"\rstep %d" % each)
     assert bar.current == "step 29999"
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["0.5", "12.25", "1,000", "-3"], ["0.5 ", "12.25", "1,000   ", "-3   "]),
+        (["-", "1.5"], ["-", "1.5"]),
+        (["3.4 MiB", "512 B"], ["3.4 MiB", "512 B    "]),
+        ([], []),
+    ],
+)
+def test_decimal_points_stand_in_line(texts: list[str], expected: list[str]) -> None:
+    assert aligned(texts) == expected

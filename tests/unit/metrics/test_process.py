@@ -15,6 +15,7 @@ from bai_agent.job_file import read_job
 from bai_agent.metrics import process
 from bai_agent.metrics import records as records_module
 from bai_agent.metrics.process import Work
+from bai_agent.metrics.tally import missing_sentence
 from bai_agent.rundir import RunDir, write_all
 
 LOSS = ("loss", r"loss=(\S+)")
@@ -262,3 +263,52 @@ class KilledError(Exception):
 
 def _killed(_: float) -> None:
     raise KilledError
+
+
+def test_a_metric_that_matched_but_never_a_number_is_not_one_never_seen(tmp_path: Path) -> None:
+    rundir = make_run(
+        tmp_path, [("loss", r"loss=(\S+)"), ACCURACY], output=b"loss=nan\nloss=inf\n", required=True
+    )
+
+    extract(rundir)
+
+    last = extracted(rundir)
+    assert last["never_numbers"] == {"loss": {"count": 2, "first": "nan"}}
+    sentence = missing_sentence([*last["required_missing"], "accuracy"], last["never_numbers"])
+    assert sentence == (
+        'these required metrics were never seen: "accuracy"; '
+        'the required metric "loss" matched 2 times, but never a number; the first was "nan"'
+    )
+
+
+def test_a_doubtful_number_is_warned_of_once_with_its_line(tmp_path: Path) -> None:
+    output = b"rate=60,911.3 req/s\n" * 3 + b"rate=7\n"
+    rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=output)
+
+    extract(rundir)
+
+    assert [each[6] for each in entries(rundir)["log"]] == [60, 60, 60, 7]
+    (warning,) = (each for each in extracted(rundir)["warnings"] if '"rate"' in each)
+    for part in ('"60"', '"60,911.3"', "(3 times)", 'number = "thousands"', "rate=60,911.3 req/s"):
+        assert part in warning
+
+
+def test_what_a_warning_quotes_is_looked_through_for_secrets(tmp_path: Path) -> None:
+    rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=b"key=hunter2222 rate=60,911\n")
+
+    Work(rundir, read_job(rundir.job), quote=lambda text: text.replace("hunter2222", "***")).run()
+
+    (warning,) = (each for each in extracted(rundir)["warnings"] if '"rate"' in each)
+    assert "hunter2222" not in warning
+    assert "key=*** rate=60,911" in warning
+
+
+def test_labels_units_and_steps_are_in_the_records(tmp_path: Path) -> None:
+    pattern = r"(?P<step>\d+): t=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)"
+    rundir = make_run(tmp_path, [("lat", pattern)], output=b"3: t=4 1.5s\n", units="ms")
+
+    extract(rundir)
+
+    (record,) = (each for each in records(rundir) if each["src"] == "log")
+    assert (record["value"], record["units"], record["step"]) == (1500, "ms", 3)
+    assert record["labels"] == {"threads": "4"}

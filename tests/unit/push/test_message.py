@@ -108,3 +108,23 @@ def test_host_metrics_are_left_out_unless_asked_for() -> None:
 
     assert MessageWriter(job(), rank=0).write(host) is None
     assert MessageWriter(wanted, rank=0).write(host) is not None
+
+
+def test_a_record_s_labels_go_with_its_message_below_the_job_s() -> None:
+    writer = MessageWriter(job(labels={"task_name": "hello"}), rank=0)
+
+    message = writer.write(line(labels={"threads": "4", "action-id": "mine", "task_name": "mine"}))
+
+    assert message is not None
+    assert json.loads(message.value)["labels"] == {
+        "threads": "4",
+        "task_name": "hello",
+        "action-id": "job-1",
+        "client-id": "local",
+    }
+
+
+@pytest.mark.parametrize("labels", [[], "x", {"a": 1}])
+def test_labels_that_are_no_texts_are_refused(labels: object) -> None:
+    with pytest.raises(ValueError):
+        MessageWriter(job(), rank=0).write(line(labels=labels))
