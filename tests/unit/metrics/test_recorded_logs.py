@@ -1,0 +1,50 @@
+"""What is recorded of other people's programs is what a person reads off their output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extraction_runs import EXITED, extracted, records
+from recorded_logs import PAGE, RecordedLog, page, recorded_logs
+
+from bai_agent.job_file import parse_job
+from bai_agent.metrics.process import Work
+from bai_agent.rundir import RunDir
+from executor.descriptor import Severity, load
+from executor.job_file import job_toml
+from executor.plan import plan
+
+
+@pytest.mark.parametrize("recorded", recorded_logs(), ids=lambda recorded: recorded.name)
+def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: RecordedLog) -> None:
+    descriptor, findings = load(recorded.descriptor)
+    assert descriptor is not None
+    assert [each.problem for each in findings if each.severity is Severity.ERROR] == []
+    job = plan(descriptor, folder=tmp_path, job_id="recorded", client_id="c")
+    rundir = RunDir(tmp_path / "run")
+    rundir.path.mkdir()
+    rundir.job.write_text(job_toml(job))
+    rundir.output.write_bytes(recorded.log.read_bytes())
+    rundir.exit.write_text(json.dumps(EXITED))
+
+    Work(rundir, parse_job(rundir.job.read_bytes(), where="job.toml")).run()
+
+    assert values_in(rundir) == recorded.values
+    assert extracted(rundir)["warnings"] == []
+
+
+def test_the_page_is_made_of_the_recorded_logs() -> None:
+    assert PAGE.read_text() == page()
+
+
+def values_in(rundir: RunDir) -> dict[str, list[dict[str, Any]]]:
+    """Return what was recorded by metric: value, and step and labels where there are any."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in records(rundir):
+        if each["src"] == "log":
+            kept: dict[str, Any] = {key: each[key] for key in ("value", "step", "labels") if key in each}
+            found.setdefault(each["name"], []).append(kept)
+    return found
