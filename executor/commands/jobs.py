@@ -124,31 +124,46 @@ def logs(
     from executor.follow import TRUNCATED
     from executor.jobs import find_job
     from executor.stream import pieces, position_of_last_lines
-    from executor.view.scroll import Scroll
+    from executor.view.log import LogView
 
     record = find_job(given.stores(), job)
     if boot:
         _print_consoles(record, given, json_=json_)
         return
     position = position_of_last_lines(record, lines) if lines is not None else 0
-    on_screen = sys.stdout.isatty()
-    scroll = Scroll(keep=2**20)
-
-    def on_truncated() -> None:
-        _print_lines(scroll.take_rest(), json_=json_)
-        sys.stdout.flush()
-        say(TRUNCATED)
-
-    for piece in pieces(
-        record, "log", position=position, follow=follow, on_truncated=on_truncated, said=say, given=given
-    ):
-        if not json_ and not on_screen:
+    if not json_ and not sys.stdout.isatty():
+        for piece in pieces(
+            record,
+            "log",
+            position=position,
+            follow=follow,
+            on_truncated=lambda: say(TRUNCATED),
+            said=say,
+            given=given,
+        ):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-            continue
-        scroll.feed(piece)
-        _print_lines(scroll.take()[1], json_=json_)
-    _print_lines(scroll.take_rest(), json_=json_)
+        return
+    with LogView(json_=json_, follow=follow) as view:
+
+        def on_reach(sentence: str) -> None:
+            with view.aside():
+                say(sentence)
+
+        def on_truncated() -> None:
+            view.print_rest()
+            say(TRUNCATED)
+
+        for piece in pieces(
+            record,
+            "log",
+            position=position,
+            follow=follow,
+            on_truncated=on_truncated,
+            said=on_reach,
+            given=given,
+        ):
+            view.feed(piece)
 
 
 def metrics(
@@ -334,14 +349,3 @@ def _print_consoles(record: JobRecord, given: Given, *, json_: bool) -> None:
             continue
         tell(f"== {machine.id} ({machine.state}), node {machine.index}")
         print("\n".join(safe_line(line) for line in text.splitlines()) or "(its console is empty)")
-
-
-def _print_lines(lines: list[str], *, json_: bool) -> None:
-    for line in lines:
-        if json_:
-            print_json({"line": line})
-        else:
-            # A colour that a line leaves switched on ends with it.
-            sys.stdout.write(f"{line}\x1b[0m\n" if "\x1b" in line else f"{line}\n")
-    if lines:
-        sys.stdout.flush()

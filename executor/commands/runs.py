@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +29,7 @@ from executor.commands.options import (
     write_error,
 )
 from executor.given import Given
-from executor.view.text import plain_text, tell
+from executor.view.text import draws_in_place, plain_text, tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding
@@ -247,7 +245,7 @@ def _view(*, json_: bool) -> tuple[View, bool]:
         from executor.view.json_lines import JsonView
 
         return JsonView(), False
-    if sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+    if draws_in_place():
         from rich.console import Console
 
         from executor.view.live import LiveView

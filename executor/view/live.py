@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.table import Table
@@ -15,10 +14,12 @@ from rich.text import Text
 
 from executor.follow import TRUNCATED, News
 from executor.state import PHASES, Pulling
+from executor.view.block import cropped, foreign_text
 from executor.view.host import host_line
 from executor.view.metrics import metric_table
 from executor.view.picture import Picture
 from executor.view.scroll import Scroll
+from executor.view.stage import Stage
 from executor.view.summary import print_summary
 from executor.view.text import place, plain_text, seconds, size, speaks_unicode
 
@@ -35,37 +36,28 @@ class LiveView:
         self._console = console
         self._unicode = speaks_unicode(console.file)
         self._scroll = Scroll(keep=max(100, 4 * console.height))
-        self._live: Live | None = None
+        self._stage = Stage(console, self._draw)
         self._picture: Picture | None = None
         self._next = 0.0
 
     def begin(self, picture: Picture) -> None:
         self._picture = picture
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            get_renderable=self._draw,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
         self._print(Text(f"[bai] job {picture.job_id}; Ctrl-C cancels it", style="dim"))
-        self._live.start(refresh=True)
+        self._stage.open()
 
     def notice(self, sentence: str) -> None:
-        self._flush()
-        self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
+        with self._stage.above():
+            self._notice(sentence)
 
     def show(self, picture: Picture, news: News) -> None:
-        if news.skipped:
-            self._flush()
-            self._say_skipped(f"{size(news.skipped)} of output")
-        if news.truncated:
-            self._flush()
-            for line in self._scroll.take_rest():
-                self._print(_foreign(line))
-            self.notice(TRUNCATED)
+        if news.skipped or news.truncated:
+            with self._stage.above():
+                self._flush()
+                if news.skipped:
+                    self._say_skipped(f"{size(news.skipped)} of output")
+                if news.truncated:
+                    self._print_rest()
+                    self._notice(TRUNCATED)
         self._scroll.feed(news.log)
         for event in news.before:
             self._tell(event)
@@ -78,29 +70,29 @@ class LiveView:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _REFRESH
-        # Rich draws the old picture below what is printed; in one write with the new one nobody sees that.
-        with self._console:
+        with self._stage.above():
             self._flush()
-            if self._live is not None:
-                self._live.refresh()
 
     def end(self, picture: Picture) -> None:
-        self._flush()
-        for line in self._scroll.take_rest():
-            self._print(_foreign(line))
+        with self._stage.above():
+            self._flush()
+            self._print_rest()
         self.close()
         print_summary(self._console, picture, unicode=self._unicode)
 
     def close(self) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.stop()
+        self._stage.close()
+
+    def _notice(self, sentence: str) -> None:
+        self._flush()
+        self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         style = {"warning": "yellow", "sink": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
         if style is not None:
-            self._flush()
-            self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))
+            with self._stage.above():
+                self._flush()
+                self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))
 
     def _flush(self) -> None:
         """Print the lines that have come."""
@@ -111,9 +103,13 @@ class LiveView:
             self._say_skipped(f"{passed:,} lines")
         text = Text()
         for line in lines:
-            text.append_text(_foreign(line)).append("\n")
+            text.append_text(foreign_text(line)).append("\n")
         text.right_crop(1)
         self._print(text)
+
+    def _print_rest(self) -> None:
+        for line in self._scroll.take_rest():
+            self._print(foreign_text(line))
 
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
@@ -131,7 +127,7 @@ class LiveView:
         parts: list[RenderableType] = []
         current = self._scroll.current
         if current:
-            parts.append(_cropped(_foreign(current), width))
+            parts.append(cropped(foreign_text(current), width, unicode=self._unicode))
         parts.append(self._heading(picture))
         parts.append(self._phases(picture))
         parts.extend(self._pulls(picture))
@@ -145,7 +141,7 @@ class LiveView:
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
                 more = f"{dots} {len(seen) - room:,} more; {picture.given.command('metrics', picture.job_id)}"
-                parts.append(_cropped(Text(more, style="dim"), width))
+                parts.append(cropped(Text(more, style="dim"), width, unicode=self._unicode))
         return Group(*parts)
 
     def _heading(self, picture: Picture) -> Rule:
@@ -192,13 +188,3 @@ class LiveView:
         )
         grid.add_row(Text(plain_text(name)), bar, Text(f"{size(pull.bytes)}{of}{objects}", style="dim"))
         return grid
-
-
-def _foreign(line: str) -> Text:
-    return Text.from_ansi(line) if "\x1b" in line else Text(line)
-
-
-def _cropped(text: Text, width: int) -> Text:
-    text.truncate(width, overflow="ellipsis")
-    text.no_wrap = True
-    return text

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from executor.records import Foreign, records_in
 from executor.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
+from executor.view.stage import Stage
 from executor.view.text import plain_text, quantity, speaks_unicode, visible_bytes
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
@@ -81,19 +81,22 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
         show(_tables(measurements, width=width, rows=sys.maxsize, unicode=unicode))
         return measurements.foreign
     console = Console(highlight=False)
-    shown = 0.0
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+
+    def draw() -> RenderableType:
+        rows = max(1, min(_LIVE_ROWS, console.height - 4))
+        return _tables(measurements, width=console.width, rows=rows, unicode=unicode)
+
+    stage, shown = Stage(console, draw), 0.0
+    stage.open()
+    try:
         for content in lines:
             measurements.add_lines(content)
             if time.monotonic() - shown > _REFRESH:
                 shown = time.monotonic()
-                rows = max(1, min(_LIVE_ROWS, console.height - 4))
-                live.update(
-                    _tables(measurements, width=console.width, rows=rows, unicode=unicode), refresh=True
-                )
-        live.update(
-            _tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode), refresh=True
-        )
+                stage.refresh()
+    finally:
+        stage.close()
+        console.print(_tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode))
     return measurements.foreign
 
 

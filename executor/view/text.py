@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -152,6 +153,11 @@ def _as_escape(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def colourless(line: str) -> str:
+    """Return a line that `safe_line` made, for a terminal that knows no colours."""
+    return _COLOUR.sub("", line)
+
+
 def _keep_colour(match: re.Match[str]) -> str:
     return match[0] if _COLOUR.fullmatch(match[0]) else ""
 
@@ -160,3 +166,8 @@ def speaks_unicode(stream: IO[str] | None = None) -> bool:
     """Return whether `stream` (standard output) can show more than ASCII."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "ascii"
     return encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16", "utf32")
+
+
+def draws_in_place() -> bool:
+    """Return whether standard output is a terminal on which what stands there can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")

@@ -1,0 +1,168 @@
+"""What stands on a person's screen while a job is followed: the newest picture, once, and nothing of older ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from bai_desk import Desk
+from bai_program import PROGRAM
+from terminal_screen import Screen
+
+from bai_agent.benchmark.remains import kill_remains
+from bai_agent.rundir import RunDir, is_locked
+
+COUNTS = """
+import os, sys, time
+print("loss=0.5", flush=True)
+deadline = time.monotonic() + 120
+while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+    time.sleep(0.05)
+print("loss=0.125")
+"""
+
+MOVES = """
+import os, sys, time
+print("begins", flush=True)
+deadline = time.monotonic() + 120
+count = 0
+while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+    count += 1
+    sys.stdout.write(f"\\rstep {count} " + "=" * 100 + ">")
+    sys.stdout.flush()
+    time.sleep(0.05)
+print("\\ndone")
+"""
+"""Moves a progress bar that is wider than half a screen."""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    for node in made.store.glob("*/attempts/0/nodes/0"):
+        if not is_locked(RunDir(node).shim_lock):
+            kill_remains(RunDir(node), None)
+
+
+def screen(desk: Desk, *arguments: str | Path, columns: int = 120, first: str = "") -> Screen:
+    environment = {name: value for name, value in desk.environment.items() if name != "TERM"}
+    return Screen(
+        *PROGRAM,
+        *arguments,
+        folder=desk.folder,
+        environment=environment,
+        columns=columns,
+        first=f"TERM=screen-256color; export TERM; {first}",
+    )
+
+
+def headings(lines: list[str]) -> int:
+    return sum("one  run" in line or "one  cancelling" in line for line in lines)
+
+
+def tables(lines: list[str]) -> int:
+    return sum(line.lstrip().startswith("metric ") for line in lines)
+
+
+def clean(lines: list[str], columns: int) -> bool:
+    """Return whether one picture stands there, whose heading is drawn to the window's edge, and no piece of another one."""
+    heading = [line for line in lines if "one  run" in line]
+    pieces = [line for line in lines if line and not line.strip("─ ")]
+    return len(heading) == tables(lines) == 1 and len(heading[0]) == columns and not pieces
+
+
+def test_a_narrowed_window_shows_one_picture(desk: Desk) -> None:
+    file = desk.descriptor(COUNTS)
+    with screen(desk, "run", file, "--job-id", "one", "--", desk.word, first="seq 40") as window:
+        window.await_lines(lambda lines: tables(lines) == 1 and "loss=0.5" in lines)
+
+        for columns in (100, 60, 45, 90, 60):
+            window.resize(columns)
+            window.await_lines(partial(clean, columns=columns))
+
+            # Where lines are wrapped, the terminal moves the first ones out of its screen: they are not lost.
+            history = window.history
+            assert history[:42] == [*map(str, range(1, 41)), "[bai] job one; Ctrl-C cancels it", "loss=0.5"]
+            assert clean(history, columns)
+        desk.word.touch()
+        assert window.wait() == 0
+        assert headings(window.history) == 0
+
+
+def test_what_is_typed_leaves_no_old_picture(desk: Desk) -> None:
+    file = desk.descriptor(COUNTS)
+    with screen(desk, "run", file, "--job-id", "one", "--", desk.word) as window:
+        window.await_lines(lambda lines: tables(lines) == 1)
+
+        for key in ("Enter", "x", "Enter"):
+            before = window.lines
+            window.press(key)
+            window.await_lines(lambda lines, before=before: lines != before)  # type: ignore[misc]
+        window.await_lines(partial(clean, columns=120))
+        window.press("C-c")
+
+        assert window.wait() == 4
+        history = window.history
+        assert headings(history) == 0
+        assert not [line for line in history if "^C" in line or line.strip() == "x"]
+        assert any("exit code 4" in line for line in history)
+
+
+@pytest.mark.parametrize("keys", [("C-c",), ("C-c", "C-c"), ("C-z",)])
+def test_a_terminal_echoes_again_however_it_is_left(desk: Desk, keys: tuple[str, ...]) -> None:
+    code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNTS
+    file = desk.descriptor(code, limits='grace = "2s"')
+    with screen(desk, "run", file, "--job-id", "one", "--", desk.word) as window:
+        window.await_lines(lambda lines: tables(lines) == 1)
+        for key in keys:
+            window.press(key)
+            if len(keys) > 1 and key == keys[0]:
+                window.await_text("press Ctrl-C again")
+
+        window.wait()
+        window.press("typed")
+        window.await_text("typed")
+        assert headings(window.lines) == 0
+
+
+def steps(lines: list[str]) -> list[int]:
+    return [int(line.split()[1]) for line in lines if line.startswith("step ")]
+
+
+def test_a_followed_log_shows_a_line_that_moves_in_its_place(desk: Desk) -> None:
+    desk.bai("run", desk.descriptor(MOVES), "--job-id", "one", "--detach", "--", desk.word)
+    with screen(desk, "logs", "-f", "one", first="seq 40") as window:
+        (seen,) = steps(window.await_text("step "))
+        for columns in (60, 90, 45):
+            window.resize(columns)
+            window.await_lines(lambda lines, past=seen + 10: max(steps(lines), default=0) > past)  # type: ignore[misc]
+
+            history = window.history
+            assert [line.split()[0] for line in history] == [*map(str, range(1, 41)), "begins", "step"]
+            assert len(history[-1]) == columns
+            (seen,) = steps(history)
+
+        desk.word.touch()
+        assert window.wait() == 0
+        assert "done" in window.lines
+        assert len(steps(window.history)) == 1
+
+
+@pytest.mark.parametrize("kind", ["dumb", "pipe"])
+def test_a_followed_log_is_not_drawn_where_it_cannot_be(desk: Desk, kind: str) -> None:
+    desk.bai("run", desk.descriptor(MOVES), "--job-id", "one", "--detach", "--", desk.word)
+    if kind == "pipe":
+        desk.word.touch()
+        done = desk.bai("logs", "-f", "one")
+        assert done.stdout == desk.output("one")
+        assert "\x1b" not in done.stdout
+        return
+    with screen(desk, "logs", "-f", "one", first="TERM=dumb") as window:
+        window.await_text("begins")
+        desk.await_output("one", "step 20 ")
+        assert not any("step" in line for line in window.lines)
+        desk.word.touch()
+        assert window.wait() == 0
