@@ -89,7 +89,8 @@ class LiveView:
 
     def _tell(self, event: Mapping[str, Any]) -> None:
         style = {"warning": "yellow", "sink": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
-        if style is not None:
+        last = self._picture is not None and self._picture.is_last_word(event)
+        if style is not None and not last:
             with self._stage.above():
                 self._flush()
                 self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))

@@ -12,6 +12,7 @@ from executor.follow import News
 from executor.given import Given
 from executor.state import RunState
 from executor.statistics import Measurements
+from executor.view.text import place
 
 
 @dataclass
@@ -44,10 +45,14 @@ class Picture:
 
     def own_copy(self, src: str) -> bool:
         """Return whether `src` is our own copy of the job's scripts: that it is taken from there tells nobody anything."""
-        return src.startswith("file:///") and any(
-            source.src == src and source.kind is SourceKind.SCRIPTS and source.directory
+        return any(
+            place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
             for source in self.job.sources
         )
+
+    def is_last_word(self, event: Mapping[str, Any]) -> bool:
+        """Return whether the summary, which comes next, says what `event` says: why a run ended before its benchmark began."""
+        return event.get("type") == "stop" and "run" not in (self.state.phase, *self.state.finished)
 
     @property
     def phase_seconds(self) -> float:

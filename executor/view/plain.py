@@ -72,7 +72,7 @@ class PlainView:
             self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds') or 0))}")
         elif kind == "pull" and event.get("done") and not picture.own_copy(str(event.get("src"))):
             self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
-        elif kind in ("warning", "sink", "stop"):
+        elif kind in ("warning", "sink", "stop") and not picture.is_last_word(event):
             self.notice(str(event.get("message")))
 
     def _write(self, content: bytes) -> None:

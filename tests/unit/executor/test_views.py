@@ -89,8 +89,10 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
 ) -> None:
     # Given a job with scripts, data, and a warning after its benchmark's end
     job = HandmadeJob(tmp_path)
-    data, scripts = "file:///my%20data/train.npz", "file:///the%20store/digits-1/scripts/"
-    own = Source(src=scripts, path=".", kind=SourceKind.SCRIPTS, directory=True)
+    data, scripts = "file:///my%20data/train.npz", "/the store/digits-1/scripts/"
+    own = Source(
+        src="file:///the%20store/digits-1/scripts/", path=".", kind=SourceKind.SCRIPTS, directory=True
+    )
     picture = Picture(job_id="digits-1", job=replace(job.job, sources=(own,)), place="")
     for src in (scripts, data):
         job.event("pull", src=src, path="", bytes=2048, total_bytes=2048, done=True)
@@ -312,3 +314,18 @@ def test_a_table_of_metrics_never_is_wider_than_the_screen(
 
     assert max(cell_len(line.rstrip()) for line in drawn.getvalue().splitlines()) <= width
     assert {"metric", "last"} <= set(drawn.getvalue().split())
+
+
+def test_why_a_run_ended_before_its_benchmark_is_said_once(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    job = HandmadeJob(tmp_path)
+    why = "r.txt could not be installed."
+    job.phases("prepare")
+    job.event("phase", phase="pull", state="started")
+    job.event("stop", reason="pull_failed", message=why)
+    job.ends("pull_failed", 5, sentence=why)
+
+    watch(job.record, Picture(job_id="digits-1", job=job.job, place=""), PlainView(), agent=None)
+
+    assert capfdbinary.readouterr().out.decode().count(why) == 1
