@@ -55,7 +55,7 @@ def test_a_bare_job_descriptor_runs_and_ends(world: World, tmp_path: Path, image
     assert "BAI-END done 0" in machine.console()
     assert machine.read("/var/lib/bai/job.toml") == DESCRIPTOR.encode()
     # 24 h, and the limits that a descriptor has by itself, and a quarter of an hour
-    assert machine.read("/var/lib/bai/boot/limit") == b"90990\n"
+    assert machine.read("/var/lib/bai/boot/limit") == b"92790\n"
     assert not [call for call in world.calls if call.identity == "instance"]
 
 
