@@ -41,6 +41,13 @@ class NumberForm(str, Enum):
     """All of them."""
 
 
+class Repaint(str, Enum):
+    """Which states of a progress bar, each ended by a carriage return within one line, a metric is taken from."""
+
+    ALL = "all"
+    LAST = "last"
+
+
 class Unpack(str, Enum):
     """What becomes of a pulled archive."""
 
@@ -202,6 +209,7 @@ class Metric:
     required: bool = False
     """A run in which it never matched has not succeeded."""
     number: NumberForm = NumberForm.PLAIN
+    repaint: Repaint = Repaint.ALL
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from bai_agent.benchmark import process
 from bai_agent.errors import StoreError
 from bai_agent.job import Buffering
 from bai_agent.metrics.tally import missing_sentence
+from bai_agent.metrics.terminal import last_lines
 from bai_agent.outcome import Outcome
 from bai_agent.prepare import secrets_of
 from bai_agent.redaction import Redactor
@@ -52,7 +53,7 @@ def write_result(this: Run) -> Outcome:
     hidden = _why_nothing_is_quoted(this)
     if hidden is not None:
         this.warn(f"What the benchmark said at its end is not in the result: {hidden}.")
-    last_lines = _last_lines(this.rundir.kept_output, this.redactor) if hidden is None else []
+    last = _last_lines(this.rundir.kept_output, this.redactor) if hidden is None else []
     benchmark = read_json(this.rundir.exit)
     outcome, sentence = _judge(this)
     if hidden is not None and benchmark is not None and benchmark.get("exec_error") is not None:
@@ -70,7 +71,7 @@ def write_result(this: Run) -> Outcome:
         "phases": this.events.finished_phases(),
         "metrics": extracted,
         "kafka": _kafka(this),
-        "last_lines": last_lines,
+        "last_lines": last,
         "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
         "started": this.events.seen[0]["time"],
         "ended": now_ms(),
@@ -237,5 +238,5 @@ def _last_lines(path: Path, redactor: Redactor) -> list[str]:
     text = redactor.redact(content.decode(errors="replace"))
     if start:
         text = text[-_LAST_BYTES:]
-    lines = text.replace("\r", "\n").splitlines()
-    return [line for line in lines if line.strip()][-_LAST_LINES:]
+    # Once more: what a cursor that was moved put together is known only now.
+    return [redactor.redact(line) for line in last_lines(text, _LAST_LINES)]

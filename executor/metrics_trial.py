@@ -20,8 +20,9 @@ from bai_agent.job import Metric
 from bai_agent.metrics.extract import Extraction, Found
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.literal import read_shape
-from bai_agent.metrics.patterns import compile_patterns, prefilter_available
+from bai_agent.metrics.patterns import compile_patterns, prefilter_available, wants_last_states
 from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
 from executor.statistics import Series
@@ -232,13 +233,15 @@ def _search(
     patterns = compile_patterns(metrics, fast=prefilter_available())
     extraction = Extraction(patterns, findings=Findings(tried), guard=clock)
     near = NearMisses(metrics, tried)
-    follower = Follower([log])
+    follower = (RepaintFollower if wants_last_states(metrics) else Follower)([log])
     more = True
     while more:
         more, blocks = follower.read()
         for block in blocks if more else follower.finish():
             begun = time.perf_counter()
-            found = [each for batch in extraction.find(block.data, block.offset) for each in batch]
+            found = [
+                each for batch in extraction.find(block.data, block.offset, block.repainted) for each in batch
+            ]
             trial.seconds += time.perf_counter() - begun
             if write is not None:
                 for each in found:

@@ -26,6 +26,7 @@ from bai_agent.job import (
     NumberForm,
     Output,
     Power,
+    Repaint,
     Store,
 )
 from executor.config import Limits as DefaultLimits
@@ -216,6 +217,7 @@ def _metric(written: WrittenMetric) -> Metric:
         better=Better(written.better) if written.better else None,
         required=written.required,
         number=NumberForm(written.number),
+        repaint=Repaint(written.repaint),
     )
 
 

@@ -47,6 +47,7 @@ class Extraction:
 
     def __init__(self, patterns: PatternSet, *, findings: Findings, guard: Guard) -> None:
         self._everywhere = patterns.everywhere
+        self._last_only = patterns.last_only
         self._exact = patterns.exact
         self._folded = patterns.folded
         self._findings = findings
@@ -60,9 +61,19 @@ class Extraction:
         """By the number of a hit: the metrics that it stands for, exact texts before folded ones."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
 
-    def find(self, data: bytes, offset: int) -> Iterator[list[Found]]:
-        """Yield the numbers in `data` (whole lines, each ended by a newline, from `offset` on) in their order."""
+    def find(
+        self, data: bytes, offset: int, repainted: frozenset[int] = frozenset()
+    ) -> Iterator[list[Found]]:
+        """Yield the numbers in `data` (whole lines, each ended by a newline, from `offset` on) in their order.
+
+        Metrics that want only the last state of a progress bar are not searched in lines that begin at `repainted`.
+        """
         candidates = self._candidates(data)
+        if repainted and self._last_only:
+            candidates = [
+                (place, line, self._without_last(searchers) if offset + place in repainted else searchers)
+                for place, line, searchers in candidates
+            ]
         for begin in range(0, len(candidates), _LINES_AT_ONCE):
             self._guard.lines()
             yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
@@ -123,6 +134,9 @@ class Extraction:
         if found:
             guard.rest()
             yield found
+
+    def _without_last(self, searchers: Sequence[Searcher]) -> Sequence[Searcher]:
+        return [each for each in searchers if each.metric not in self._last_only]
 
     def _candidates(self, data: bytes) -> list[_Candidate]:
         """Return the lines of `data` to search, by their place."""

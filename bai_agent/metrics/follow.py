@@ -24,6 +24,8 @@ class Block:
     generation: int
     offset: int
     data: bytes
+    repainted: frozenset[int] = frozenset()
+    """Where the lines begin that are states of a progress bar which a later one repaints; see `repaint.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from bai_agent.job import Metric
+from bai_agent.job import Metric, Repaint
 from bai_agent.metrics.groups import read_groups
 from bai_agent.metrics.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.reading import Extra, Findings, Reader, extra_of
@@ -67,6 +67,8 @@ class PatternSet:
     """For patterns that ignore the case; scans the block in lower case."""
     everywhere: tuple[int, ...]
     """Metrics whose pattern is searched in every line."""
+    last_only: frozenset[int]
+    """Metrics that are not searched in a state of a progress bar which a later one repaints."""
     searcher: Callable[[int], Searcher]
     """Compiles a metric's pattern when it is first needed: of a thousand, most may never be."""
 
@@ -74,6 +76,11 @@ class PatternSet:
 def prefilter_available() -> bool:
     """Return whether the automaton's library is there for this Python."""
     return importlib.util.find_spec("ahocorasick_rs") is not None
+
+
+def wants_last_states(metrics: Sequence[Metric]) -> bool:
+    """Return whether any of `metrics` needs to know which states of a progress bar are repainted."""
+    return any(metric.repaint is Repaint.LAST for metric in metrics)
 
 
 def compile_patterns(
@@ -97,7 +104,8 @@ def compile_patterns(
     def searcher(index: int) -> Searcher:
         return _searcher(index, metrics[index], shapes[index])
 
-    return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), searcher)
+    last_only = frozenset(i for i, metric in enumerate(metrics) if metric.repaint is Repaint.LAST)
+    return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), last_only, searcher)
 
 
 def line_counter(*, fast: bool) -> Callable[[bytes], int]:

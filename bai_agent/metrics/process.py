@@ -19,9 +19,15 @@ from bai_agent.metrics.emit import parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, Place
-from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
+from bai_agent.metrics.patterns import (
+    compile_patterns,
+    line_counter,
+    prefilter_available,
+    wants_last_states,
+)
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import Key, RecordFile, Value
+from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
 from bai_agent.metrics.watchdog import LIMIT_SECONDS, Watchdog, read_switched_off
 from bai_agent.rundir import RunDir, now_ms, read_json, write_json
@@ -72,7 +78,7 @@ class Work:
         self._tally = start.tally
         last = self._records.last.get("log", Key(0, -1, 0, 0))
         place = start.log if last.gen <= start.log.generation else Place(generation=last.gen)
-        self._log = Follower(
+        self._log = (RepaintFollower if wants_last_states(job.metrics) else Follower)(
             (rundir.kept_output, rundir.output),
             place=place,
             seen=last.off + 1 if last.gen == place.generation else 0,
@@ -205,7 +211,7 @@ class Work:
         late = self._is_late(self._log, block)
         self._watchdog.generation = block.generation
         for part, without in self._parts(block):
-            for found in self._extraction_without(without).find(part.data, part.offset):
+            for found in self._extraction_without(without).find(part.data, part.offset, part.repainted):
                 self._tally.count_found(found)
                 self._records.add_found(found, gen=part.generation, timestamp=timestamp, late=late)
         self._tally.lines += self._count_lines(block.data)
@@ -220,7 +226,7 @@ class Work:
                 each.i for each in self._switched_off if (each.gen, each.off) <= (block.generation, start)
             )
             data = block.data[start - block.offset : stop - block.offset]
-            yield Block(block.generation, start, data), without
+            yield Block(block.generation, start, data, block.repainted), without
 
     def _extraction_without(self, without: frozenset[int]) -> Extraction:
         if self._extraction is None or self._extraction[0] != without:

@@ -11,7 +11,9 @@ _ANSI = re.compile(
     rb"|[ -/]+[0-~]|[0-Z\\-~])"  # two or more characters
 )
 _BACKSPACES = re.compile("(\x08+)")
-_RETURNS = re.compile("\r+")
+_MOVES = re.compile(f"(\r+|\x08+|{_ANSI.pattern.decode('latin-1')})")
+_ERASES_REST = re.compile(r"\x1b\[0?[JK]")
+_ERASES_LINE = re.compile(r"\x1b\[2[JK]")
 
 
 def visible(data: bytes) -> bytes:
@@ -22,20 +24,40 @@ def visible(data: bytes) -> bytes:
     return b"\n".join(_overwritten(line) if b"\x08" in line else line for line in clean.split(b"\n"))
 
 
-def last_state(line: str) -> str:
-    """Return what stays on a screen of a line with carriage returns: each state overwrites the one before it.
+def on_screen(line: str) -> str:
+    """Return what stays on a screen of `line`, over which carriage returns and backspaces moved the cursor.
 
-    Escape sequences stay where they are and take no room, so that colours survive.
+    Without them the line stays as it is; else its escape sequences go, of which only those that erase have an effect.
     """
-    shown = ""
-    for state in _RETURNS.split(line):
-        if state:
-            shown = (
-                state
-                if len(state) >= len(shown) or "\x1b" in state or "\x1b" in shown
-                else state + shown[len(state) :]
-            )
-    return shown
+    if "\r" not in line and "\x08" not in line:
+        return line
+    cells: list[str] = []
+    cursor = 0
+    for part in _MOVES.split(line):
+        if part.startswith("\r"):
+            cursor = 0
+        elif part.startswith("\x08"):
+            cursor = max(0, cursor - len(part))
+        elif part.startswith("\x1b"):
+            if _ERASES_REST.fullmatch(part):
+                del cells[cursor:]
+            elif _ERASES_LINE.fullmatch(part):
+                cells[:] = " " * cursor
+        elif part:
+            cells[cursor : cursor + len(part)] = part
+            cursor += len(part)
+    return "".join(cells).rstrip()
+
+
+def last_lines(text: str, count: int) -> list[str]:
+    """Return the last lines of `text` that are not blank, as a screen shows them: of a progress bar its last state, once."""
+    found: list[str] = []
+    for line in reversed(text.split("\n")):
+        if len(found) == count:
+            break
+        if (shown := on_screen(line)).strip():
+            found.append(shown)
+    return found[::-1]
 
 
 def _overwritten(line: bytes) -> bytes:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job import NumberForm, compile_pattern, why_no_pattern
+from bai_agent.job import NumberForm, Repaint, compile_pattern, why_no_pattern
 from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, reserved_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
@@ -127,7 +127,13 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
     written = [each for each in descriptor.output.metrics if each.example is not None]
     trials = try_patterns(
         [
-            Example(pattern=each.pattern, line=each.example or "", units=each.units, number=each.number)
+            Example(
+                pattern=each.pattern,
+                line=each.example or "",
+                units=each.units,
+                number=each.number,
+                repaint=each.repaint,
+            )
             for each in written
         ]
     )
@@ -147,12 +153,13 @@ def _example(metric: Raw) -> Example | None:
     pattern, line = text_of(metric, "pattern"), metric.get("example")
     if not isinstance(line, str) or not pattern or _compiled(pattern) is None:
         return None
-    number = text_of(metric, "number")
+    number, repaint = text_of(metric, "number"), text_of(metric, "repaint")
     return Example(
         pattern=pattern,
         line=line,
         units=text_of(metric, "units"),
         number=number if number in {form.value for form in NumberForm} else NumberForm.PLAIN.value,
+        repaint=repaint if repaint in {each.value for each in Repaint} else Repaint.ALL.value,
     )
 
 

@@ -31,6 +31,7 @@ class Example:
     line: str
     units: str = ""
     number: str = "plain"
+    repaint: str = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +109,29 @@ class _Listener:
 
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from bai_agent.job import Metric, NumberForm
+    from bai_agent.job import Metric, NumberForm, Repaint
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.patterns import compile_patterns
+    from bai_agent.metrics.repaint import repainted_states
 
     for each in json.load(sys.stdin):
         listener = _Listener()
         metric = Metric(
-            name="tried", pattern=each["pattern"], units=each["units"], number=NumberForm(each["number"])
+            name="tried",
+            pattern=each["pattern"],
+            units=each["units"],
+            number=NumberForm(each["number"]),
+            repaint=Repaint(each["repaint"]),
         )
         extraction = Extraction(compile_patterns([metric], fast=False), findings=listener, guard=listener)
-        data = each["line"].replace("\r", "\n").encode("utf-8", "replace") + b"\n"
+        line = each["line"].encode("utf-8", "replace")
+        repainted = frozenset(repainted_states(line))
+        data = line.replace(b"\r", b"\n") + b"\n"
         # Without a handler the kernel ends the process, in the midst of a match too.
         signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
         values = [
             json.loads(f'{{"value":{number}{extra}}}')
-            for found in extraction.find(data, 0)
+            for found in extraction.find(data, 0, repainted)
             for _, _, _, number, extra in found
         ]
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -60,6 +60,8 @@ class Metric(Table):
     axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`."""
     number: Literal["plain", "thousands", "si", "auto"] = Field(default="plain", examples=["thousands"])
     """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
+    repaint: Literal["all", "last"] = Field(default="all", examples=["last"])
+    """Of the states that a progress bar repaints in one line: `all`, as they come, or the `last` one alone."""
     better: Literal["lower", "higher"] | None = Field(default=None, examples=["lower"])
     """Which direction is an improvement."""
     required: bool = False

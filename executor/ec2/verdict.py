@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from bai_agent.metrics.terminal import last_lines
 from bai_agent.outcome import Outcome
 from bai_agent.redaction import Redactor
 from bai_agent.rundir import now_ms
@@ -32,9 +33,9 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
     warnings = list(state.warnings)
     kept = record.store.find(record.key("artifacts/"))
     job = record.job() if record.exists() else None
-    last_lines: list[str] = []
+    last: list[str] = []
     if job is not None and not job.benchmark.secrets:
-        last_lines = _last_lines(record, attempt)
+        last = _last_lines(record, attempt)
     else:
         # Only its own machine can look the secrets up, and a result goes further than the log.
         warnings.append(
@@ -52,7 +53,7 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
         "phases": state.finished,
         "metrics": None,
         "kafka": None,
-        "last_lines": last_lines,
+        "last_lines": last,
         "artifacts": {"files": len(kept), "bytes": sum(each.size for each in kept)},
         "started": state.started if state.started is not None else now,
         "ended": now,
@@ -68,5 +69,5 @@ def _last_lines(record: JobRecord, attempt: int) -> list[str]:
     if not record.size("log", attempt=attempt):
         return []
     position = tail_position(record, "log", _LAST_BYTES)
-    text = record.read("log", position, limit=_LAST_BYTES).decode(errors="replace").replace("\r", "\n")
-    return [each for each in text.splitlines() if each.strip()][-_LAST_LINES:]
+    text = record.read("log", position, limit=_LAST_BYTES).decode(errors="replace")
+    return last_lines(text, _LAST_LINES)

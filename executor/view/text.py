@@ -11,6 +11,8 @@ from itertools import pairwise
 from typing import IO
 from urllib.parse import unquote
 
+from bai_agent.metrics.terminal import on_screen
+
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
@@ -113,10 +115,12 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
 def safe_line(line: str, *, limit: int = 4000) -> str:
     """Return a foreign line fit for a terminal: colours stay, whatever else could move, ring or rewrite goes.
 
-    Of parts between carriage returns the last one stays, as it would on a screen. At most `limit` characters.
+    Of parts between carriage returns the last one stays, as it would on a screen, and what backspaces overwrite goes. At most `limit` characters.
     """
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
+    if "\x08" in line and "\x1b" not in line:
+        line = on_screen(line)
     cut = len(line) - limit
     if cut > 0:
         line = line[:limit]

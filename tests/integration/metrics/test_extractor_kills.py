@@ -9,15 +9,31 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from extraction_runs import entries, extracted, finish_run, make_run
+from extraction_runs import entries, extracted, finish_run, make_run, records
 
 from bai_agent.rundir import RunDir
 
 LIMIT_SECONDS = 60
+FIRST: dict[str, Any] = {"units": "ms", "repaint": "last"}
+"""Keys of the first metric."""
 CALLS = ("write", "rename", "fsync", "ftruncate")
-METRICS = [("loss", r"loss=([\d.]+)"), ("accuracy", r"acc=([\d.]+)"), ("rate", r"(?i)RATE (\S+)")]
+METRICS = [
+    ("loss", r"(?P<word>\w+) (?P<step>\d+) loss=(?P<value>[\d.]+)(?P<unit>m?s)?"),
+    ("accuracy", r"acc=([\d.]+)"),
+    ("rate", r"(?i)RATE (\S+)"),
+]
+
+
+def contents(rundir: RunDir) -> list[dict[str, Any]]:
+    """Return all of what the log's records hold, but for when they were made."""
+    return [
+        {key: value for key, value in each.items() if key not in ("seq", "timestamp", "late")}
+        for each in records(rundir)
+        if each["src"] == "log"
+    ]
 
 
 def command(rundir: RunDir) -> list[str]:
@@ -33,8 +49,11 @@ def extract(rundir: RunDir) -> None:
 
 
 def short_run(folder: Path) -> RunDir:
-    output = b"".join(b"step %d loss=%d.5 acc=0.%d rate nan\n" % (n, n, n) for n in range(4000))
-    return make_run(folder, METRICS, output=output, emitted=b'{"a": 1, "b": 2}\n{"c": 3}\nhalf{"d": 4}')
+    output = b"".join(
+        b"step %d loss=%d.5s acc=0.%d rate nan%s" % (n, n, n, b"\r" if n % 3 else b"\n") for n in range(4000)
+    )
+    emitted = b'{"a": 1, "b": 2}\n{"c": 3}\nhalf{"d": 4}'
+    return make_run(folder, METRICS, output=output, emitted=emitted, **FIRST)
 
 
 def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> None:
@@ -69,6 +88,7 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> No
 
             # then the records are those of the undisturbed run
             assert entries(rundir) == expected, (call, number)
+            assert contents(rundir) == contents(whole), (call, number)
             assert extracted(rundir) == last, (call, number)
 
 
@@ -80,7 +100,7 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
         b"step %d loss=%d.25\r\x1b[1macc=%d.5\x1b[0m rate %de-3\n" % (n, n, n, n) for n in range(20_000)
     )
     emitted = b"".join(b'{"n": %d, "half": %d.5}\n' % (n, n) for n in range(3000))
-    rundir = make_run(tmp_path / "disturbed", METRICS, exited=False, host_metrics=True)
+    rundir = make_run(tmp_path / "disturbed", METRICS, exited=False, host_metrics=True, units="ms")
     kills = 0
     process = start(rundir)
     pieces_left = 10
@@ -107,10 +127,11 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
         process.wait(timeout=LIMIT_SECONDS)
 
     # then it recorded what an undisturbed one does
-    whole = make_run(tmp_path / "whole", METRICS, output=output, emitted=emitted)
+    whole = make_run(tmp_path / "whole", METRICS, output=output, emitted=emitted, units="ms")
     extract(whole)
     assert kills > 3
     assert entries(rundir) == entries(whole)
+    assert contents(rundir) == contents(whole)
     assert len(entries(rundir)["log"]) == 60_000
     undisturbed, disturbed = extracted(whole), extracted(rundir)
     host = len(entries(rundir, "host")["host"])

@@ -178,3 +178,7 @@ def test_an_endless_line_does_not_fill_the_memory() -> None:
 )
 def test_decimal_points_stand_in_line(texts: list[str], expected: list[str]) -> None:
     assert aligned(texts) == expected
+
+
+def test_what_backspaces_overwrite_is_not_shown() -> None:
+    assert safe_line("10%\x08\x08\x0820%\x08\x08\x0830%") == "30%"

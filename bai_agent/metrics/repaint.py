@@ -1,0 +1,123 @@
+"""Tells which states of a progress bar were repainted: for metrics that want only the last one of a line.
+
+A bar prints its states into one line, each ended by a carriage return. Which one was the last is known when the line ends,
+or when the next state has come. So one state is held back, and the place stands in front of it: who starts again from
+there decides the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bai_agent.metrics.follow import Block, Follower, Place
+from bai_agent.metrics.terminal import visible
+
+_BLANK_LIMIT = 64 * 1024
+"""Bytes of states without visible characters that are waited through."""
+
+
+class _Line(NamedTuple):
+    """A line of a block, where it ends in the file, and whether a newline ended it."""
+
+    offset: int
+    data: bytes
+    end: int
+    final: bool
+    unsearched: int
+    """Of the place in front of it."""
+
+    @property
+    def is_blank(self) -> bool:
+        return not visible(self.data).strip()
+
+
+class RepaintFollower(Follower):
+    """A follower whose blocks name the states that later ones repainted.
+
+    A state counts as the last of its line, too, where 64 KiB of blank ones follow it.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, place: Place | None = None, **keys: Any) -> None:
+        super().__init__(paths, place=place, **keys)
+        self._read_place = self.place
+        """How far lines have been read; `place` is how far they have been handed over."""
+        self._waiting: list[_Line] = []
+
+    def _begin_generation(self) -> None:
+        super()._begin_generation()
+        self._read_place = self.place
+        self._waiting = []
+
+    def _split(self, data: bytes, *, in_file: bool = True) -> list[Block]:
+        before = self.place = self._read_place
+        start = self.position
+        has_states = b"\r" in data
+        newlines = {start + match.start() for match in re.finditer(b"\n", data)} if has_states else set()
+        blocks = super()._split(data, in_file=in_file)
+        self._read_place = self.place
+        if not has_states and not self._waiting:
+            return blocks
+        lines = [*self._waiting, *self._lines_of(blocks, before, newlines if has_states else None)]
+        repainted, settled = self._settle(lines)
+        self._waiting = lines[settled:]
+        if self._waiting:
+            first = self._waiting[0]
+            self.place = replace(self._read_place, offset=first.offset, unsearched=first.unsearched)
+        return list(_as_blocks(lines[:settled], repainted, generation=self.place.generation))
+
+    def _lines_of(self, blocks: Sequence[Block], before: Place, newlines: set[int] | None) -> Iterator[_Line]:
+        """Yield the lines of `blocks`; without `newlines` each was ended by one."""
+        unsearched = before.unsearched
+        for number, block in enumerate(blocks):
+            # Of a line that was cut only its beginning is in the block; what ended it stands before the next one.
+            following = blocks[number + 1].offset if number + 1 < len(blocks) else self._read_place.offset
+            offset = block.offset
+            pieces = block.data[:-1].split(b"\n")
+            for place, piece in enumerate(pieces, 1):
+                end = offset + len(piece) if place < len(pieces) else max(offset + len(piece), following - 1)
+                final = newlines is None or end in newlines
+                if piece or final:
+                    yield _Line(offset, piece, end, final, unsearched)
+                offset = end + 1
+            unsearched = self._read_place.unsearched
+
+    def _settle(self, lines: Sequence[_Line]) -> tuple[set[int], int]:
+        """Return where repainted states begin, and how many lines are settled."""
+        repainted: set[int] = set()
+        state: int | None = None
+        for number, line in enumerate(lines):
+            if not line.is_blank:
+                if state is not None:
+                    repainted.add(lines[state].offset)
+                state = number
+            if line.final or (state is not None and line.end - lines[state].end > _BLANK_LIMIT):
+                state = None
+        return repainted, len(lines) if state is None else state
+
+
+def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, generation: int) -> Iterator[Block]:
+    """Yield blocks of lines that stand one behind the other in the file."""
+    begin = 0
+    for number, line in enumerate(lines, 1):
+        whole = line.end == line.offset + len(line.data)
+        if number < len(lines) and whole and lines[number].offset == line.end + 1:
+            continue
+        part = lines[begin:number]
+        begin = number
+        yield Block(
+            generation,
+            part[0].offset,
+            b"".join(each.data + b"\n" for each in part),
+            frozenset(each.offset for each in part if each.offset in repainted),
+        )
+
+
+def repainted_states(line: bytes) -> list[int]:
+    """Return where the states begin in `line` (which ends without a newline) that later ones repaint."""
+    starts = [0, *(match.end() for match in re.finditer(b"\r", line))]
+    shown = [at for at, state in zip(starts, line.split(b"\r"), strict=True) if visible(state).strip()]
+    return shown[:-1]
