@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -144,13 +145,19 @@ class Desk:
 class Terminal:
     """A process at a pseudo-terminal of 80 columns and 24 rows; what it draws is kept."""
 
-    def __init__(self, *arguments: str | Path, desk: Desk) -> None:
+    def __init__(
+        self, *arguments: str | Path, desk: Desk, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.drawn = ""
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             try:
                 os.chdir(desk.folder)
-                os.execve(PROGRAM[0], [str(each) for each in (*PROGRAM, *arguments)], desk.environment)
+                os.execve(
+                    PROGRAM[0],
+                    [str(each) for each in (*PROGRAM, *arguments)],
+                    environment or desk.environment,
+                )
             finally:
                 os._exit(127)
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -17,6 +17,7 @@ from executor.commands.options import (
     JobArgument,
     JsonOption,
     StoreOption,
+    choices,
     print_findings,
     print_json,
     say,
@@ -171,13 +172,21 @@ def metrics(
     given: Given,
     form: Annotated[
         str,
-        typer.Option("--format", metavar="table|jsonl|csv", help="A table of statistics, or the records."),
+        typer.Option(
+            "--format",
+            metavar="table|jsonl|csv",
+            help="A table of statistics, or the records.",
+            autocompletion=choices("table", "jsonl", "csv"),
+        ),
     ] = "table",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     extract_: Annotated[
         str | None,
         typer.Option(
-            "--extract", metavar="N|last", help="The records that `bai extract` has made, not the run's own."
+            "--extract",
+            metavar="N|last",
+            help="The records that `bai extract` has made, not the run's own.",
+            autocompletion=choices("last"),
         ),
     ] = None,
     json_: JsonOption = False,
@@ -256,9 +265,9 @@ def prune(
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete old jobs, never one that runs, and virtual environments that were not used for as long.
+    """Delete old jobs, and virtual environments unused for as long.
 
-    Exit code 5 where one cannot be deleted.
+    Never a job that runs. Exit code 5 where one cannot be deleted.
     """
     from bai_agent.durations import parse_duration
     from bai_agent.rundir import now_ms

@@ -18,6 +18,7 @@ from executor.commands.options import (
     JobIdOption,
     JsonOption,
     ScriptOption,
+    choices,
     print_findings,
     print_json,
     say,
@@ -56,7 +57,13 @@ def submit(
 def bundle(
     given: GivenAws,
     arch: Annotated[
-        str, typer.Option("--arch", metavar="NAMES", help="For which CPUs, with a comma between.")
+        str,
+        typer.Option(
+            "--arch",
+            metavar="NAMES",
+            help="For which CPUs, with a comma between.",
+            autocompletion=choices("x86_64", "aarch64"),
+        ),
     ] = "x86_64,aarch64",
     upload: Annotated[
         bool, typer.Option("--upload", help="Put them into the exchange bucket, where they are not yet.")

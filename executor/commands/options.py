@@ -33,6 +33,11 @@ def _job_ids(incomplete: str) -> list[str]:
     return [each for each in (*known, LAST) if each.startswith(incomplete)]
 
 
+def choices(*values: str) -> Callable[[str], list[str]]:
+    """Return what completes a value in the shell that is one of `values`."""
+    return lambda incomplete: [each for each in values if each.startswith(incomplete)]
+
+
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML).")]
 JobArgument = Annotated[
     str,
@@ -54,7 +59,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one 
 OnOption = Annotated[
     str | None,
     typer.Option(
-        "--on", metavar="WHERE", help='"local": this machine; "ec2": EC2 instances; whatever FILE says.'
+        "--on",
+        metavar="WHERE",
+        help='"local": this machine; "ec2": EC2 instances; whatever FILE says.',
+        autocompletion=choices("local", "ec2"),
     ),
 ]
 JobIdOption = Annotated[

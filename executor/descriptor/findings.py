@@ -40,7 +40,7 @@ def has_errors(findings: Sequence[Finding]) -> bool:
     return any(finding.severity is Severity.ERROR for finding in findings)
 
 
-def render_findings(findings: Sequence[Finding], *, width: int = 100) -> str:
+def render_findings(findings: Sequence[Finding], *, width: int = 80) -> str:
     """Return the findings as plain text for a terminal: errors first, a count at the end; "" where there are none."""
     if not findings:
         return ""

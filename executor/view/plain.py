@@ -1,4 +1,4 @@
-"""The view for pipes and CI: the benchmark's bytes as they are, and plain lines of ours between them."""
+"""The view for pipes, CI and terminals that only know lines: what the benchmark prints, and plain lines of ours between it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from rich.console import Console
 
 from executor.follow import TRUNCATED, News
 from executor.view.picture import Picture
+from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
-from executor.view.text import place, plain_text, seconds, size, speaks_unicode
+from executor.view.text import colourless, place, plain_text, seconds, size, speaks_unicode
 
-_SUMMARY_WIDTH = 110
+_SUMMARY_WIDTH = 80
+_KEEP = 2**20
+"""Lines of one piece of output; a piece has no more bytes than that."""
 
 
 class PlainView:
-    """Writes lines to `stream`; nothing is left out, however much a benchmark prints."""
+    """Writes lines to `stream`; nothing is left out, however much a benchmark prints.
+
+    Its bytes stay as they are, but for a terminal: one that comes here knows no control sequences.
+    """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
+        self._scroll = Scroll(keep=_KEEP) if stream is None and sys.stdout.isatty() else None
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._within_line = False
 
@@ -28,6 +35,7 @@ class PlainView:
         self.notice(f"job {picture.job_id}")
 
     def notice(self, sentence: str) -> None:
+        self._write_rest()
         if self._within_line:
             self._write(b"\n")
         self._write(f"[bai] {plain_text(sentence)}\n".encode(errors="replace"))
@@ -39,7 +47,11 @@ class PlainView:
         if news.truncated:
             self.notice(TRUNCATED)
         if news.log:
-            self._write(news.log)
+            if self._scroll is None:
+                self._write(news.log)
+            else:
+                self._scroll.feed(news.log)
+                self._write_lines(self._scroll.take()[1])
             self._stream.flush()
         for event in news.after:
             # Warnings after the benchmark's end stand in the summary that comes next.
@@ -50,6 +62,7 @@ class PlainView:
         return
 
     def end(self, picture: Picture) -> None:
+        self._write_rest()
         if self._within_line:
             self._write(b"\n")
         self._stream.flush()
@@ -74,6 +87,14 @@ class PlainView:
             self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
         elif kind in ("warning", "sink", "stop") and not picture.is_last_word(event):
             self.notice(str(event.get("message")))
+
+    def _write_rest(self) -> None:
+        if self._scroll is not None:
+            self._write_lines(self._scroll.take_rest())
+
+    def _write_lines(self, lines: list[str]) -> None:
+        for line in lines:
+            self._write(f"{colourless(line)}\n".encode(sys.stdout.encoding, errors="replace"))
 
     def _write(self, content: bytes) -> None:
         self._stream.write(content)

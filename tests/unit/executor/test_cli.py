@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +65,34 @@ def test_the_version_and_a_short_help(bai: Bai) -> None:
 def test_a_wrong_usage_is_answered_with_exit_code_2(bai: Bai) -> None:
     for wrong in (("nosuchcommand",), ("run",), ("status",), ("list", "--count", "x")):
         assert bai(*wrong).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("bai metrics last --format ", ["table", "jsonl", "csv"]),
+        ("bai metrics last --format j", ["jsonl"]),
+        ("bai metrics last --extract ", ["last"]),
+        ("bai run --on ", ["local", "ec2"]),
+        ("bai validate --on e", ["ec2"]),
+        ("bai bundle --arch a", ["aarch64"]),
+    ],
+)
+def test_a_shell_completes_choices_without_slow_imports(words: str, completed: list[str]) -> None:
+    program = Path(sys.executable).with_name("bai")
+    environment = {
+        "_BAI_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "PYTHONPROFILEIMPORTTIME": "1",
+    }
+
+    done = subprocess.run(
+        [program], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.stdout.split() == completed
+    assert not re.search(r"\b(boto3|botocore|kafka|obstore|rich|executor\.descriptor)\b", done.stderr)
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "metrics", "cancel", "resume"])
