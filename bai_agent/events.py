@@ -35,7 +35,7 @@ class EventLog:
 
     def add(self, kind: str, **details: Any) -> None:
         """Append one event: `{"time": ms UTC, "type": kind, …details}`. It is in `seen` even where that raises OSError."""
-        told = self._redactor.redact_all(details)
+        told = self._redactor.redact_all(details, own_levels=1)
         line = json.dumps({"time": self._clock(), "type": kind, **told}, ensure_ascii=False)
         content = f"{line}\n".encode(errors="replace")
         self.seen.append(json.loads(content))

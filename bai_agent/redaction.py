@@ -53,21 +53,31 @@ class Redactor(logging.Filter):
             text = self._pattern.sub(_STARS, text)
         return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
 
-    def redact_all(self, value: Any) -> Any:
-        """Return `value` with all texts in it redacted, keys included.
+    def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
+        """Return `value` with all texts in it redacted, keys included, but for those of the outermost `own_levels` tables.
 
-        Before it is encoded: quotes and line ends of a secret look different afterwards.
+        Those keys are ours, and a secret such as "metrics" must not take them away. Call it before the value is encoded:
+        quotes and line ends of a secret look different afterwards.
         """
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, (list, tuple)):
             return [self.redact_all(each) for each in value]
         if isinstance(value, Mapping):
-            return {self.redact(str(key)): self.redact_all(each) for key, each in value.items()}
+            return {
+                key if own_levels > 0 else self.redact(str(key)): self.redact_all(
+                    each, own_levels=own_levels - 1
+                )
+                for key, each in value.items()
+            }
         return value
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg = self.redact(record.getMessage())
+        try:
+            text = record.getMessage()
+        except Exception:  # a library's mistake in its own call; logging forgives it too
+            text = f"{record.msg} {record.args}"
+        record.msg = self.redact(text)
         record.args = ()
         if record.exc_info:
             # Where this is set, formatters take it instead of making it.

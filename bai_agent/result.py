@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 
+_OWN_LEVELS = 2
+"""The result's tables whose keys we name, and the tables in them; deeper ones have names that the benchmark chose."""
+
 _LINE_SECONDS = 0.75e-6
 """What a Python benchmark pays for a line that is written by itself (measured by benchmarks/overhead.py)."""
 
@@ -78,7 +81,10 @@ def write_result(this: Run) -> Outcome:
         "git": write_table(this.job.git) if this.job.git else None,
         "warnings": _warnings(this, extracted or {}),
     }
-    result = this.redactor.redact_all(result)
+    # A secret that is a word, such as a user's name, may stand in these as well.
+    result = this.redactor.redact_all(result, own_levels=_OWN_LEVELS) | {
+        key: result[key] for key in ("outcome", "status")
+    }
     make_room_for_result(this.rundir)
     this.events.add(
         "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]

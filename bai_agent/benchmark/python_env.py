@@ -42,7 +42,8 @@ _DESCRIBE = (
     f"import glob, json, os, platform, site, sys; print({_MARK!r} + "
     "json.dumps({'version': platform.python_version(), 'tag': sys.implementation.cache_tag, 'prefix': sys.prefix, "
     "'venv': sys.prefix != sys.base_prefix, 'packages': site.getsitepackages(), "
-    "'installed': sorted(os.path.basename(each) for folder in site.getsitepackages() "
+    # A venv that sees its Python's packages sees the user's (~/.local) too, and pip takes those for installed.
+    "'installed': sorted(os.path.basename(each) for folder in [*site.getsitepackages(), site.getusersitepackages()] "
     "for each in glob.glob(glob.escape(folder) + '/*-info'))}))"
 )
 _PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")

@@ -91,11 +91,14 @@ class InstanceRole:
     def provide(self) -> S3Credential:
         """Return them as obstore takes them."""
         keys = self.keys()
+        soon = datetime.now(timezone.utc) + _LIVE
         return {
             "access_key_id": keys.access,
             "secret_access_key": keys.secret,
             "token": keys.token,
-            "expires_at": datetime.now(timezone.utc) + _LIVE,
+            # The service may have new ones as late as five minutes before these expire:
+            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html
+            "expires_at": soon if keys.expires is None else min(soon, keys.expires),
         }
 
 

@@ -61,7 +61,9 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
         "warnings": warnings,
         "on_behalf": True,
     }
-    content = json.dumps(Redactor().redact_all(result), ensure_ascii=False).encode(errors="replace")
+    content = json.dumps(Redactor().redact_all(result, own_levels=1), ensure_ascii=False).encode(
+        errors="replace"
+    )
     return record.store.put(record.key("result.json"), content + b"\n", if_absent=True)
 
 

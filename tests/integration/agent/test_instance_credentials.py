@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -170,3 +171,10 @@ def test_expired_credentials_are_not_used_again() -> None:
         role.keys()
     with pytest.raises(MetadataError, match="does not answer"):
         role.keys()
+
+
+def test_s3_learns_when_the_roles_credentials_expire() -> None:
+    expires = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=6)
+    with metadata_service(expires=f"{expires:%Y-%m-%dT%H:%M:%SZ}") as (address, _):
+        provided = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}).provide()
+    assert provided["expires_at"] == expires

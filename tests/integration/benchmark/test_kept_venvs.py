@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -38,14 +39,16 @@ class Setup:
     def install(self, rundir: RunDir) -> None:
         job = Job(
             job=Identity(id="j"),
-            benchmark=Benchmark(argv=("true",), requirements="requirements.txt", python=sys.executable),
+            benchmark=Benchmark(
+                argv=("true",), requirements="requirements.txt", python=sys.executable, inherit_env=True
+            ),
         )
         install_requirements(
             job,
             rundir,
             deadline=time.monotonic() + 120,
             stopping=lambda: False,
-            base={"PATH": os.environ["PATH"]},
+            base={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
             cache=self.cache,
         )
 
@@ -90,6 +93,22 @@ def test_the_next_job_takes_what_is_installed(setup: Setup) -> None:
     discard_requirements(second)
     assert not second.venv.exists()
     assert version_in(first) == "1.0 True\n"
+
+
+def test_a_change_of_the_users_own_packages_makes_another_venv(setup: Setup) -> None:
+    first, second = setup.job("one"), setup.job("two")
+    user = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    own = setup.folder / user / "tiny-1.0.dist-info"
+    own.mkdir(parents=True)
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    (own.parent / "tiny.py").write_text("version = 'the user's'\n")
+    setup.install(first)
+    shutil.rmtree(own.parent)
+
+    setup.install(second)
+
+    assert version_in(second) == "1.0 True\n"
+    assert first.venv.resolve() != second.venv.resolve()
 
 
 def test_two_jobs_at_once_make_one_venv(setup: Setup) -> None:

@@ -162,3 +162,32 @@ def test_keys_of_a_result_are_redacted_too() -> None:
     told = redactor.redact_all({"per_metric": {"s3cr3t-value": 1}, "warnings": ("s3cr3t-value", None)})
 
     assert told == {"per_metric": {"***": 1}, "warnings": ["***", None]}
+
+
+def test_a_secret_that_is_a_word_takes_no_key_of_ours_away() -> None:
+    redactor = Redactor()
+    redactor.know(["metrics", "benchmark", "records"])
+
+    told = redactor.redact_all({"metrics": {"records": {"benchmark": 1}}, "benchmark": 2}, own_levels=2)
+
+    assert told == {"metrics": {"records": {"***": 1}}, "benchmark": 2}
+
+
+def test_an_event_keeps_its_keys_whatever_the_secret(tmp_path: Path) -> None:
+    redactor = Redactor()
+    redactor.know(["message"])
+    events = EventLog(tmp_path / "events.jsonl", redactor=redactor)
+
+    events.add("warning", message="a message")
+
+    assert events.seen[0]["message"] == "a ***"
+
+
+def test_a_log_call_with_wrong_arguments_is_logged_all_the_same() -> None:
+    redactor = Redactor()
+    redactor.know(["s3cr3t-value"])
+    record = logging.LogRecord("library", logging.INFO, "", 0, "%d of %d", ("s3cr3t-value",), None)
+
+    assert redactor.filter(record)
+
+    assert record.getMessage() == "%d of %d ('***',)"
