@@ -214,13 +214,13 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
 def _walk(
     root: Path, folder: Path, rules: tuple[_Rules, ...], excluded: frozenset[Path], left_out: list[str]
 ) -> Iterator[ScriptFile]:
-    rules = (*rules, *_rules_in(folder))
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise ScriptsError(
             f"{folder}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
         ) from error
+    rules = (*rules, *_rules_in(folder))
     for entry in entries:
         path = Path(entry.path)
         is_folder = entry.is_dir(follow_symlinks=False)
@@ -255,7 +255,9 @@ def _inner_link(path: Path, root: Path) -> str:
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
     """Return whether `path` is left out by its name or kind. Only .baiignore can take it along: a .gitignore with `!*/` means
     other things."""
-    if path.name not in LEFT_OUT and not (folder and (path / "pyvenv.cfg").is_file()):
+    # Path.is_file raises for a folder that may not be entered, and that may be ignored all the same.
+    environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
+    if path.name not in LEFT_OUT and not environment:
         return False
     return _ignored(path, [each for each in rules if each.ours], folder=folder, otherwise=True)
 

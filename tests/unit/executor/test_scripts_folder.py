@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,38 @@ def test_environments_and_caches_are_left_out_and_named(tmp_path: Path) -> None:
         "sub/__pycache__/",
     ]  # fmt: skip
     assert survey.sentence().startswith("4 files, 16 bytes; the largest is .gitignore with 10; left out: ")
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """Two folders of scripts, each with a folder `data` that this process may not enter, even where it is root's."""
+    before = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        folder = tree(
+            Path(name), {"open/data/table": "", "ignoring/data/table": "", "ignoring/.gitignore": "data/\n"}
+        )
+        folder.chmod(0o755)
+        for each in folder.glob("*/data"):
+            each.chmod(0)
+        try:
+            if before == 0:
+                os.seteuid(65534)
+            yield folder
+        finally:
+            os.seteuid(before)
+            for each in folder.glob("*/data"):
+                each.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_entered_is_refused_by_name(closed: Path) -> None:
+    with pytest.raises(
+        ScriptsError, match=r"/data: cannot be read: Permission denied\. Name it in \.baiignore"
+    ):
+        survey_scripts(closed / "open")
+
+
+def test_a_folder_that_cannot_be_entered_may_be_ignored(closed: Path) -> None:
+    assert survey_scripts(closed / "ignoring").left_out == ("data/",)
 
 
 @pytest.mark.parametrize("name", [".venv", "env of mine", "__pycache__"])
