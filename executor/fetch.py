@@ -10,8 +10,9 @@ With more than one attempt, `nodes` lies in `attempts/<n>`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bai_agent.drafts import draft_beside, place_new
@@ -31,7 +32,9 @@ _COMPARED = 65536
 """Bytes at the end of a stream that must be the same here and there before more is appended."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
-_OBJECTS = ("ready.json", "result.json", "agent.log")
+_OBJECTS = ("ready.json", "result.json")
+_AGENT_LOG = "agent.log"
+"""Of a job on this machine; it grows while the job runs."""
 
 
 class FetchError(BaiError):
@@ -81,6 +84,11 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
             path = _place(folder, f"{place}/{name}")
             if (came := _follow(record, stream, path, rank=rank, attempt=attempt)) is not None:
                 yield came
+        for each in record.store.find(f"{node}/{_AGENT_LOG}"):
+            if came := _grow(
+                _place(folder, f"{place}/{_AGENT_LOG}"), each.size, partial(_get, record, each.key)
+            ):
+                yield came
         wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in objects]
     artifacts = record.key("artifacts/")
     wanted += [
@@ -120,34 +128,38 @@ def _place(folder: Path, name: str) -> Path:
 
 def _follow(record: JobRecord, stream: Stream, path: Path, *, rank: int, attempt: int) -> Fetched | None:
     """Append to `path` what the stream has beyond it."""
-    there = record.size(stream, rank=rank, attempt=attempt)
+
+    def read(position: int, limit: int) -> bytes:
+        return record.read(stream, position, rank=rank, attempt=attempt, limit=limit)
+
+    return _grow(path, record.size(stream, rank=rank, attempt=attempt), read)
+
+
+def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:
+    return record.store.get(key, start=position, limit=limit)
+
+
+def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched | None:
+    """Append to `path` what it lacks of the `there` bytes that `read(position, limit)` brings."""
     if not there:
         return None
     here = path.stat().st_size if path.exists() else 0
     start = max(0, here - _COMPARED)
-    if here > there or (here and _read(path, start) != _whole(record, stream, start, here, rank, attempt)):
+    if here > there or (here and _read(path, start) != b"".join(_pieces(read, start, here))):
         raise _in_the_way(path)
     if path.exists() and here == there:
         return None
-    position = here
     with path.open("ab") as file:
-        while piece := record.read(stream, position, rank=rank, attempt=attempt, limit=_PIECE):
+        for piece in _pieces(read, here, there):
             file.write(piece)
-            position += len(piece)
-    return Fetched(path, position - here)
+        return Fetched(path, file.tell() - here)
 
 
-def _whole(record: JobRecord, stream: Stream, start: int, end: int, rank: int, attempt: int) -> bytes:
-    """Return a stretch of a stream, over all the objects that hold it."""
-    content = b""
-    while start + len(content) < end:
-        piece = record.read(
-            stream, start + len(content), rank=rank, attempt=attempt, limit=end - start - len(content)
-        )
-        if not piece:
-            break
-        content += piece
-    return content
+def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
+    """Yield a stretch, over all the objects that hold it; it ends early where there is no more."""
+    while position < end and (piece := read(position, min(_PIECE, end - position))):
+        yield piece
+        position += len(piece)
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:

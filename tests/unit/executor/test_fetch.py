@@ -60,6 +60,18 @@ def test_a_log_in_many_objects_becomes_one_file_that_grows(job: HandmadeJob, tmp
     assert grown.path.read_text() == "first line\nsecond line\n"
 
 
+def test_an_agents_log_that_grows_is_gone_on_with(job: HandmadeJob, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    (job.node / "agent.log").write_text("started\n")
+    list(fetch_job(job.record, there))
+    with (job.node / "agent.log").open("a") as log:
+        log.write("ended\n")
+    (grown,) = fetch_job(job.record, there)
+
+    assert (grown.path, grown.bytes) == (there / "nodes/0/agent.log", 6)
+    assert grown.path.read_text() == "started\nended\n"
+
+
 def test_what_a_kill_cut_short_is_gone_on_with(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
     part = there / "artifacts" / "runs" / ".model.bin.part"
