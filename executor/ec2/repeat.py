@@ -50,10 +50,11 @@ def problem_with(
     advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
     if job is None:
         return f"{where} is there and the job's job.toml is not: no submission leaves that behind. {advice}"
-    check_job_bytes(record, job)
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
+    # Only now: another version may also have written the job in other words, and its machines can still be looked for.
+    check_job_bytes(record, job)
     begun = parse_moment(file.created)
     if file.region != region:
         differing = ["region"]

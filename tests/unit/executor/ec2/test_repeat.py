@@ -151,3 +151,9 @@ def test_a_job_in_other_bytes_is_not_sent(record: JobRecord, content: Callable[[
 
     with pytest.raises(UsageError, match="other words"):
         problem(record, OURS)
+
+
+def test_another_version_is_named_before_its_other_bytes(record: JobRecord) -> None:
+    record.store.put(record.key("job.toml"), _touched(record))
+
+    assert "another version of `bai`" in str(problem(record, dataclasses.replace(OURS, bai="").sealed()))
