@@ -134,7 +134,7 @@ def check(value: Any, kind: Kind, *, where: str, key: str = "") -> None:
     if not kind.fits(value):
         place = f"{where}: {key}" if key else where
         raise RecordError(
-            f"{place}: expected {kind.words}, got {shown_value(value, limit=_SHOWN)}; no agent or `bai` wrote that"
+            f"{place}: expected {kind.words}, got {shown_value(value, limit=_SHOWN)}; the file is corrupt or was written by another tool"
         )
     for name, inner in (kind.inside or {}).items() if value is not None else ():
         check(value.get(name), inner, where=where, key=f"{key}.{name}" if key else name)
