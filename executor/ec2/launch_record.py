@@ -20,6 +20,7 @@ _MOMENT = Kind(
     'a moment such as "2026-11-20T22:00:00Z"',
     lambda value: type(value) is str and parse_moment(value) is not None,
 )
+_SPAN = Kind("a time in seconds", lambda value: type(value) is int and 0 <= value < 2**31)
 _PLACE = table_of(subnet=TEXT, az=TEXT)
 _LAUNCH = table_of(
     attempt=COUNT,
@@ -29,7 +30,7 @@ _LAUNCH = table_of(
     token=TEXT,
     expires=_MOMENT,
     created=_MOMENT,
-    boot_limit=or_null(COUNT),
+    boot_limit=or_null(_SPAN),
     bai=or_null(TEXT),
 )
 _OUTCOME = one_of(*(each.value for each in Outcome))

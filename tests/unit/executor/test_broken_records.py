@@ -49,6 +49,7 @@ LAUNCH = {
     "token": "token",
     "created": "2026-11-20T22:00:00Z",
     "expires": "2026-11-20T23:00:00Z",
+    "boot_limit": 3600,
 }
 DECISION = {"instances": ["i-0123456789abcdef0"], "subnet": "subnet-1", "az": "us-east-1a", "time": 1}
 REFUSAL = {"outcome": "capacity", "code": "InsufficientInstanceCapacity", "sentence": "No room."}
@@ -223,6 +224,11 @@ def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) ->
             "launch.json: job_id: expected \"digits-1\", got 'other-1'",
         ),
         ("launch.json", {**LAUNCH, "expires": "soon"}, "launch.json: expires: expected a moment"),
+        (
+            "launch.json",
+            {**LAUNCH, "boot_limit": 2**62},
+            "launch.json: boot_limit: expected a time in seconds",
+        ),
         ("launch.json", {**LAUNCH, "candidates": [{}]}, "launch.json: candidates[0].subnet: expected a text"),
         ("launched.json", {"instances": "i-1"}, "launched.json: instances: expected a list, each a text"),
         ("launched.json", {"instances": []}, "launched.json: outcome: expected"),
