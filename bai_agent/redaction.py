@@ -41,7 +41,10 @@ class Redactor(logging.Filter):
 
     def know(self, secrets: Iterable[str]) -> None:
         """Redact `secrets` from now on: whole, line by line, and as JSON, an address or base64 have them."""
-        self._known.update(secrets)
+        new = set(secrets) - self._known
+        if not new:
+            return
+        self._known |= new
         forms = {form for secret in self._known for form in _forms(secret)}
         # The longest first: what holds another one would otherwise stay in part.
         ordered = sorted(forms, key=lambda form: (-len(form), form))

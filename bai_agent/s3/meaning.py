@@ -6,6 +6,9 @@ import re
 
 from bai_agent.errors import BaiError
 
+_NO_METADATA = re.compile(r"\bMetadataError: (.+)")
+"""In obstore's text: what our provider of credentials raised, when the instance metadata service did not help."""
+
 
 class S3Error(BaiError):
     """A bucket cannot be used as asked; the message is half a sentence that goes on behind the address."""
@@ -21,6 +24,8 @@ def meaning(error: Exception, *, missing: str | None = None, denied: str | None 
         return _MEANINGS[code]
     if code == "AccessDenied" or number == "403" or "PermissionDenied" in type(error).__name__:
         return missing or denied or _DENIED
+    if found := _NO_METADATA.search(text):
+        return f"there are no credentials: {found[1]}"
     if number == "401" or "Unauthenticated" in type(error).__name__:
         return "the credentials were refused; renew them"
     if code == "NoSuchKey" or isinstance(error, FileNotFoundError):
@@ -41,6 +46,8 @@ def meaning(error: Exception, *, missing: str | None = None, denied: str | None 
 
 def is_refusal(error: Exception) -> bool:
     """Return whether waiting will not mend `error`: the request, the bucket or the credentials must change."""
+    if _NO_METADATA.search(str(error)):
+        return False  # it may answer again
     return (
         code_of(error) in {*_MEANINGS, "AccessDenied"}
         or any(sign in type(error).__name__ for sign in ("PermissionDenied", "Unauthenticated"))
