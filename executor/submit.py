@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -161,16 +161,30 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
     """Raise UsageError for what would end a run on this machine before its benchmark starts, and costs nothing to know now."""
     from executor.descriptor.places import is_broker
 
-    references = {f"env.secrets.{name}": text for name, text in job.benchmark.secrets.items()}
-    if job.kafka is not None and job.kafka.sasl_password:
-        references["kafka.sasl_password"] = job.kafka.sasl_password
-    for key, reference in references.items():
-        kind, _, name = reference.partition(":")
-        if kind == "env" and name not in environment:
-            raise UsageError(f"{key}: the environment variable {name} is not set; export it, and run again")
+    password = job.kafka.sasl_password if job.kafka is not None else None
+    for path, name in unset_secrets(job.benchmark.secrets, password, environment):
+        raise UsageError(
+            f"{'.'.join(path)}: the environment variable {name} is not set; export it, and run again"
+        )
     for broker in job.kafka.brokers if job.kafka is not None else ():
         if not is_broker(broker):
             raise UsageError(f'kafka.brokers: "{broker}" is no broker\'s address; write host:port')
+
+
+def unset_secrets(
+    references: Mapping[str, str], kafka_password: str | None, environment: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the key of each secret that is to come from an environment variable that is not set, and that variable.
+
+    references: those of the benchmark, by the variables that they are for.
+    """
+    every: dict[tuple[str, ...], str] = {("env", "secrets", name): text for name, text in references.items()}
+    if kafka_password:
+        every["kafka", "sasl_password"] = kafka_password
+    for path, reference in every.items():
+        kind, _, name = reference.partition(":")
+        if kind == "env" and name not in environment:
+            yield path, name
 
 
 def survey(wish: Wish, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey | None:

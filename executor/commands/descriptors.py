@@ -45,7 +45,7 @@ def validate(
 ) -> None:
     """Check descriptors and name every mistake.
 
-    With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
+    What would run here is also looked at for secrets that are not set. With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
     """
     from executor.descriptor import has_errors, load, render_findings
     from executor.descriptor.metric_checks import try_examples
@@ -55,11 +55,13 @@ def validate(
     wrong = False
     for file in files:
         descriptor, findings = load(file, script=script)
-        if descriptor is not None and on is not None:
+        if descriptor is not None:
             wish = Wish(file=file, on=on, script=script)
-            if place_of(wish, descriptor) == "ec2":
+            if on is not None and place_of(wish, descriptor) == "ec2":
                 findings = [*findings, *_preflight(wish, descriptor)]
                 descriptor = None if has_errors(findings) else descriptor
+            elif on is not None or descriptor.info.execution_engine in ("local", "default"):
+                findings = [*findings, *_unset_secrets(file, descriptor)]
         wrong = wrong or descriptor is None
         if json_:
             print_json(
@@ -186,6 +188,26 @@ def _preflight(wish: Wish, descriptor: Descriptor) -> list[Finding]:
     return preflight(
         wish, descriptor, read_settings(), cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
     )
+
+
+def _unset_secrets(file: Path, descriptor: Descriptor) -> list[Finding]:
+    """Return warnings: who runs it later may have what is not set here."""
+    import os
+
+    from executor.descriptor import Finding, Severity
+    from executor.submit import unset_secrets
+
+    password = descriptor.kafka.sasl_password if descriptor.kafka is not None else None
+    return [
+        Finding(
+            file=str(file),
+            path=path,
+            problem=f"the environment variable {name} is not set here",
+            fix=f"export {name} before `bai run`, which would refuse to start",
+            severity=Severity.WARNING,
+        )
+        for path, name in unset_secrets(descriptor.env.secrets, password, os.environ)
+    ]
 
 
 def _finding_table(finding: Finding) -> dict[str, object]:

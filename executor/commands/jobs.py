@@ -265,7 +265,7 @@ def prune(
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete old jobs, and virtual environments unused for as long.
+    """Delete old jobs, and virtual environments long unused.
 
     Never a job that runs. Exit code 5 where one cannot be deleted.
     """

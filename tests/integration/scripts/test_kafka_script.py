@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from kafka_brokers import SCRIPT
+
+from executor.descriptor import TEMPLATE, load
 
 
 def kafka(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,6 +25,7 @@ def test_a_broker_keeps_its_address_and_its_data_over_a_restart(tmp_path: Path) 
     try:
         first = kafka("start", *folder)
         assert first.returncode == 0, first.stderr
+        assert f'[kafka]\nbrokers = ["{first.stdout.strip()}"]\n' in first.stderr
         assert kafka("start", *folder).stdout == first.stdout, "a second start finds the first one's broker"
         assert kafka("status", *folder).stdout == first.stdout
         identity = (tmp_path / "a folder" / "data" / "meta.properties").read_text()
@@ -35,6 +39,30 @@ def test_a_broker_keeps_its_address_and_its_data_over_a_restart(tmp_path: Path) 
         assert (tmp_path / "a folder" / "data" / "meta.properties").read_text() == identity
     finally:
         kafka("stop", *folder)
+
+
+def test_a_start_says_what_to_write_into_a_descriptor(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    try:
+        started = kafka("start", "--dir", str(folder), "--tls", "--sasl", "alice:wonderland")
+        assert started.returncode == 0, started.stderr
+        as_json = kafka("start", "--json", "--dir", str(folder))
+    finally:
+        kafka("stop", "--dir", str(folder))
+
+    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", started.stdout)
+    settings = json.loads(as_json.stdout)
+    assert as_json.stderr == ""
+    assert "wonderland" not in started.stderr + as_json.stdout
+    file = tmp_path / "benchmark.toml"
+    file.write_text(f"{TEMPLATE}\n{started.stderr.partition('descriptor:')[2]}")
+    descriptor, findings = load(file)
+    assert descriptor is not None, findings
+    table = descriptor.kafka
+    assert table is not None
+    assert table.brokers == [settings["listeners"]["SASL_SSL"]]
+    assert (table.security_protocol, table.sasl_username) == ("SASL_SSL", "alice")
+    assert (table.sasl_password, table.ssl_cafile) == ("env:KAFKA_PASSWORD", settings["cafile"])
 
 
 def test_two_starts_at_once_are_one_broker(tmp_path: Path) -> None:

@@ -162,6 +162,35 @@ def test_findings_are_there_for_programs_too(bai: Bai) -> None:
     assert any(each["path"] == ["hardware", "strateg"] for each in answer.objects[1]["findings"])
 
 
+def test_validate_names_secrets_that_are_not_set_here(bai: Bai) -> None:
+    file = bai.folder / "benchmark.toml"
+    kafka = """
+[kafka]
+brokers = ["broker:9092"]
+security_protocol = "SASL_SSL"
+sasl_mechanism = "PLAIN"
+sasl_username = "me"
+sasl_password = "env:BAI_TEST_PASSWORD"
+"""
+    file.write_text(f'{bai("init").out}\n[env.secrets]\nTOKEN = "env:BAI_TEST_UNSET"\n{kafka}')
+
+    answer = bai("validate", file)
+
+    assert answer.code == 0
+    assert "env.secrets.TOKEN" in answer.out
+    assert "the environment variable BAI_TEST_UNSET is not set here" in answer.out
+    assert "BAI_TEST_PASSWORD is not set here" in answer.out
+    findings = bai("validate", "--json", "--on", "local", file).objects[0]["findings"]
+    assert [(each["key"], each["severity"]) for each in findings] == [
+        ("env.secrets.TOKEN", "warning"),
+        ("kafka.sasl_password", "warning"),
+    ]
+    there = {"BAI_TEST_UNSET": "", "BAI_TEST_PASSWORD": "x"}
+    assert "not set" not in bai("validate", file, env=there).out
+    file.write_text(file.read_text().replace('execution_engine = "local"', 'execution_engine = "aws.ec2"'))
+    assert "not set here" not in bai("validate", file).out
+
+
 def test_list_is_a_table_in_the_order_of_starts(bai: Bai, job: HandmadeJob) -> None:
     HandmadeJob(bai.store, "other-1", name="other", started=START - 1000).ends("failed", 1)
     HandmadeJob(bai.store, "dead-1", name="dead", started=START + 1000).event("agent_started", pid=1)
