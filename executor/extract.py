@@ -67,7 +67,7 @@ def chosen_set(record: JobRecord, wanted: str) -> int:
     numbers = complete_sets(record)
     if wanted == "last" and numbers:
         return numbers[-1]
-    if wanted.isascii() and wanted.isdecimal() and int(wanted) in numbers:
+    if wanted in map(str, numbers):
         return int(wanted)
     there = f"there are {', '.join(map(str, numbers))}" if numbers else "`bai extract` makes one"
     raise UsageError(

@@ -86,11 +86,13 @@ def test_what_cannot_be_extracted_is_said(desk: Desk, tmp_path: Path) -> None:
     job.ends()
     silent = ask(desk, "extract", "one")
     missing = ask(desk, "metrics", "one", "--extract", "3")
+    endless = ask(desk, "metrics", "one", "--extract", "9" * 5000)
 
     for answer, told in (
         (running, "has not ended"),
         (silent, "has kept no log"),
         (missing, 'no complete set "3"'),
+        (endless, 'no complete set "99'),
     ):
         assert (answer.code, told in answer.err) == (2, True), answer.err
 
