@@ -58,7 +58,7 @@ def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Pa
         ).returncode
 
     assert code == 5
-    assert b"bytes left" in (tmp_path / "err").read_bytes() or b"No space" in (tmp_path / "err").read_bytes()
+    assert b"MiB left" in (tmp_path / "err").read_bytes() or b"No space" in (tmp_path / "err").read_bytes()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
