@@ -142,6 +142,9 @@ class Work:
             sizes = self._log.size(), self._emit.size()
             if self._benchmark.alive():
                 self._log.end, self._emit.end = sizes
+            elif self._log.end is None:
+                # An extractor that starts after its death has not seen where it ended: exit.json will say.
+                self._log.end, self._emit.end = self._log.position, self._emit.position
         elif not self._knows_end:
             self._knows_end = True
             ended = read_json(self._rundir.exit) or {}

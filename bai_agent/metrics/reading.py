@@ -25,8 +25,6 @@ from bai_agent.metrics.units import SAME, Conversion, contradicts, conversion, i
 LABEL_LIMIT = 256
 """Characters of a label's value that are kept."""
 _CACHED = 4096
-_AROUND = 2000
-"""Characters of the line that are told on each side of a value: who shows less can still see all of a secret there."""
 _SHOWN = 400
 _UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
 _PER = re.compile("/[A-Za-z]+").match
@@ -152,13 +150,13 @@ class Reader:
         return self._form in (NumberForm.SI, NumberForm.AUTO)
 
     def _tell(self, findings: Findings, doubt: Doubt, text: str, start: int, end: int, reach: int) -> None:
-        line = text[max(0, start - _AROUND) : reach + _AROUND]
         findings.doubtful(
             self._index,
             doubt,
             self._shown(text[start:end]),
             self._shown(text[start:reach]),
-            self._text(line),
+            # All of it: of a secret that is cut nobody knows what it was.
+            self._text(text),
         )
 
     def _shown(self, text: str) -> str:

@@ -7,6 +7,7 @@ The same sources and wheels give the same bytes.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -59,8 +60,10 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
     try:
         return _built(architecture, cache=cache, download=download)
     except OSError as error:
+        # What stands where a folder should be "exists".
+        why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
         raise WheelError(
-            f"the agent's bundle cannot be kept in {cache}: {error.strerror}; make room there, or name another place "
+            f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
             "with XDG_CACHE_HOME"
         ) from error
 

@@ -30,7 +30,10 @@ def bundle() -> BuiltBundle:
 def unpacked(bundle: BuiltBundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("agent")
     with tarfile.open(bundle.path) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
     return folder
 
 
