@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 from bai_agent.durations import format_duration, parse_duration
@@ -27,7 +28,7 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
 
     Raises DescriptorError for an unknown key, a missing one, or a value of another type.
     """
-    hints = typing.get_type_hints(kind)
+    hints = _type_hints(typing.cast("Any", kind))
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
@@ -44,6 +45,12 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
         return kind(**values)
     except ValueError as error:
         raise DescriptorError(f"{where}: {error}") from error
+
+
+@cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    # Once: a job may have a thousand metrics, and each is a table.
+    return typing.get_type_hints(kind)
 
 
 def shown_value(value: Any, *, limit: int = 200) -> str:

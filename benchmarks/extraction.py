@@ -1,8 +1,9 @@
-"""How fast numbers come out of a log: our extractor, a plain loop over lines and patterns, and mtail, in one run.
+"""How fast numbers come out of a log: our extractor, a plain loop over lines and patterns, mtail and ripgrep, in one run.
 
-    python benchmarks/extraction.py [--lines 3000000] [--rounds 3] [--patterns 10 100 1000]
+    python benchmarks/extraction.py [--lines 3000000] [--rounds 3] [--patterns 10 100 1000] [--dense-patterns 10 1000]
 
-Lines are of 86 bytes, one in twenty matches three of the patterns. Each runs as a process of its own, in turns, on one
+Lines are of 86 bytes. In the sparse log one in twenty matches three of the patterns, in the dense one each does. The bare
+loop is a short script with the same automaton, which writes the same records and keeps no promise of ours. ripgrep (`rg -ob`) only prints what matches, with its offset: a limit, not a peer. Each runs as a process of its own, in turns, on one
 core. A rate is lines per second of its CPU time, start included: on a machine that does other things as well, the clock on
 the wall would measure those. The table shows medians. The slow ones get fewer lines, so that they take seconds, not hours.
 On their lines the extractor's records are compared with the plain loop's one by one, and mtail's last values with both.
@@ -45,6 +46,11 @@ WORDS = (
 )
 SLOW_LINES = 5_000_000
 """Lines times patterns of the ways that search each line with each pattern."""
+SPARSE = 0.05
+"""The share of lines that match, in the sparse log."""
+DENSE_PART = 2
+"""The dense log has so many times fewer lines, and still more records."""
+BLOCK = 128 * 1024
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -67,32 +73,50 @@ def main() -> None:
     )
     parser.add_argument("--lines", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--patterns", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--patterns", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--dense-patterns", type=int, nargs="*", default=[10, 1000])
     parser.add_argument("--child", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         way, folder = arguments.child
-        {"plain": run_plain, "count": run_count}[way](Path(folder))
+        {"plain": run_plain, "bare": run_bare, "count": run_count}[way](Path(folder))
         return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        write_log(log, arguments.lines)
         print(
-            "| patterns | way | lines | lines/s of CPU | × plain loop | × mtail |\n|---:|---|---:|---:|---:|---:|"
+            "| log | patterns | way | lines | lines/s of CPU | × plain loop | × mtail |\n"
+            "|---|---:|---|---:|---:|---:|---:|"
         )
-        for count in arguments.patterns:
-            compare(Path(folder) / str(count), log, arguments.lines, count, rounds=arguments.rounds)
+        for kind, share, counts in (
+            ("sparse", SPARSE, arguments.patterns),
+            ("dense", 1.0, arguments.dense_patterns),
+        ):
+            rates = []
+            log = Path(folder) / kind
+            write_log(
+                log, arguments.lines if kind == "sparse" else arguments.lines // DENSE_PART, share=share
+            )
+            for count in counts:
+                place = Path(folder) / f"{kind}-{count}"
+                rates.append(compare(place, log, kind, count, rounds=arguments.rounds))
+                shutil.rmtree(place)
+            for count, rate in list(zip(counts, rates, strict=True))[1:]:
+                print(
+                    f"| {kind} | {count} | extractor, beside {counts[0]} patterns | | {rate / rates[0]:.2f} × | | |"
+                )
 
 
-def compare(folder: Path, log: Path, lines: int, count: int, *, rounds: int) -> None:
-    """Print the table's rows for so many patterns."""
+def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> float:
+    """Print the table's rows for so many patterns; return the extractor's rate."""
+    with log.open("rb") as file:
+        lines = sum(1 for _ in file)
     names = [*MATCHING, *(f"metric_{number:04d}" for number in range(count - len(MATCHING)))]
     whole = make_case(folder / "whole", log, lines, names)
     part = make_case(folder / "part", log, min(lines, SLOW_LINES // count), names)
     ways = {
         "extractor": (whole, [sys.executable, "-m", "bai_agent.metrics", str(whole.folder)]),
         "plain loop": (part, [sys.executable, __file__, "--child", "plain", str(part.folder)]),
+        "bare loop": (whole, [sys.executable, __file__, "--child", "bare", str(whole.folder)]),
         "count only, writes nothing": (
             whole,
             [sys.executable, __file__, "--child", "count", str(whole.folder)],
@@ -101,6 +125,10 @@ def compare(folder: Path, log: Path, lines: int, count: int, *, rounds: int) -> 
     if shutil.which("mtail"):
         (part.folder / "metrics.mtail").write_text(mtail_program(names))
         ways["mtail"] = (part, mtail_command(part))
+    if shutil.which("rg"):
+        (whole.folder / "patterns").write_text("".join(pattern_of(name) + "\n" for name in names))
+        arguments = ["--text", "--no-line-number", "--threads", "1", "-f", str(whole.folder / "patterns")]
+        ways["rg -ob, writes no records"] = (whole, ["rg", "-ob", *arguments, str(whole.log)])
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, (case, command) in ways.items():
@@ -113,18 +141,21 @@ def compare(folder: Path, log: Path, lines: int, count: int, *, rounds: int) -> 
     for way in sorted(rates, key=list(ways).index):
         ratio = f"{rates[way] / rates['mtail']:.1f}" if "mtail" in rates else "mtail is not installed"
         print(
-            f"| {count} | {way} | {ways[way][0].lines:,} | {rates[way]:,.0f} "
+            f"| {kind} | {count} | {way} | {ways[way][0].lines:,} | {rates[way]:,.0f} "
             f"| {rates[way] / rates['plain loop']:.1f} | {ratio} |",
             flush=True,
         )
+    if "rg -ob, writes no records" not in rates:
+        print(f"| {kind} | {count} | rg -ob | | ripgrep is not installed | | |", flush=True)
+    return rates["extractor"]
 
 
-def write_log(path: Path, lines: int) -> None:
+def write_log(path: Path, lines: int, *, share: float) -> None:
     """Write the log: always the same for the same number of lines."""
     chance = random.Random(1)
     block = []
     for number in range(min(lines, 100_000)):
-        if chance.random() < 0.05:
+        if chance.random() < share:
             text = " ".join(f"{name}={chance.random():.4f}" for name in MATCHING)
             text = f"epoch {number} {text}"
         else:
@@ -154,7 +185,7 @@ def make_case(folder: Path, log: Path, lines: int, names: Sequence[str]) -> Case
 
 
 def clear(case: Case) -> None:
-    for name in ("metrics.jsonl", "extractor.offset", "extracted.json"):
+    for name in ("metrics.jsonl", "extractor.offset", "extracted.json", "bare.jsonl"):
         (case.folder / name).unlink(missing_ok=True)
 
 
@@ -200,6 +231,42 @@ def run_plain(folder: Path) -> None:
                     records.write(json.dumps(record) + "\n")
                     seq += 1
             offset += len(ended)
+
+
+def run_bare(folder: Path) -> None:
+    """Do what a short script with the same automaton does: nothing is kept for a restart, no search is bounded."""
+    import ahocorasick_rs
+
+    case = read_case(folder)
+    patterns = [re.compile(pattern_of(name), re.ASCII).finditer for name in case.names]
+    texts = [f"{name}=".encode() for name in case.names]
+    scan = ahocorasick_rs.BytesAhoCorasick(texts).find_matches_as_indexes
+    number = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?(?:[eE][-+]?[0-9]{1,2})?").match
+    seq = offset = 0
+    rest = b""
+    with case.log.open("rb") as log, (folder / "bare.jsonl").open("w") as records:
+        while block := log.read(BLOCK):
+            data, newline, rest = (rest + block).rpartition(b"\n")
+            data += newline
+            now = time.time_ns() // 1_000_000
+            lines: dict[int, set[int]] = {}
+            for i, start, _ in scan(data, overlapping=True):
+                lines.setdefault(data.rfind(b"\n", 0, start) + 1, set()).add(i)
+            out = []
+            for start, found in lines.items():
+                line = data[start : data.find(b"\n", start)].decode("latin-1")
+                for i in sorted(found):
+                    for k, match in enumerate(patterns[i](line)):
+                        begin, end = match.span(1)
+                        value = number(line, begin)
+                        if value and value.end() == end:
+                            out.append(
+                                f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{case.names[i]}",'
+                                f'"value":{value[0]},"units":"","timestamp":{now}}}\n'
+                            )
+                            seq += 1
+            records.write("".join(out))
+            offset += len(data)
 
 
 def run_count(folder: Path) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bai_agent.job import Metric
-from bai_agent.metrics.extract import Extraction, Found
+from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.literal import read_shape
-from bai_agent.metrics.patterns import compile_patterns, prefilter_available, wants_last_states
+from bai_agent.metrics.patterns import Found, compile_patterns, prefilter_available, wants_last_states
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.tally import line_around

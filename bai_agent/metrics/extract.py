@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, count
+from operator import add, itemgetter
 from typing import Protocol
 
+from bai_agent.metrics.dense import search_at_once
 from bai_agent.metrics.follow import CHUNK
-from bai_agent.metrics.patterns import PatternSet, Searcher
+from bai_agent.metrics.line_bound import Reach
+from bai_agent.metrics.patterns import Found, Occurrences, PatternSet, Searcher, occurrences_without
 from bai_agent.metrics.reading import Findings
 from bai_agent.metrics.terminal import visible
 
-Found = tuple[int, int, int, str, str]
-"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and what else the record has:
-JSON members, each with a comma in front."""
 _Candidate = tuple[int, str, Sequence[Searcher]]
 """A line to search: its place in the block, its text (Latin-1) and the patterns to search it with, by index."""
+_Hit = tuple[int, int, int]
+"""A required text: its number, where it starts and where it ends."""
+_Line = tuple[int, int, list[int]]
+"""A line that holds required texts: its start, its end, the texts' numbers."""
 
 BATCH = 4096
 """About so many numbers are handed over at once, so that memory stays flat."""
 _LINES_AT_ONCE = 256
 _PLANS = 4096
 _WINDOW = 64 * 1024
+_DENSE = 0.75
+"""Occurrences of a required text for each line, from which on its patterns search all lines at once."""
+_DOUBT, _MOST_DOUBTS = 8, 128
+"""A pattern whose lines had to be searched one by one all the same, more often than each eighth time, is so from then on."""
+_SCANS = 8
+"""Sets of texts for which an automaton without them is made."""
+_MOST_AT_ONCE = 2**16
+"""Where a block may hold more numbers than that, it is searched line by line, so that memory stays flat."""
+_MOST_SETTLED = 32
+"""Patterns that search a block of which it is not known how many of their texts it holds."""
 
 
 class Guard(Protocol):
@@ -60,6 +75,11 @@ class Extraction:
         ]
         """By the number of a hit: the metrics that it stands for, exact texts before folded ones."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
+        self._doubts: Counter[int] = Counter()
+        """By metric: how often its lines had to be searched one by one after all, less what went well since."""
+        self._settled: frozenset[int] = frozenset()
+        """Texts that stood in nearly each line of the last block."""
+        self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
         self, data: bytes, offset: int, repainted: frozenset[int] = frozenset()
@@ -68,16 +88,116 @@ class Extraction:
 
         Metrics that want only the last state of a progress bar are not searched in lines that begin at `repainted`.
         """
-        candidates = self._candidates(data)
-        if repainted and self._last_only:
-            candidates = [
-                (place, line, self._without_last(searchers) if offset + place in repainted else searchers)
-                for place, line, searchers in candidates
-            ]
+        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
+        if len(data) > 4 * CHUNK:
+            lines = self._hits_by_windows(clean)
+        else:
+            settled = frozenset() if self._guard.careful else self._settled
+            hits = self._scan_without(settled)(clean)
+            dense = settled if self._guard.careful else settled | self._dense(hits, clean.count(b"\n"))
+            if dense:
+                yield from self._find_dense(data, clean, offset, hits, dense, repainted)
+                return
+            lines = _lines_of(clean, hits)
+        candidates = self._to_search(self._candidates(data, clean, lines), offset, repainted)
         for begin in range(0, len(candidates), _LINES_AT_ONCE):
             self._guard.lines()
             yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
         self._guard.rest()
+
+    def _dense(self, hits: Sequence[_Hit], lines: int) -> frozenset[int]:
+        """Return the texts that stand in so many lines that their patterns had better search all of them at once."""
+        if len(hits) < _DENSE * lines:
+            return frozenset()
+        counts = Counter(map(_number, hits))
+        often = [number for number, count in counts.items() if count >= _DENSE * lines]
+        found = {number for number in often if all(map(self._goes_at_once, self._metrics[number]))}
+        at_most = sum(counts[number] * len(self._metrics[number]) for number in found)
+        return frozenset(found) if at_most <= _MOST_AT_ONCE else frozenset()
+
+    def _goes_at_once(self, metric: int) -> bool:
+        return (
+            metric not in self._last_only
+            and self._doubts[metric] < _MOST_DOUBTS
+            and self._searcher(metric).reach is not Reach.ANYWHERE
+        )
+
+    def _find_dense(
+        self,
+        data: bytes,
+        clean: bytes,
+        base: int,
+        hits: Sequence[_Hit],
+        dense: frozenset[int],
+        repainted: frozenset[int],
+    ) -> Iterator[list[Found]]:
+        """Yield the numbers of a block in which nearly each line holds the texts `dense`.
+
+        Their patterns search some hundred lines in one go, which takes a fraction of the time; the other ones search their
+        lines as always.
+        """
+        searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
+        hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
+        candidates = self._to_search(self._candidates(data, clean, _lines_of(clean, hits)), base, repainted)
+        text = clean.decode("latin-1")
+        starts = _line_starts(clean)
+        offsets = [base + place for place in (starts if clean is data else _line_starts(data))]
+        matches = done = 0
+        for first in range(0, len(starts) - 1, _LINES_AT_ONCE):
+            last = min(first + _LINES_AT_ONCE, len(starts) - 1)
+            begin = done
+            while done < len(candidates) and base + candidates[done][0] < offsets[last]:
+                done += 1
+            found = self._search_all(candidates[begin:done], base)
+            for searcher in searchers:
+                self._guard.lines()
+                at_once = search_at_once(searcher, text, starts, offsets, first, last)
+                if at_once is None:
+                    at_once = self._search_each(searcher, text, starts, offsets, first, last)
+                    self._doubts[searcher.metric] += _DOUBT
+                elif self._doubts[searcher.metric]:
+                    self._doubts[searcher.metric] -= 1
+                matches += len(at_once)
+                found += at_once
+            self._guard.rest()
+            if found:
+                found.sort()
+                yield found
+        self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
+
+    def _settle(self, dense: frozenset[int], is_so: bool) -> None:
+        """Look no more for texts that stand everywhere: their patterns search all lines, until they match too few."""
+        metrics = self._metrics_of(dense)
+        kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
+        if not kept:
+            self._settled = frozenset()
+        elif dense in self._scans or len(self._scans) < _SCANS:
+            self._settled = dense
+
+    def _metrics_of(self, numbers: Set[int]) -> list[int]:
+        """Return the metrics that the texts of these numbers stand for."""
+        return sorted({metric for number in numbers for metric in self._metrics[number]})
+
+    def _search_each(
+        self,
+        searcher: Searcher,
+        text: str,
+        starts: Sequence[int],
+        offsets: Sequence[int],
+        first: int,
+        last: int,
+    ) -> list[Found]:
+        """Return what one pattern finds in each of the lines from `first` to before `last` by itself."""
+        candidates = [
+            (offsets[line], text[starts[line] : starts[line + 1] - 1], (searcher,))
+            for line in range(first, last)
+            if starts[line + 1] - starts[line] > 1
+        ]
+        return self._search_all(candidates, 0)
+
+    def _search_all(self, candidates: Sequence[_Candidate], base: int) -> list[Found]:
+        self._guard.lines()
+        return [each for batch in self._search(candidates, base) for each in batch]
 
     def _search(self, candidates: Sequence[_Candidate], base: int) -> Iterator[list[Found]]:
         found: list[Found] = []
@@ -97,6 +217,7 @@ class Extraction:
                 extra,
                 decodes,
                 can_be_empty,
+                *_,
             ) in searchers:
                 if careful:
                     guard.search(index, offset)
@@ -135,15 +256,24 @@ class Extraction:
             guard.rest()
             yield found
 
+    def _to_search(
+        self, candidates: list[_Candidate], base: int, repainted: frozenset[int]
+    ) -> list[_Candidate]:
+        """Return `candidates` without what is not searched in states of a progress bar that were not its last."""
+        if not repainted or not self._last_only:
+            return candidates
+        return [
+            (place, line, self._without_last(searchers) if base + place in repainted else searchers)
+            for place, line, searchers in candidates
+        ]
+
     def _without_last(self, searchers: Sequence[Searcher]) -> Sequence[Searcher]:
         return [each for each in searchers if each.metric not in self._last_only]
 
-    def _candidates(self, data: bytes) -> list[_Candidate]:
-        """Return the lines of `data` to search, by their place."""
-        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
+    def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
+        """Return the lines of `data` to search, by their place; `lines` are those that hold required texts."""
         if self._everywhere:
-            return self._every_line(data, clean)
-        lines = self._hits_by_windows(clean) if len(data) > 4 * CHUNK else self._hits(clean)
+            return self._every_line(data, clean, {start: ids for start, _, ids in lines})
         hits = [
             (start, clean[start:end].decode("latin-1"), self._plan(tuple(ids))) for start, end, ids in lines
         ]
@@ -152,11 +282,7 @@ class Extraction:
         places = dict(zip(_line_starts(clean), _line_starts(data), strict=True))
         return [(places[start], line, plan) for start, line, plan in hits]
 
-    def _every_line(self, data: bytes, clean: bytes) -> list[_Candidate]:
-        windowed = len(data) > 4 * CHUNK
-        hits = {
-            start: ids for start, _, ids in (self._hits_by_windows(clean) if windowed else self._hits(clean))
-        }
+    def _every_line(self, data: bytes, clean: bytes, hits: Mapping[int, list[int]]) -> list[_Candidate]:
         candidates: list[_Candidate] = []
         place = start = 0
         for raw, line in zip(data.split(b"\n"), clean.split(b"\n"), strict=True):
@@ -177,24 +303,8 @@ class Extraction:
             self._plans[ids] = plan
         return plan
 
-    def _hits(self, data: bytes) -> list[tuple[int, int, list[int]]]:
-        """Return start, end and required texts of each line that contains one."""
-        lines: list[tuple[int, int, list[int]]] = []
-        line_end = -1
-        ids: list[int] = []
-        for number, start, _ in self._scan(data):
-            if start < line_end:
-                if number not in ids:
-                    ids.append(number)
-                continue
-            line_start = data.rfind(b"\n", line_end + 1, start) + 1 or line_end + 1
-            line_end = data.find(b"\n", start)
-            ids = [number]
-            lines.append((line_start, line_end, ids))
-        return lines
-
-    def _hits_by_windows(self, data: bytes) -> list[tuple[int, int, list[int]]]:
-        """Return what `_hits` does, without holding an entry for each occurrence in a very long line."""
+    def _hits_by_windows(self, data: bytes) -> list[_Line]:
+        """Return what `_lines_of` does, without holding an entry for each occurrence in a very long line."""
         prefilters = [each for each in (self._exact, self._folded) if each]
         overlap = max((len(text) for each in prefilters for text in each.literals), default=1) - 1
         lines = []
@@ -208,21 +318,50 @@ class Extraction:
             start += len(line) + 1
         return lines
 
-    def _scan(self, data: bytes) -> list[tuple[int, int, int]]:
-        hits = self._exact.scan(data, overlapping=True) if self._exact else []
-        if self._folded:
-            more = self._folded.scan(data.lower(), overlapping=True)
-            if more:
-                shift = self._folded_from
-                hits = sorted(
-                    [*hits, *((number + shift, start, end) for number, start, end in more)], key=_start
-                )
-        return hits
+    def _scan(self, data: bytes) -> list[_Hit]:
+        return self._scan_without(frozenset())(data)
+
+    def _scan_without(self, numbers: frozenset[int]) -> Callable[[bytes], list[_Hit]]:
+        """Return what finds the required texts but for those of `numbers`."""
+        scan = self._scans.get(numbers)
+        if scan is None:
+            exact = occurrences_without(self._exact, numbers, shift=0)
+            folded = occurrences_without(self._folded, numbers, shift=self._folded_from)
+            scan = self._scans[numbers] = _both(exact, folded)
+        return scan
 
 
-def _start(hit: tuple[int, int, int]) -> int:
-    return hit[1]
+def _both(exact: Occurrences | None, folded: Occurrences | None) -> Callable[[bytes], list[_Hit]]:
+    def scan(data: bytes) -> list[_Hit]:
+        hits = exact(data) if exact else []
+        more = folded(data.lower()) if folded else []
+        return sorted([*hits, *more], key=_start) if more else hits
+
+    return scan
+
+
+def _lines_of(data: bytes, hits: Sequence[_Hit]) -> list[_Line]:
+    """Return the lines of `data` that `hits` stand in."""
+    lines: list[_Line] = []
+    line_end = -1
+    ids: list[int] = []
+    for number, start, _ in hits:
+        if start < line_end:
+            if number not in ids:
+                ids.append(number)
+            continue
+        line_start = data.rfind(b"\n", line_end + 1, start) + 1 or line_end + 1
+        line_end = data.find(b"\n", start)
+        ids = [number]
+        lines.append((line_start, line_end, ids))
+    return lines
+
+
+_number = itemgetter(0)
+_start = itemgetter(1)
 
 
 def _line_starts(data: bytes) -> list[int]:
-    return [0, *(match.end() for match in re.finditer(b"\n", data))]
+    """Return where each line of `data` starts, and where the one after the last would."""
+    lengths = map(len, data.split(b"\n")[:-1])
+    return [0, *map(add, accumulate(lengths), count(1))]

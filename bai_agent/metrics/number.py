@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import string
 import sys
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -13,10 +14,10 @@ from bai_agent.metrics.units import COUNTED, PREFIXES, Conversion
 
 _MANTISSA_JSON = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?"
 _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
-_JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
-json_at = re.compile(_JSON).match
+JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
+json_at = re.compile(JSON).match
 """`json_at(text, start)` matches a number that is JSON as it stands, finite, and within what every reader can hold."""
-_is_json = re.compile(_JSON).fullmatch
+_is_json = re.compile(JSON).fullmatch
 _PLAIN = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(_PLAIN).fullmatch
 _INTEGER = re.compile(r"[-+]?[0-9]{1,25}").fullmatch
@@ -25,6 +26,7 @@ _SIGNED_EXPONENT = re.compile(r"[eE][-+][0-9]+").match
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]+").match
 _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
+_DIGITS_AND_EXPONENT = frozenset(string.digits + "eE")
 
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
@@ -177,7 +179,7 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
     With `decodes` it searches characters, else bytes.
     """
     if not open_end and not with_units:
-        return _JSON
+        return JSON
     digits = "0-9" if open_end else ""
     letters = rf"A-Za-z%\x80-{chr(sys.maxunicode) if decodes else chr(0xFF)}"
     more = [f"[{digits}{letters}]"]
@@ -189,3 +191,19 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
     spelled = rf"|(?= ?{re.escape(spelled)}(?![0-9A-Za-z%/]))" if spelled else ""
     # The most frequent case comes first: a look behind the number costs next to nothing, an optional exponent does not.
     return f"{_MANTISSA_JSON}(?:{ends}|{_EXPONENT_JSON}{ends}{spelled})"
+
+
+def needs_look(behind: str, *, open_end: bool, with_units: bool) -> bool:
+    """Return whether what stands `behind` a JSON number, two characters of Latin-1, may keep `fast_number` from matching it."""
+    first, second = behind[:1], behind[1:]
+    if first in _DIGITS_AND_EXPONENT:
+        return True
+    if first in ".,_':":
+        return second in string.digits
+    if first == " ":
+        return with_units and _is_letter(second)
+    return (open_end or with_units) and _is_letter(first)
+
+
+def _is_letter(character: str) -> bool:
+    return character in string.ascii_letters or character == "%" or character >= "\x80"

@@ -20,12 +20,17 @@ from typing import Any, NamedTuple
 
 from bai_agent.job import Metric, Repaint
 from bai_agent.metrics.groups import read_groups
+from bai_agent.metrics.line_bound import Reach, reach_of
 from bai_agent.metrics.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.reading import Extra, Findings, Reader, extra_of
 
 _SHORTEST_LITERAL = 2
 """A single character stands in so many lines that looking for it costs more than it saves."""
 
+
+Found = tuple[int, int, int, str, str]
+"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and what else the record has:
+JSON members, each with a comma in front."""
 
 Scan = Callable[..., list[tuple[int, int, int]]]
 """`scan(data, overlapping=True)`: (index of the text, start, end) of each occurrence, by rising end."""
@@ -37,7 +42,7 @@ class Searcher(NamedTuple):
     metric: int
     """The metric's index in the descriptor."""
     search: Callable[..., re.Match[str] | None]
-    search_all: Callable[[str], Iterator[re.Match[str]]]
+    search_all: Callable[..., Iterator[re.Match[str]]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
     """Matches a value that is recorded as it stands."""
@@ -47,6 +52,10 @@ class Searcher(NamedTuple):
     decodes: bool
     """It searches the line decoded as UTF-8."""
     can_be_empty: bool
+    reach: Reach
+    """Whether it may search many lines at once."""
+    needs_look: Callable[[str], bool]
+    """Whether a JSON number with these two characters behind it may be one that `fast_number` does not match."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,27 @@ def compile_patterns(
     return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), last_only, searcher)
 
 
+Occurrences = Callable[[bytes], list[tuple[int, int, int]]]
+
+
+def occurrences_without(
+    prefilter: Prefilter | None, numbers: frozenset[int], *, shift: int
+) -> Occurrences | None:
+    """Return what finds the texts of `prefilter` under their numbers, the first of which is `shift`; but for those of `numbers`."""
+    if prefilter is None:
+        return None
+    kept = [shift + i for i in range(len(prefilter.literals)) if shift + i not in numbers]
+    if not kept:
+        return None
+    if len(kept) == len(prefilter.literals):
+        scan = prefilter.scan
+        if not shift:
+            return lambda data: scan(data, overlapping=True)
+    else:
+        scan = _scanner([prefilter.literals[number - shift] for number in kept])
+    return lambda data: [(kept[i], start, end) for i, start, end in scan(data, overlapping=True)]
+
+
 def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     """Return what counts the lines of a block that are not empty."""
     blank = b"\n\n"
@@ -130,6 +160,8 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         index, metric, groups, decodes=decodes, open_end=has_open_end(metric.pattern, groups.value)
     )
     fast = reader.fast_number
+    # Units with a newline are nobody's, but they would be looked for beyond the line's end.
+    is_by_line = fast is None or decodes or shape.can_be_empty or "\n" in metric.units
     return Searcher(
         metric=index,
         search=compiled.search,
@@ -140,6 +172,8 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         extra=extra_of(groups, decodes=decodes),
         decodes=decodes,
         can_be_empty=shape.can_be_empty,
+        reach=Reach.ANYWHERE if is_by_line else reach_of(metric.pattern),
+        needs_look=reader.needs_look,
     )
 
 

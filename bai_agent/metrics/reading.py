@@ -17,6 +17,7 @@ from bai_agent.metrics.number import (
     form_number,
     goes_on,
     json_number,
+    needs_look,
     rest_end,
     scaled,
 )
@@ -79,6 +80,10 @@ class Reader:
             return None
         spelled = self._units if self._decodes else self._units.encode().decode("latin-1")
         return fast_number(spelled, open_end=self._open_end, with_units=self._measured, decodes=self._decodes)
+
+    def needs_look(self, behind: str) -> bool:
+        """Return whether `fast_number` must look at a JSON number with `behind`, two characters, right behind it."""
+        return needs_look(behind, open_end=self._open_end, with_units=self._measured)
 
     def read(self, text: str, match: re.Match[str], findings: Findings) -> tuple[str | None, int]:
         """Return the match's value as JSON, None where it has none, and up to where it reaches in `text`."""

@@ -10,18 +10,22 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from bai_agent.job import Metric
 from bai_agent.metrics.disk import wait_for_room
-from bai_agent.metrics.extract import Found
+from bai_agent.metrics.patterns import Found
 from bai_agent.rundir import open_append, write_all
 
 SOURCES = ("log", "emit", "host", "run")
 _CHUNK = 2**20
 _LATE = ',"late":true'
 _GEN = ',"gen":'
+
+
+_index = itemgetter(1)
 
 
 class Key(NamedTuple):
@@ -84,10 +88,11 @@ class RecordFile:
         self.last["log"] = Key(gen, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
         end = _end(gen=gen, late=late)
+        # Of those that are there: of a thousand metrics, most may not be.
+        starts = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
         self._append(
             [
-                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}{ends[i]}'
-                f"{timestamp}{extra}{end}"
+                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}{starts[i]}{extra}{end}'
                 for seq, (off, i, k, value, extra) in enumerate(found, self.seq)
             ]
         )

@@ -10,10 +10,10 @@ from operator import itemgetter
 from typing import Any
 
 from bai_agent.job import Metric, NumberForm
-from bai_agent.metrics.extract import Found
 from bai_agent.metrics.follow import LINE_LIMIT, Place
 from bai_agent.metrics.groups import read_groups
 from bai_agent.metrics.number import form_end, form_number
+from bai_agent.metrics.patterns import Found
 from bai_agent.metrics.reading import Doubt
 
 _NAMES = 10_000

@@ -79,6 +79,21 @@ def test_a_pattern_that_backtracks_for_ever_is_switched_off_and_the_others_go_on
     assert entries(rundir) == before
 
 
+def test_in_a_dense_log_a_pattern_is_switched_off_at_the_very_line(tmp_path: Path) -> None:
+    # given a log whose patterns search many lines at once, and two lines in its midst on which one takes for ever
+    nested = ("nested", r"n=(?:x+)+y(\d+)")
+    lines = [b"loss=%d n=xy%d" % (n, n) for n in range(6000)]
+    lines[3000] = lines[4000] = b"loss=3000 n=" + b"x" * 60
+    rundir = make_run(tmp_path, [nested, LOSS], output=b"\n".join(lines))
+
+    supervise(rundir)
+
+    assert values(rundir, "nested") == list(range(3000))
+    assert values(rundir, "loss") == [3000 if n == 4000 else n for n in range(6000)]
+    (off,) = [sentence for sentence in extracted(rundir)["warnings"] if "switched off" in sentence]
+    assert f"byte {len(b' '.join(lines[:3000])) + 1} of" in off
+
+
 def test_a_hundred_megabyte_line_and_binary_garbage_take_no_memory_and_hide_nothing(tmp_path: Path) -> None:
     garbage = bytes(range(256)) * 4096
     rundir = make_run(tmp_path, [LOSS, ("µ", "µ=(\\d)")], exited=False)

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bai_agent.job import Metric, NumberForm
-from bai_agent.metrics.extract import Extraction, Found
-from bai_agent.metrics.patterns import compile_patterns, line_counter
+from bai_agent.metrics.extract import Extraction
+from bai_agent.metrics.number import JSON, fast_number, needs_look
+from bai_agent.metrics.patterns import Found, compile_patterns, line_counter
 from bai_agent.metrics.reading import Doubt
 
 Number = tuple[int, int, int, float]
@@ -363,3 +364,118 @@ def test_a_switched_off_metric_is_not_searched() -> None:
     patterns = compile_patterns(metrics(r"a=(\d)", r"b=(\d)"), without=frozenset({0}), fast=True)
     extraction = Extraction(patterns, findings=Notes(), guard=Unbounded())
     assert list(extraction.find(b"a=1 b=2\n", 0)) == [[(0, 1, 0, "2", "")]]
+
+
+DENSE = (
+    *PATTERNS,
+    r"\bloss=([-+]?\d*\.\d+|\d+)",
+    r"loss=\s*(\d+)",
+    r"\s+loss=(\S+)",
+    r"loss=([^ ]+)",
+    r"loss=([-+]?\d+\.\d+)(?!\d)",
+    r"loss=(?=(\d+))",
+    r"(?<=loss)=(\d+)",
+    r"(?<!train_)loss=(\S+)",
+    r"loss=(\d+)?",
+    r"loss=.*?(\d+)",
+    r"(?s)loss=.*?(\d+)",
+    r"(?P<label_kind>\w+)loss=(?P<value>[\d.e+-]+)",
+    r"loss=(?P<value>\d+)(?P<unit>ms|s)?",
+    r"loss=(\d+)[\s,]",
+    r"loss=(\d+)\W",
+    r"loss=(\d+)$",
+    r"ss=(?P<step>\d)(?P<value>\d)",
+    r"((?i:L)oss)=(?P<value>\d)",
+)
+VALUES = (
+    "0.5",
+    "1",
+    "-3",
+    "12",
+    "1.5e-5",
+    "1e5f",
+    "1,234",
+    "1.",
+    ".5",
+    "007",
+    "nan",
+    "",
+    "3ms",
+    "4 s",
+    "5%",
+    "1:02",
+    "6.é",
+)
+dense_lines = st.builds(
+    "{}loss={}{}".format,
+    st.sampled_from(("", " ", "train_", "loss=1 ", "\x1b[31m", "é", "step 7 ", "\x08")),
+    st.sampled_from(VALUES),
+    st.sampled_from(("", " ", "  ", ".", "...", ",", " loss=2", "loss=", " ms", "\x1b[0m", "\t")),
+)
+dense_blocks = st.lists(
+    st.tuples(
+        st.one_of(
+            dense_lines.map(str.encode), dense_lines.map(str.encode), st.just(b""), st.binary(max_size=6)
+        ),
+        st.sampled_from((1, 1, 2, 300)),
+    ),
+    min_size=1,
+    max_size=6,
+).map(lambda parts: b"".join((line.replace(b"\r", b"\n") + b"\n") * times for line, times in parts))
+
+
+@settings(deadline=None)
+@given(
+    data=dense_blocks,
+    before=dense_blocks,
+    chosen=st.lists(st.sampled_from(DENSE), min_size=1, max_size=4, unique=True),
+)
+def test_dense_logs_give_the_same_by_many_lines_at_once(
+    data: bytes, before: bytes, chosen: list[str]
+) -> None:
+    notes, plain = Notes(), Notes()
+    extraction = Extraction(compile_patterns(metrics(*chosen), fast=True), findings=notes, guard=Unbounded())
+
+    # What one block was like decides how the next one is searched.
+    found = [
+        [each for batch in extraction.find(block, 0) for each in batch] for block in (before, data, data)
+    ]
+
+    wanted = [extract(block, chosen, fast=False, notes=plain) for block in (before, data, data)]
+    assert found == wanted
+    assert sorted(notes.not_numbers) == sorted(plain.not_numbers)
+    assert sorted(notes.doubts) == sorted(plain.doubts)
+
+
+def test_a_dense_log_is_searched_many_lines_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search_each(*about: object) -> list[Found]:
+        raise AssertionError("lines were searched one by one")
+
+    monkeypatch.setattr(Extraction, "_search_each", search_each)
+    data = b"".join(b"a=%d.5 b=%d\n" % (n, n) for n in range(2000))
+    extraction = Extraction(
+        compile_patterns(metrics(r"a=(\S+)", r"b=\s*(\d+)"), fast=True), findings=Notes(), guard=Unbounded()
+    )
+
+    for _ in range(2):
+        found = [each for batch in extraction.find(data, 0) for each in batch]
+        assert len(found) == 4000
+
+
+@given(
+    value=st.from_regex(JSON, fullmatch=True),
+    behind=st.text(st.characters(max_codepoint=255), min_size=2, max_size=2),
+    more=st.sampled_from(("", "ms", "0")),
+    open_end=st.booleans(),
+    with_units=st.booleans(),
+)
+def test_a_number_that_needs_no_look_is_matched_whole(
+    value: str, behind: str, more: str, open_end: bool, with_units: bool
+) -> None:
+    assume(not needs_look(behind, open_end=open_end, with_units=with_units))
+
+    fast = re.compile(fast_number("ms", open_end=open_end, with_units=with_units, decodes=False))
+
+    match = fast.match(value + behind + more)
+    assert match is not None
+    assert match[0] == value
