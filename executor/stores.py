@@ -34,19 +34,22 @@ def stores(named: str | None, settings: Callable[[], Settings] = read_settings) 
             yield bucket_store(chosen)
 
 
-def bucket_store(settings: Settings) -> JobStore:
+def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
     """Return the store of jobs on EC2: `jobs` in the configured bucket. Raises UsageError, StoreError."""
-    return open_bucket(f"s3://{settings.need_bucket()}/jobs", settings)
+    return open_bucket(f"s3://{settings.need_bucket()}/jobs", settings, quick=quick)
 
 
-def open_bucket(url: str, settings: Settings) -> JobStore:
-    """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError."""
+def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStore:
+    """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError.
+
+    quick: it is asked in passing, without waiting for it.
+    """
     from bai_agent.s3.credentials import from_botocore
     from executor.ec2.session import Aws
 
     region = settings.region if url == settings.store_url else None
     aws = Aws(settings.region or _ANY_REGION, settings.aws_profile)
-    return open_store(url, region=region, credentials=from_botocore(aws.credentials()))
+    return open_store(url, region=region, credentials=from_botocore(aws.credentials()), quick=quick)
 
 
 def is_bucket(named: str) -> bool:

@@ -83,12 +83,13 @@ def open_store(
     region: str | None = None,
     endpoint: str | None = None,
     credentials: Callable[[], S3Credential] | None = None,
+    quick: bool = False,
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
     The others are for S3. region: the bucket's, found out where it is not said. endpoint: another server than AWS's own.
     credentials: whose (see `bai_agent.s3.credentials.from_botocore`); unset, those of the environment, the AWS
-    configuration or the instance's role.
+    configuration or the instance's role. quick: it is asked in passing; nothing is tried again or waited for.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
@@ -99,9 +100,16 @@ def open_store(
         bucket, _, prefix = url[len("s3://") :].partition("/")
         prefix = prefix.strip("/")
         if bucket and all(part not in ("", ".", "..") for part in prefix.split("/") if prefix):
-            from bai_agent.store.s3 import S3Store
+            from bai_agent.store.s3 import PATIENCE, QUICK, S3Store
 
-            return S3Store(bucket, prefix, region=region, endpoint=endpoint, credentials=credentials)
+            return S3Store(
+                bucket,
+                prefix,
+                region=region,
+                endpoint=endpoint,
+                credentials=credentials,
+                patience=QUICK if quick else PATIENCE,
+            )
     raise StoreError(f'"{url}" is no job store; write file:///absolute/folder or s3://bucket/prefix')
 
 

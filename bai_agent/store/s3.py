@@ -26,6 +26,13 @@ PATIENCE = Patience(
     longest_pause=timedelta(seconds=5),
 )
 """Short: whoever uses a store has something to say when it is away, and asks again later."""
+QUICK = Patience(
+    retries=0,
+    retry_for=timedelta(seconds=3),
+    silence=timedelta(seconds=3),
+    request=timedelta(seconds=3),
+)
+"""For what is asked in passing, and may as well be asked the next time."""
 
 _PART = 8 << 20
 _PARTS = 9_000

@@ -50,7 +50,8 @@ def launch_findings(settings: Settings, aws: Aws, file: Path | None) -> Iterator
         f"{resolved.image.id} ({resolved.image.architecture}) for {resolved.kind.name} in {zones}",
     )
     yield _bundle(settings, linux_architecture(resolved.image.architecture))
-    yield _price(settings, there, resolved)
+    placement = ec2_table(descriptor).run_instances.get("Placement", {})
+    yield _price(settings, there, resolved, tenancy=str(placement.get("Tenancy", "default")))
     yield _dry_run(descriptor, resolved, there)
 
 
@@ -71,8 +72,10 @@ def _bundle(settings: Settings, architecture: str) -> Finding:
     return Finding(check, Health.OK, f"{built.key} is in the bucket")
 
 
-def _price(settings: Settings, aws: Aws, resolved: Resolved) -> Finding:
-    hourly, origin = price(resolved.kind.name, settings.prices, aws, operation=resolved.image.operation)
+def _price(settings: Settings, aws: Aws, resolved: Resolved, *, tenancy: str) -> Finding:
+    hourly, origin = price(
+        resolved.kind.name, settings.prices, aws, operation=resolved.image.operation, tenancy=tenancy
+    )
     if hourly is None:
         return Finding(
             "price",

@@ -29,6 +29,7 @@ from executor.ec2.instances import (
 from executor.ec2.launch_record import attempt_key, read_decision, read_launch_table
 from executor.ec2.moments import parse_moment
 from executor.ec2.reasons import Verdict
+from executor.ec2.session import AwsError
 from executor.ec2.state import STALE, Facts, Situation, Stage, situation
 from executor.ec2.verdict import write_result
 from executor.records import result_of
@@ -77,7 +78,13 @@ class Lookout:
         found = self.look(ask=ask)
         # A job with a result has ended: its machines go by themselves, or are kept to be looked into.
         if found.terminate and result_of(self.record) is None:
-            terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
+            try:
+                terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
+            except AwsError as error:
+                # How the job stands is known all the same; whoever looks next tries again.
+                return replace(
+                    found, sentence=f"{found.sentence} It could not be ended: {error}", verdict=None
+                )
         if found.verdict is not None:
             write_result(self.record, found.verdict.outcome, found.verdict.sentence, attempt=self.attempt)
         return found

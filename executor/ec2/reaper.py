@@ -116,9 +116,9 @@ def reap_own(given: Given) -> None:
 def _buckets(given: Given) -> Iterator[JobStore]:
     """Yield the stores of jobs on EC2: the one that was named, else the configured one."""
     if given.store is not None and is_bucket(given.store):
-        yield open_bucket(given.store, given.settings)
+        yield open_bucket(given.store, given.settings, quick=True)
     elif given.settings.store_url is not None:
-        yield bucket_store(given.settings)
+        yield bucket_store(given.settings, quick=True)
 
 
 def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:
