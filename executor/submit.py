@@ -158,8 +158,9 @@ def submit(
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:
-    """Raise UsageError for what would end a run on this machine before its benchmark starts, and costs nothing to know now."""
+    """Raise UsageError for what would end a run on this machine before its benchmark starts, and costs little to know now."""
     from executor.descriptor.places import is_broker
+    from executor.source_checks import refused_sources
 
     password = job.kafka.sasl_password if job.kafka is not None else None
     for path, name in unset_secrets(job.benchmark.secrets, password, environment):
@@ -169,6 +170,8 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
     for broker in job.kafka.brokers if job.kafka is not None else ():
         if not is_broker(broker):
             raise UsageError(f'kafka.brokers: "{broker}" is no broker\'s address; write host:port')
+    if refused := refused_sources(job.sources):
+        raise UsageError(f"data.sources: {' '.join(refused)}")
 
 
 def unset_secrets(
