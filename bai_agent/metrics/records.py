@@ -89,10 +89,12 @@ class RecordFile:
         firsts, names, ends = self._firsts, self._names, self._ends
         end = _end(gen=gen, late=late)
         # Of those that are there: of a thousand metrics, most may not be.
-        starts = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
+        middles = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
+        tails = {i: f"{middle}{end}" for i, middle in middles.items()}
         self._append(
             [
-                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}{starts[i]}{extra}{end}'
+                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}'
+                f"{f'{middles[i]}{extra}{end}' if extra else tails[i]}"
                 for seq, (off, i, k, value, extra) in enumerate(found, self.seq)
             ]
         )
