@@ -69,19 +69,22 @@ class Loop:
         """Take in all that have ended: the benchmark, and, as we are their subreaper, its orphans."""
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 # Exact: every descendant has a living ancestor among our children, or is one of them itself.
                 self.childless = True
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            if self._benchmark is not None and pid == self._benchmark.pid:
-                self.ended = time.monotonic()
-                self.status, self.usage = status, usage
+            if self._benchmark is not None and ended.si_pid == self._benchmark.pid:
+                # Before it leaves /proc: who waits for that prints after the end.
                 self.note_sizes()
+                _, self.status, self.usage = os.wait4(ended.si_pid, 0)
+                self.ended = time.monotonic()
                 self.exec_error = _read_error(self._benchmark.errors)
-            elif pid == self.helper:
+                continue
+            os.wait4(ended.si_pid, 0)
+            if ended.si_pid == self.helper:
                 self.helper = 0
 
     def note_sizes(self) -> None:

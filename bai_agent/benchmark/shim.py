@@ -48,6 +48,8 @@ _TICK = 0.2
 """Seconds between two looks for stop.json."""
 _SETTLE = 0.5
 """Seconds for processes that are on their way out anyway, when the benchmark has ended."""
+_FILTER_GRACE = 5.0
+"""Seconds in which a filter passes on what the benchmark printed, when the benchmark has ended by itself."""
 _LEFT_BEHIND_GRACE = 5.0
 _SHUTDOWN_GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL where we are told to end ourselves: the machine is going down."""
@@ -211,14 +213,10 @@ class Shim:
         return self._deadline
 
     def _end_what_is_left(self) -> None:
+        self._wait_for_filters()
         if self._stop is None:
             self._deadline = time.monotonic() + _SETTLE + min(self._grace, _LEFT_BEHIND_GRACE)
         settled = min(time.monotonic() + _SETTLE, self._limit())
-        filters = [process for process in self._living() if _reads_pipe(process.pid)]
-        if filters:
-            # What `| tee` or `> >(tee log)` has not passed on yet was printed before the benchmark's end.
-            self._loop.pump_until(lambda: not _any_lives(filters), lambda: settled, tick=0.02)
-            self._loop.note_sizes()
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
@@ -244,6 +242,18 @@ class Shim:
             self._loop.pump(0.02)
         if self._loop.status is None:
             self._loop.ended = time.monotonic()
+
+    def _wait_for_filters(self) -> None:
+        """Let `| tee` or `> >(tee log)` pass on what was printed before the benchmark's end."""
+        filters = [process for process in self._living() if _reads_pipe(process.pid)]
+        if not filters:
+            return
+        if self._stop is None:
+            limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE)
+        else:
+            limit = time.monotonic() + _SETTLE
+        self._loop.pump_until(lambda: not _any_lives(filters), lambda: min(limit, self._limit()), tick=0.02)
+        self._loop.note_sizes()
 
     def _living(self) -> list[Process]:
         return [] if self._loop.childless else descendants({os.getpid()}, all_processes())

@@ -292,7 +292,7 @@ def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
 
 @pytest.mark.parametrize("left", ["(sleep 60; echo late) &", "(sleep 60; echo late) > /dev/null &", ""])
 def test_what_a_filter_passes_on_is_the_benchmarks_own(bench: Bench, left: str) -> None:
-    slow = 'while read -r line; do sleep 0.02; echo "$line"; done'
+    slow = 'while read -r line; do sleep 0.1; echo "$line"; done'
     bench.launch("bash", "-c", f"exec > >({slow}); echo one; echo two; {left} exit 3")
 
     ended = bench.ended()

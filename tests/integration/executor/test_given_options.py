@@ -94,7 +94,7 @@ def test_a_hint_can_be_pasted_as_it_stands(desk: Ec2Desk, nothing: dict[str, str
     # Given the status of a job whose machine is kept, which says how to let it go
     kept(desk)
     machine = desk.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["machine"]
-    name, *words = shlex.split(machine.partition("; ")[2])
+    name, *words = shlex.split(machine.split("`")[1])
 
     # When that is typed, word for word
     answer = desk.bai(*words, env=nothing)

@@ -93,7 +93,7 @@ def test_what_may_have_been_launched_differs_from_what_was_not_asked(
     assert meaning(error).next is expected
 
 
-LONG_AGO, NOW = "Fri, 20 Nov 2015 22:00:00 GMT", formatdate(usegmt=True)
+LONG_AGO = "Fri, 20 Nov 2015 22:00:00 GMT"
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,15 @@ def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("code", "has_date", "told"),
     [
-        (answer("RequestExpired", date=NOW), "credentials have expired"),
-        (answer("RequestExpired"), "or the AWS credentials have expired"),
-        (answer("SignatureDoesNotMatch", date=NOW), "credentials"),
+        ("RequestExpired", True, "credentials have expired"),
+        ("RequestExpired", False, "or the AWS credentials have expired"),
+        ("SignatureDoesNotMatch", True, "credentials"),
     ],
 )
-def test_credentials_are_named_where_the_clock_is_right(error: ClientError, told: str) -> None:
+def test_credentials_are_named_where_the_clock_is_right(code: str, has_date: bool, told: str) -> None:
+    error = answer(code, date=formatdate(usegmt=True)) if has_date else answer(code)
+
     assert told in meaning(error).sentence
     assert "credentials" in str(said(error, doing="asking"))
