@@ -4,6 +4,8 @@ import base64
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -97,6 +99,24 @@ def test_a_secret_of_several_lines_is_known_line_by_line() -> None:
     assert [redactor.redact(line) for line in KEY.splitlines()] == ["***", "***", "  ***", "}", "***"]
     assert redactor.redact(f"a {KEY.rstrip()} b") == "a *** b"
     assert redactor.redact(KEY.replace("\n", "\r\n")).split() == ["***", "***", "***", "}", "***"]
+
+
+_LONG_SECRET = r"""
+import random
+from bai_agent.redaction import Redactor
+
+lines = ["".join(random.Random(number).choices("abcdefgh0123+/", k=64)) for number in range(5_000)]
+redactor = Redactor()
+redactor.know(["\n".join(lines)])
+assert redactor.redact("an ordinary line of a log\n" * 40_000) == "an ordinary line of a log\n" * 40_000
+assert redactor.redact("\n\n".join(lines)) == "\n\n".join(["***"] * 5_000)
+assert redactor.redact("\n".join(lines)) == "***"
+"""
+
+
+def test_a_secret_of_thousands_of_lines_is_redacted_soon() -> None:
+    # It takes a second or two; one pattern of all the lines' forms takes minutes.
+    subprocess.run([sys.executable, "-c", _LONG_SECRET], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("secret", [KEY, 'p"ss/w\\rd ü+%', "plain-s3cret", "line-end-s3cret\n"])
