@@ -50,6 +50,8 @@ class RunState:
             self.started = self.started if self.started is not None else time
         if kind == "agent_started":
             self.agents += 1
+            # It tells anew of what is out of reach, and nothing of what came back while no agent was there.
+            self.troubles.clear()
         elif kind == "phase" and event.get("state") == "started":
             self.phase, self.since = str(event.get("phase")), time
         elif kind == "phase" and event.get("state") == "finished":

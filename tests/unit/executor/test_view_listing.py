@@ -109,3 +109,17 @@ def test_while_a_sink_is_out_of_reach_the_status_says_so(tmp_path: Path) -> None
 
     job.event("sink", sink="Kafka", error=None, message="Kafka takes everything again.")
     assert standing(job.record).warnings == ("Careful.",)
+
+
+def test_a_restarted_agent_voids_what_was_out_of_reach(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    message = "Kafka has been out of reach for 10 s: refused"
+    job.event("agent_started", pid=1)
+    job.event("warning", message="Careful.")
+    job.event("sink", sink="Kafka", error="refused", message=message)
+
+    job.event("agent_started", pid=2)
+    assert standing(job.record).warnings == ("Careful.",)
+
+    job.event("sink", sink="Kafka", error="refused", message=message)
+    assert standing(job.record).warnings == ("Careful.", message)
