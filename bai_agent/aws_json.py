@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from bai_agent.errors import BaiError
 from bai_agent.instance_metadata import BUSY, Keys, MetadataError, NoRedirects, find_token, read, role_keys
-from bai_agent.s3.credentials import keys_in
+from bai_agent.s3.credentials import find_keys, keys_in
 
 _TIMEOUT = 20.0
 _TRIES = 4
@@ -46,8 +46,8 @@ def ask(
     token = None if keys_in(environment) else find_token(environment)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     try:
+        keys = find_keys(environment, lambda: role_keys(token=_present(token), environment=environment))
         region = region or read("placement/region", token=_present(token), environment=environment)
-        keys = _found_keys(token, environment)
     except MetadataError as error:
         raise AwsError(str(error)) from error
     url = _endpoint(service, region, environment)
@@ -100,11 +100,6 @@ def signed(
         f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={listed}, Signature={signature}"
     )
     return headers
-
-
-def _found_keys(token: str | None, environment: Mapping[str, str]) -> Keys:
-    found = keys_in(environment)
-    return found or role_keys(token=_present(token), environment=environment)
 
 
 def _present(token: str | None) -> str:

@@ -10,7 +10,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -21,12 +21,13 @@ BUSY = (429, 500, 502, 503, 504)
 """Statuses after which the same request may well be answered."""
 
 _TOKEN_SECONDS = 300
-_TOKEN_TRIES = 3
+_TOKEN_TRIES = 4
 _TOKEN_TIMEOUT = 2.0
 _TRIES = 4
 _TIMEOUT = 5.0
 _PAUSE = 0.5
-"""Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot."""
+"""Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot; later it may throttle:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling"""
 
 
 class MetadataError(BaiError):
@@ -56,7 +57,9 @@ def address(environment: Mapping[str, str]) -> str:
     return (environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ADDRESS).rstrip("/")
 
 
-def find_token(environment: Mapping[str, str]) -> str | None:
+def find_token(
+    environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
+) -> str | None:
     """Return a token, or None where no service answers within seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
@@ -66,14 +69,15 @@ def find_token(environment: Mapping[str, str]) -> str | None:
         headers={"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)},
     )
     for attempt in range(_TOKEN_TRIES):
+        if attempt:
+            sleep(_PAUSE * 2 ** (attempt - 1))
         try:
             with _opener().open(request, timeout=_TOKEN_TIMEOUT) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             error.close()
-            # Something is there: early in a boot it may not be ready. Where nothing is, a wait would be for nothing.
-            if error.code in BUSY and attempt + 1 < _TOKEN_TRIES:
-                time.sleep(_PAUSE * 2**attempt)
+            if error.code not in BUSY:
+                return None
         except (OSError, http.client.HTTPException, ValueError):
             continue
     return None

@@ -269,7 +269,7 @@ def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
         try:
             use_own_credentials(environment)
         except MetadataError as error:
-            raise _wrong(f"{_NO_CREDENTIALS} ({error})") from error
+            raise _wrong(f"AWS_MSK_IAM needs AWS credentials: {error}") from error
         return
     from botocore.session import Session
 

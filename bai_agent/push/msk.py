@@ -11,7 +11,7 @@ from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.msk import AwsMskIamClient, SaslMechanismAwsMskIam
 
 from bai_agent.instance_metadata import Keys, MetadataError
-from bai_agent.s3.credentials import InstanceRole, keys_in
+from bai_agent.s3.credentials import InstanceRole, find_keys
 
 MECHANISM = "AWS_MSK_IAM"
 
@@ -22,7 +22,7 @@ def use_own_credentials(environment: Mapping[str, str] = os.environ) -> None:
     region = region_of(environment)
 
     def keys() -> Keys:
-        return keys_in(environment) or role.keys()
+        return find_keys(environment, role.keys)
 
     class OwnCredentials(SaslMechanismAwsMskIam):  # type: ignore[misc] # kafka-python has no types
         def __init__(self, **config: Any) -> None:

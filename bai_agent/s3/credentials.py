@@ -9,6 +9,7 @@ https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _LIVE = timedelta(minutes=15)
 _SPARE = timedelta(minutes=1)
+_AWAY_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between tries when a metadata service that answered before does not: half a minute of it, or a bit more."""
 _OWN_PROVIDERS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -41,18 +44,19 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
         return None
     if takes_botocore(environment):
         return _configured()
-    if any(environment.get(name) for name in _OWN_PROVIDERS):
+    if _own_provider(environment) is not None:
         return None
-    if find_token(environment) is None:
+    role = InstanceRole(environment)
+    if not role.answers():
         raise S3Error(_NONE)
-    return InstanceRole(environment).provide
+    return role.provide
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:
     """Return whether credentials are botocore's business: something is configured for it, and we are not out of a bundle."""
     if (Path(bai_agent.__file__).parents[1] / "start_agent.py").exists() or find_spec("botocore") is None:
         return False
-    if any(environment.get(name) for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", *_OWN_PROVIDERS)):
+    if _own_provider(environment) or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE"):
         return True
     files = (environment.get(name) or usual for name, usual in _CONFIGURATION)
     return any(Path(os.path.expanduser(each)).is_file() for each in files)  # noqa: PTH111 - no error without a home
@@ -66,27 +70,68 @@ def keys_in(environment: Mapping[str, str]) -> Keys | None:
     return Keys(access=access, secret=secret, token=environment.get("AWS_SESSION_TOKEN") or None)
 
 
+def find_keys(environment: Mapping[str, str], role: Callable[[], Keys]) -> Keys:
+    """Return the environment's own keys, else those of `role`. Raises MetadataError.
+
+    For what is asked by hand. S3 is asked through obstore, which knows containers and web identities too.
+    """
+    if keys := keys_in(environment):
+        return keys
+    if name := _own_provider(environment):
+        raise MetadataError(
+            f"{name} is set, but without botocore only S3 takes credentials from it; set AWS_ACCESS_KEY_ID and "
+            f"AWS_SECRET_ACCESS_KEY, or unset {name} to take the instance's role"
+        )
+    return role()
+
+
 class InstanceRole:
     """The credentials of the instance's role, asked for anew before they expire."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
         self._environment = environment
+        self._sleep = sleep
+        self._answered = False
         self._last: Keys | None = None
+
+    def answers(self) -> bool:
+        """Return whether there is a metadata service."""
+        return self._find_token() is not None
 
     def keys(self) -> Keys:
         """Return credentials that are good for now. Raises MetadataError."""
-        token = find_token(self._environment)
         try:
-            if token is None:
-                raise MetadataError("the instance metadata service does not answer")
-            self._last = role_keys(token=token, environment=self._environment)
+            self._last = role_keys(token=self._token(), environment=self._environment)
         except MetadataError:
             # Those from before may be good for hours.
-            last = self._last
-            if last is None or last.expires is None or last.expires < datetime.now(timezone.utc) + _SPARE:
+            if self._last is None or not self._good():
                 raise
-            return last
         return self._last
+
+    def _good(self) -> bool:
+        expires = self._last.expires if self._last is not None else None
+        return expires is not None and expires >= datetime.now(timezone.utc) + _SPARE
+
+    def _token(self) -> str:
+        """Return a token, after a while where the service answered before and is away for a moment."""
+        for pause in (*_AWAY_PAUSES, None):
+            token = self._find_token()
+            if token is not None:
+                return token
+            if pause is None or not self._answered or self._good():
+                break
+            self._sleep(pause)
+        raise MetadataError(
+            "the instance metadata service does not answer; "
+            "where this is no instance, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+    def _find_token(self) -> str | None:
+        token = find_token(self._environment, sleep=self._sleep)
+        self._answered = self._answered or token is not None
+        return token
 
     def provide(self) -> S3Credential:
         """Return them as obstore takes them."""
@@ -116,6 +161,11 @@ def from_botocore(credentials: Any) -> Callable[[], S3Credential]:
         }
 
     return provide
+
+
+def _own_provider(environment: Mapping[str, str]) -> str | None:
+    """Return the variable that names a container's credentials or a web identity."""
+    return next((name for name in _OWN_PROVIDERS if environment.get(name)), None)
 
 
 def _configured() -> Callable[[], S3Credential]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,8 @@ import boto3
 import pytest
 from s3_gate import Gate
 
-from bai_agent.instance_metadata import MetadataError
+from bai_agent.aws_json import AwsError, ask
+from bai_agent.instance_metadata import MetadataError, find_token
 from bai_agent.s3.credentials import InstanceRole, takes_botocore
 from executor.ec2.bundle import agent_files
 
@@ -40,7 +42,7 @@ def bundle(tmp_path: Path) -> Path:
 
 @contextmanager
 def metadata_service(
-    *, seconds: float = 0.0, expires: str = "2099-01-01T00:00:00Z"
+    *, seconds: float = 0.0, expires: str = "2099-01-01T00:00:00Z", port: int = 0
 ) -> Iterator[tuple[str, list[str]]]:
     """Run a metadata service that takes tokens only, and its time; yield its address and what it was asked without one."""
     refused: list[str] = []
@@ -75,7 +77,7 @@ def metadata_service(
             except OSError:
                 return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Service)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", refused
@@ -160,17 +162,90 @@ def test_a_persons_configuration_is_botocores(tmp_path: Path, monkeypatch: pytes
 
 def test_credentials_outlive_a_metadata_service_that_goes() -> None:
     with metadata_service() as (address, _):
-        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=lambda _: None)
         assert role.keys().access == "ROLEKEY"
     assert role.keys().access == "ROLEKEY"
 
 
 def test_expired_credentials_are_not_used_again() -> None:
+    pauses: list[float] = []
     with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
-        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+        role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=pauses.append)
         role.keys()
     with pytest.raises(MetadataError, match="does not answer"):
         role.keys()
+    assert 15 < sum(pauses) < 60
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Returning:
+    """A metadata service that is away until somebody has waited for it so many seconds."""
+
+    def __init__(self, seconds: float, *, port: int | None = None) -> None:
+        self._left = seconds
+        self._stack = ExitStack()
+        self._port = port or free_port()
+        self.environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self._port}"}
+
+    def __enter__(self) -> Returning:
+        return self
+
+    def sleep(self, seconds: float) -> None:
+        before, self._left = self._left, self._left - seconds
+        if before > 0 >= self._left:
+            self._stack.enter_context(metadata_service(port=self._port))
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def test_a_token_is_waited_for_a_moment() -> None:
+    with Returning(2.0) as service:
+        assert find_token(service.environment, sleep=service.sleep) == "the-token"
+
+
+def test_new_credentials_wait_for_a_service_that_answered_before() -> None:
+    with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
+        port = int(address.rpartition(":")[2])
+        role = InstanceRole(
+            {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=lambda seconds: service.sleep(seconds)
+        )
+        role.keys()
+    with Returning(15.0, port=port) as service:
+        assert role.keys().expires == datetime(2099, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+    ],
+)
+def test_credentials_that_only_s3_can_take_are_named(bundle: Path, name: str) -> None:
+    """They are not passed over in silence for the instance's role, which is somebody else."""
+    with metadata_service() as (address, _):
+        environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address, name: "/a", "AWS_REGION": "eu-west-1"}
+        with pytest.raises(AwsError, match=f"^{name} is set, but"):
+            ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=environment)
+        said = run(bundle, _TRY_MSK, **environment)
+    assert said.startswith(f"[kafka] AWS_MSK_IAM needs AWS credentials: {name} is set, but"), said
+
+
+_TRY_MSK = """
+from bai_agent.job import Kafka
+from bai_agent.push.connection import ConnectError, client_settings
+kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
+try:
+    print(client_settings(kafka))
+except ConnectError as error:
+    print(error)
+"""
 
 
 def test_s3_learns_when_the_roles_credentials_expire() -> None:
