@@ -33,7 +33,7 @@ sys.modules["_scproxy"] = _proxies
 
 
 def _without_proc(event, arguments):
-    if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(("/proc/", "/sys/", "/dev/shm")):
+    if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(("/proc/", "/sys/", "/dev/shm/sem.")):
         raise FileNotFoundError(2, "No such file or directory", arguments[0])
     if event == "import" and arguments[0] in ("spwd", "ossaudiodev", "_posixshmem"):
         raise ModuleNotFoundError(arguments[0])

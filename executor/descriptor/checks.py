@@ -4,14 +4,15 @@ keys are wrong, and stay silent about what has the wrong type: that has been sai
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from executor.descriptor.command_checks import command, references, shell_syntax
 from executor.descriptor.file_checks import files
 from executor.descriptor.findings import Finding
 from executor.descriptor.metric_checks import examples, metric_names, metric_units, pattern_groups
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, text_of
 from executor.descriptor.script_checks import script_files
 from executor.descriptor.secret_values import looks_secret
 
@@ -31,6 +32,19 @@ def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = N
         Finding(file=file, path=path, problem=problem, fix=fix, severity=severity)
         for path, problem, fix, severity in told
     ]
+
+
+def _nul_characters(node: Any, path: Where = ()) -> Iterator[Told]:
+    """No text of a job may hold what no system call, and no reader of the job descriptor, takes."""
+    if isinstance(node, str) and "\0" in node:
+        yield path, "holds a NUL character", "remove \\u0000 from the text", ERROR
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _nul_characters(key, (*path, key))
+            yield from _nul_characters(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _nul_characters(value, (*path, index))
 
 
 def _labels(table: Raw) -> Iterator[Told]:
@@ -143,6 +157,7 @@ def _kafka(table: Raw) -> Iterator[Told]:
 
 
 _CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (
+    _nul_characters,
     _labels,
     command,
     shell_syntax,

@@ -24,7 +24,7 @@ MIB = 1 << 20
 PART = 16 * MIB
 
 CHILD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from bai_agent.job import Source, SourceKind, Unpack
 from bai_agent.pull import pull
@@ -32,6 +32,7 @@ src, path, sha256, unpack, manifest = sys.argv[1:]
 source = Source(src=src, path=path, sha256=sha256 or None, unpack=Unpack(unpack))
 pull([source], folders={SourceKind.DATA: Path("/")}, manifest=Path(manifest), deadline=time.monotonic() + 60,
      report=lambda progress: None, stopping=lambda: False)
+os._exit(0)  # as the agent ends: no thread of a transfer meets an interpreter that is going down
 """
 
 

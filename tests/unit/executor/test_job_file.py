@@ -40,9 +40,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-"""Whatever TOML can hold: all of Unicode but lone surrogates."""
-PASSED = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+"""Whatever TOML can hold, which is all of Unicode but lone surrogates, less NUL, which no text of a job may hold."""
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 LABELS = st.dictionaries(TEXT, TEXT, max_size=3)
 DURATIONS = st.integers(0, 10**11).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
@@ -67,10 +66,10 @@ IDENTITIES = st.builds(
 )
 BENCHMARKS = st.builds(
     Benchmark,
-    argv=st.lists(PASSED, min_size=1, max_size=3).map(tuple),
-    script=maybe(PASSED),
+    argv=st.lists(TEXT, min_size=1, max_size=3).map(tuple),
+    script=maybe(TEXT),
     cwd=maybe(TEXT),
-    env=st.dictionaries(NAMES, PASSED, max_size=3),
+    env=st.dictionaries(NAMES, TEXT, max_size=3),
     secrets=st.dictionaries(NAMES, TEXT, max_size=2),
     inherit_env=st.booleans(),
     python=maybe(TEXT),

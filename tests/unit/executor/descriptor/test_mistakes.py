@@ -107,6 +107,18 @@ MISTAKES = [
     ("date for a text", "[env]\nuser = 2024-01-01", "env.user", 'write user = "2024-01-01"'),
     ("float variable", "[env.vars]\nLR = 1e-5", "env.vars.LR", 'write LR = "1e-05"'),
     ("variable's name", '[env.vars]\n"A B" = "x"', 'env.vars."A B"', "letters, digits and _"),
+    (
+        "NUL in a pattern",
+        '[[output.metrics]]\nname = "a"\nunits = "b"\npattern = "\\u0000(.)"',
+        "output.metrics[0].pattern",
+        "remove \\u0000",
+    ),
+    (
+        "NUL in units",
+        '[[output.metrics]]\nname = "a"\nunits = "b\\u0000"\npattern = "(.)"',
+        "output.metrics[0].units",
+        "remove \\u0000",
+    ),
     ("NUL in a variable", '[env.vars]\nA = "x\\u0000"', "env.vars.A", "remove \\u0000"),
     ("relative python", "[env]\npython = 'bin/python'", "env.python", "/opt/pytorch/bin/python"),
     ("secret itself", "[env.secrets]\nA = 'hunter2'", "env.secrets.A", '"env:NAME"'),
