@@ -5,16 +5,13 @@ Only for patterns that find the same in both ways (see `line_bound.py`), and onl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import repeat
-from operator import le, lt
+from operator import itemgetter, lt
 
 from bai_agent.metrics.line_bound import Reach
-from bai_agent.metrics.number import JSON
+from bai_agent.metrics.number import are_json
 from bai_agent.metrics.patterns import Found, Searcher
-
-_ALL_JSON = re.compile(rf"(?:{JSON}\n)*").fullmatch
 
 
 def search_at_once(
@@ -31,28 +28,37 @@ def search_at_once(
     if searcher.reach is Reach.SPACE and any("\n" in match[0] for match in matches):
         return None
     values = [match[group] for match in matches]
-    if None in values or not _ALL_JSON("\n".join([*values, ""])):
+    if None in values or not are_json(values):
         return None
-    begins, ends = zip(*[match.span(group) for match in matches], strict=True)
-    # What stands behind the values of one pattern is nearly always the same.
-    if looks := set(filter(searcher.needs_look, {text[end : end + 2] for end in ends})):
-        for begin, end in zip(begins, ends, strict=True):
-            if text[end : end + 2] in looks:
-                whole = searcher.fast_number(text, begin)
-                if whole is None or whole.end() != end:
-                    return None
+    ends = [match.end(group) for match in matches]
+    if not _stand_alone(searcher, text, values, ends):
+        return None
     extras = list(map(extra, matches)) if extra else repeat("")
     lines, line_ends = starts[first:last], starts[first + 1 : last + 1]
-    if len(matches) == len(lines) and all(map(le, lines, begins)) and all(map(lt, begins, line_ends)):
+    if len(matches) == len(lines) and all(map(lt, lines, ends)) and all(map(lt, ends, line_ends)):
         # One in each line.
         return list(zip(offsets[first:last], repeat(index), repeat(0), values, extras, strict=False))
     found: list[Found] = []
     places = zip(line_ends, offsets[first:last], strict=True)
     line_end = offset = k = 0
-    for begin, value, more in zip(begins, values, extras, strict=False):
+    for end, value, more in zip(ends, values, extras, strict=False):
         k += 1
-        while begin >= line_end:
+        while end >= line_end:
             line_end, offset = next(places)
             k = 0
         found.append((offset, index, k, value, more))
     return found
+
+
+def _stand_alone(searcher: Searcher, text: str, values: Sequence[str], ends: Sequence[int]) -> bool:
+    """Return whether the values are the whole numbers that stand there, in the metric's own units."""
+    # One character behind the values says enough of most patterns, two of nearly all.
+    if not any(map(searcher.needs_look, set(itemgetter(*ends)(text)))):
+        return True
+    looks = set(filter(searcher.needs_look, {text[end : end + 2] for end in ends}))
+    for value, end in zip(values, ends, strict=True) if looks else ():
+        if text[end : end + 2] in looks:
+            whole = searcher.fast_number(text, end - len(value))
+            if whole is None or whole.end() != end:
+                return False
+    return True

@@ -6,18 +6,25 @@ import math
 import re
 import string
 import sys
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 
 from bai_agent.job import NumberForm
 from bai_agent.metrics.units import COUNTED, PREFIXES, Conversion
 
-_MANTISSA_JSON = r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?"
+_WHOLE_JSON = r"-?(?:0|[1-9][0-9]{0,14})"
+_FRACTION_JSON = r"\.[0-9]{1,20}"
+_MANTISSA_JSON = f"{_WHOLE_JSON}(?:{_FRACTION_JSON})?"
 _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
 json_at = re.compile(JSON).match
 """`json_at(text, start)` matches a number that is JSON as it stands, finite, and within what every reader can hold."""
 _is_json = re.compile(JSON).fullmatch
+# The same once for each line; alternatives take half the time of optional parts.
+_json_lines = re.compile(
+    rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
+).fullmatch
 _PLAIN = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(_PLAIN).fullmatch
 _INTEGER = re.compile(r"[-+]?[0-9]{1,25}").fullmatch
@@ -55,6 +62,11 @@ _FRACTION = re.compile(r"\.[0-9]").match
 _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
 _SHORT = re.compile(r"[-+]?[0-9]{1,3}").fullmatch
 _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
+
+
+def are_json(texts: Sequence[str]) -> bool:
+    """Return whether each of `texts`, which hold no newlines, is what `json_at` matches."""
+    return _json_lines("\n".join([*texts, ""])) is not None
 
 
 def json_number(text: str) -> str | None:
@@ -194,7 +206,10 @@ def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool
 
 
 def needs_look(behind: str, *, open_end: bool, with_units: bool) -> bool:
-    """Return whether what stands `behind` a JSON number, two characters of Latin-1, may keep `fast_number` from matching it."""
+    """Return whether what stands `behind` a JSON number may keep `fast_number` from matching it.
+
+    That is two characters of Latin-1; of one alone the answer is that of the worst one that could follow.
+    """
     first, second = behind[:1], behind[1:]
     if first in _DIGITS_AND_EXPONENT:
         return True
