@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -306,21 +307,22 @@ class Job:
     end: End = End()
     git: Git | None = None
 
-    def __post_init__(self) -> None:
-        for index, metric in enumerate(self.metrics):
-            where = f'[[metrics]] {index} "{metric.name}"'
-            why = why_no_pattern(metric.pattern)
-            if why is not None:
-                raise ValueError(f"{where}: the pattern does not compile: {why}")
+
+def check_patterns(metrics: Sequence[Metric]) -> None:
+    """Raise ValueError where a metric's pattern does not compile, or its groups contradict what the metric is."""
+    for index, metric in enumerate(metrics):
+        where = f'[[metrics]] {index} "{metric.name}"'
+        try:
             pattern = compile_pattern(metric.pattern)
-            for name in reserved_names(pattern):
-                raise ValueError(
-                    f'{where}: the group "{name}" has the name of a label that records get by themselves'
-                )
-            if read_groups(pattern).unit and not metric.units:
-                raise ValueError(
-                    f"{where}: the pattern has a group unit, so units must say what to convert to"
-                )
+        except ValueError as error:
+            raise ValueError(f"{where}: the pattern does not compile: {error}") from error
+        groups = read_groups(pattern)
+        for name in reserved_names(groups):
+            raise ValueError(
+                f'{where}: the group "{name}" has the name of a label that records get by themselves'
+            )
+        if groups.unit and not metric.units:
+            raise ValueError(f"{where}: the pattern has a group unit, so units must say what to convert to")
 
 
 def is_job_id(text: str) -> bool:
@@ -329,24 +331,18 @@ def is_job_id(text: str) -> bool:
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression without the warnings that are for programmers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return re.compile(text)
+    """Compile a regular expression. Raises ValueError, which says why `text` is none.
 
-
-def why_no_pattern(text: str) -> str | None:
-    """Return why `text` is no regular expression; None where it is one."""
+    Without the warnings that are for programmers.
+    """
     try:
-        compile_pattern(text)
-    except (
-        re.error,
-        ValueError,
-    ) as error:  # ValueError: flags that exclude each other, numbers of thousands of digits
-        return str(error)
-    except (RecursionError, OverflowError, MemoryError):
-        return "it is too large"
-    return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        raise ValueError("it is too large") from error
 
 
 def is_glob_below(text: str) -> bool:

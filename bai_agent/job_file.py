@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job import VERSION, Job
+from bai_agent.job import VERSION, Job, check_patterns
 from bai_agent.tables import read_table, write_table
 from bai_agent.toml_reader import read_toml_text
 
 _DESCRIPTOR_LIMIT = 16 * 2**20
 
 
-def read_job(path: Path) -> Job:
-    """Return the job descriptor in the file `path`. Raises DescriptorError."""
+def read_job(path: Path, *, checked: bool = False) -> Job:
+    """Return the job descriptor in the file `path`. Raises DescriptorError.
+
+    With `checked` the same content was read before: patterns, which take the longest, are not compiled once more.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_DESCRIPTOR_LIMIT + 1)
@@ -22,11 +25,11 @@ def read_job(path: Path) -> Job:
         raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > _DESCRIPTOR_LIMIT:
         raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
-    return parse_job(content, where=str(path))
+    return parse_job(content, where=str(path), checked=checked)
 
 
-def parse_job(content: bytes, *, where: str) -> Job:
-    """Return the job descriptor that `content` (TOML, UTF-8) holds. Raises DescriptorError."""
+def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
+    """Return the job descriptor that `content` (TOML, UTF-8) holds; see `read_job`. Raises DescriptorError."""
     try:
         table = read_toml_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -41,7 +44,13 @@ def parse_job(content: bytes, *, where: str) -> Job:
             f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
             "Use the agent that came with the `bai` that wrote it."
         )
-    return read_table(Job, table, where=f"{where}:")
+    job = read_table(Job, table, where=f"{where}:")
+    if not checked:
+        try:
+            check_patterns(job.metrics)
+        except ValueError as error:
+            raise DescriptorError(f"{where}: {error}") from error
+    return job
 
 
 def job_table(job: Job) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def main() -> int:
         with locked(rundir.extractor_lock, wait=_LOCK_SECONDS):
             if rundir.extracted.exists():
                 return 0
-            job = read_job(rundir.job)
+            # The agent put it there after it had read it.
+            job = read_job(rundir.job, checked=True)
             if arguments.blame:
                 found = blame(rundir.extractor_search, rundir.extractor_disabled)
                 log.warning("switched off: %s", found)

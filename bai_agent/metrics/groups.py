@@ -48,9 +48,9 @@ def read_groups(pattern: re.Pattern[str]) -> Groups:
     return Groups(value, names.get(STEP, 0), names.get(UNIT, 0), labels)
 
 
-def reserved_names(pattern: re.Pattern[str]) -> list[str]:
-    """Return the names of groups that would be labels under a name that records already have."""
-    return [name for name, _ in read_groups(pattern).labels if name in RESERVED]
+def reserved_names(groups: Groups) -> list[str]:
+    """Return the names of those of `groups` that would be labels under a name that records already have."""
+    return [name for name, _ in groups.labels if name in RESERVED]
 
 
 def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:

@@ -211,7 +211,7 @@ class _Runs:
         self._current = ""
 
     def read(self, tree: Any) -> None:
-        for operation, argument in tree:
+        for operation, argument in _items(tree):
             if operation is constants.LITERAL and chr(argument) not in "\r\n" and _encodes(chr(argument)):
                 self._current += chr(argument)
             elif operation is constants.SUBPATTERN:
@@ -239,15 +239,23 @@ def _encodes(character: str) -> bool:
 
 
 def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each operation in the tree with its argument."""
-    if isinstance(node, _NODES):
-        for item in node:
-            if isinstance(item, tuple):
-                yield item[0], item[1]
-                yield from _walk(item[1])
-            else:
-                yield from _walk(item)
-    elif isinstance(node, tuple):
-        for item in node:
-            if isinstance(item, _NODES):
-                yield from _walk(item)
+    """Yield each operation in the tree with its argument, in no certain order."""
+    left = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, tuple):
+            left += [item for item in each if isinstance(item, _NODES)]
+        elif isinstance(each, _NODES):
+            for item in _items(each):
+                if isinstance(item, tuple):
+                    yield item[0], item[1]
+                    if not isinstance(item[1], int):
+                        left.append(item[1])
+                else:
+                    left.append(item)
+
+
+def _items(node: Any) -> list[Any]:
+    """Return what is in a node: its own iterator takes much longer."""
+    items: list[Any] = node.data if isinstance(node, parser.SubPattern) else node
+    return items

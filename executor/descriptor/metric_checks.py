@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job import NumberForm, Repaint, compile_pattern, why_no_pattern
+from bai_agent.job import NumberForm, Repaint, compile_pattern
 from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, reserved_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
@@ -50,7 +50,7 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
             continue
         place = (*where, "pattern")
         groups = read_groups(pattern)
-        for name in reserved_names(pattern):
+        for name in reserved_names(groups):
             fix = f"choose another name: (?P<{name}_>…), or leave it out: (…)"
             yield (
                 place,
@@ -192,4 +192,7 @@ def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, s
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    return compile_pattern(pattern) if why_no_pattern(pattern) is None else None
+    try:
+        return compile_pattern(pattern)
+    except ValueError:
+        return None
