@@ -3,8 +3,9 @@
     python benchmarks/extraction.py [--lines 3000000] [--rounds 3] [--patterns 10 100 1000] [--dense-patterns 10 1000]
 
 Lines are of 86 bytes. In the sparse log one in twenty matches three of the patterns, in the dense one each does. The bare
-loop is a short script with the same automaton, which writes the same records and keeps no promise of ours. ripgrep (`rg -ob`) only prints what matches, with its offset: a limit, not a peer. Each runs as a process of its own, in turns, on one
-core. A rate is lines per second of its CPU time, start included: on a machine that does other things as well, the clock on
+loop goes line by line with the same automaton, makes the same checks and writes the same records; it keeps nothing for a
+restart. ripgrep (`rg -ob`) only prints what matches, with its offset: a limit, not a peer. Each runs as a process of its
+own, in turns, on one core. A rate is lines per second of its CPU time, start included: on a machine that does other things as well, the clock on
 the wall would measure those. The table shows medians. The slow ones get fewer lines, so that they take seconds, not hours.
 On their lines the extractor's records are compared with the plain loop's one by one, and mtail's last values with both.
 """
@@ -17,12 +18,13 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -51,6 +53,8 @@ SPARSE = 0.05
 DENSE_PART = 2
 """The dense log has so many times fewer lines, and still more records."""
 BLOCK = 128 * 1024
+GUARDED = 256
+"""Lines that are searched before the timer is set anew that bounds a search."""
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -91,30 +95,43 @@ def main() -> None:
             ("sparse", SPARSE, arguments.patterns),
             ("dense", 1.0, arguments.dense_patterns),
         ):
-            rates = []
             log = Path(folder) / kind
             write_log(
                 log, arguments.lines if kind == "sparse" else arguments.lines // DENSE_PART, share=share
             )
-            for count in counts:
-                place = Path(folder) / f"{kind}-{count}"
-                rates.append(compare(place, log, kind, count, rounds=arguments.rounds))
-                shutil.rmtree(place)
-            for count, rate in list(zip(counts, rates, strict=True))[1:]:
-                print(
-                    f"| {kind} | {count} | extractor, beside {counts[0]} patterns | | {rate / rates[0]:.2f} × | | |"
-                )
+            cases = {
+                count: compare(Path(folder) / f"{kind}-{count}", log, kind, count, rounds=arguments.rounds)
+                for count in counts
+            }
+            compare_counts(kind, cases, rounds=arguments.rounds)
+            for case in cases.values():
+                shutil.rmtree(case.folder.parent)
 
 
-def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> float:
-    """Print the table's rows for so many patterns; return the extractor's rate."""
+def compare_counts(kind: str, cases: Mapping[int, Case], *, rounds: int) -> None:
+    """Print at which part of the rate with the fewest patterns the extractor goes with more of them; these too in turns."""
+    seconds: dict[int, list[float]] = {count: [] for count in cases}
+    for _ in range(rounds):
+        for count, case in cases.items():
+            clear(case)
+            seconds[count].append(timed(extractor_command(case), case.folder / "answer"))
+    first, *others = (statistics.median(times) for times in seconds.values())
+    for count, median in zip(list(cases)[1:], others, strict=True):
+        print(
+            f"| {kind} | {count} | extractor, beside {next(iter(cases))} patterns | | {first / median:.2f} × | | |",
+            flush=True,
+        )
+
+
+def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> Case:
+    """Print the table's rows for so many patterns; return the case of the whole log."""
     with log.open("rb") as file:
         lines = sum(1 for _ in file)
     names = [*MATCHING, *(f"metric_{number:04d}" for number in range(count - len(MATCHING)))]
     whole = make_case(folder / "whole", log, lines, names)
     part = make_case(folder / "part", log, min(lines, SLOW_LINES // count), names)
     ways = {
-        "extractor": (whole, [sys.executable, "-m", "bai_agent.metrics", str(whole.folder)]),
+        "extractor": (whole, extractor_command(whole)),
         "plain loop": (part, [sys.executable, __file__, "--child", "plain", str(part.folder)]),
         "bare loop": (whole, [sys.executable, __file__, "--child", "bare", str(whole.folder)]),
         "count only, writes nothing": (
@@ -147,7 +164,11 @@ def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> f
         )
     if "rg -ob, writes no records" not in rates:
         print(f"| {kind} | {count} | rg -ob | | ripgrep is not installed | | |", flush=True)
-    return rates["extractor"]
+    return whole
+
+
+def extractor_command(case: Case) -> list[str]:
+    return [sys.executable, "-m", "bai_agent.metrics", str(case.folder)]
 
 
 def write_log(path: Path, lines: int, *, share: float) -> None:
@@ -234,39 +255,52 @@ def run_plain(folder: Path) -> None:
 
 
 def run_bare(folder: Path) -> None:
-    """Do what a short script with the same automaton does: nothing is kept for a restart, no search is bounded."""
+    """Do line by line what the extractor does, with its automaton and its checks: nothing is kept for a restart."""
     import ahocorasick_rs
+
+    from bai_agent.metrics.number import fast_number
 
     case = read_case(folder)
     patterns = [re.compile(pattern_of(name), re.ASCII).finditer for name in case.names]
     texts = [f"{name}=".encode() for name in case.names]
     scan = ahocorasick_rs.BytesAhoCorasick(texts).find_matches_as_indexes
-    number = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?(?:[eE][-+]?[0-9]{1,2})?").match
-    seq = offset = 0
+    scan_blank = ahocorasick_rs.BytesAhoCorasick([b"\n\n"]).find_matches_as_indexes
+    number = re.compile(fast_number("", open_end=True, with_units=False, decodes=False)).match
+    counts = [0] * len(patterns)
+    seq = offset = line_count = 0
     rest = b""
     with case.log.open("rb") as log, (folder / "bare.jsonl").open("w") as records:
         while block := log.read(BLOCK):
             data, newline, rest = (rest + block).rpartition(b"\n")
             data += newline
+            if b"\r" in data or b"\x1b" in data or b"\x08" in data:
+                raise SystemExit("the bare loop removes no escape sequences")
             now = time.time_ns() // 1_000_000
             lines: dict[int, set[int]] = {}
             for i, start, _ in scan(data, overlapping=True):
                 lines.setdefault(data.rfind(b"\n", 0, start) + 1, set()).add(i)
             out = []
-            for start, found in lines.items():
+            for done, (start, found) in enumerate(lines.items()):
+                if done % GUARDED == 0:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, 1)
                 line = data[start : data.find(b"\n", start)].decode("latin-1")
                 for i in sorted(found):
                     for k, match in enumerate(patterns[i](line)):
                         begin, end = match.span(1)
                         value = number(line, begin)
-                        if value and value.end() == end:
-                            out.append(
-                                f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{case.names[i]}",'
-                                f'"value":{value[0]},"units":"","timestamp":{now}}}\n'
-                            )
-                            seq += 1
+                        if not value or value.end() != end:
+                            raise SystemExit(f"the bare loop reads no such number: {line}")
+                        out.append(
+                            f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{case.names[i]}",'
+                            f'"value":{value[0]},"units":"","timestamp":{now}}}\n'
+                        )
+                        seq += 1
+                        counts[i] += 1
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             records.write("".join(out))
             offset += len(data)
+            line_count += data.count(b"\n") - data.startswith(b"\n") - len(scan_blank(data, overlapping=True))
+    print(line_count, counts)
 
 
 def run_count(folder: Path) -> None:
@@ -319,15 +353,17 @@ def mtail_command(case: Case) -> list[str]:
 
 
 def check_records(case: Case) -> None:
-    """Compare the extractor's records of the part with the plain loop's, one by one."""
+    """Compare the records that extractor and bare loop write of the part with the plain loop's, one by one."""
     clear(case)
-    timed([sys.executable, "-m", "bai_agent.metrics", str(case.folder)], case.folder / "answer.extractor")
+    timed(extractor_command(case), case.folder / "answer.extractor")
+    timed([sys.executable, __file__, "--child", "bare", str(case.folder)], case.folder / "answer.bare")
     keys = ("seq", "src", "off", "i", "k", "name", "value", "units")
-    with (case.folder / "metrics.jsonl").open() as ours, (case.folder / "plain.jsonl").open() as plain:
-        for one, other in zip(ours, plain, strict=True):
-            left, right = json.loads(one), json.loads(other)
-            if any(left[key] != right[key] for key in keys):
-                raise SystemExit(f"the records differ:\n{one}{other}")
+    for name in ("metrics.jsonl", "bare.jsonl"):
+        with (case.folder / name).open() as records, (case.folder / "plain.jsonl").open() as plain:
+            for one, other in zip(records, plain, strict=True):
+                left, right = json.loads(one), json.loads(other)
+                if any(left[key] != right[key] for key in keys):
+                    raise SystemExit(f"{name}: the records differ:\n{one}{other}")
 
 
 def check_mtail(case: Case) -> None:
