@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bai_agent.job import Metric, NumberForm
 from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.number import JSON, fast_number, needs_look
+from bai_agent.metrics.number import JSON, are_json, fast_number, needs_look
 from bai_agent.metrics.patterns import Found, compile_patterns, line_counter
 from bai_agent.metrics.reading import Doubt
 
@@ -464,6 +464,16 @@ def test_a_dense_log_is_searched_many_lines_at_once(monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         found = [each for batch in extraction.find(data, 0) for each in batch]
         assert len(found) == 4000
+
+
+@given(
+    st.lists(
+        st.from_regex(JSON, fullmatch=True) | st.text("0123456789.eE+-", max_size=12),
+        max_size=5,
+    )
+)
+def test_numbers_are_json_together_as_each_by_itself(texts: list[str]) -> None:
+    assert are_json(texts) == all(re.fullmatch(JSON, each) for each in texts)
 
 
 @given(
