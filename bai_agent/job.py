@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from pathlib import PurePosixPath
 
-from bai_agent.metrics.groups import read_groups, reserved_names
+from bai_agent.metrics.groups import read_groups, taken_names
 
 VERSION = 1
 """The format of these tables."""
@@ -308,8 +308,11 @@ class Job:
     git: Git | None = None
 
 
-def check_patterns(metrics: Sequence[Metric]) -> None:
-    """Raise ValueError where a metric's pattern does not compile, or its groups contradict what the metric is."""
+def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> None:
+    """Raise ValueError where a metric's pattern does not compile, or its groups contradict what the metric is.
+
+    labels: the names of the job's own.
+    """
     for index, metric in enumerate(metrics):
         where = f'[[metrics]] {index} "{metric.name}"'
         try:
@@ -317,9 +320,13 @@ def check_patterns(metrics: Sequence[Metric]) -> None:
         except ValueError as error:
             raise ValueError(f"{where}: the pattern does not compile: {error}") from error
         groups = read_groups(pattern)
-        for name in reserved_names(groups):
+        for name in taken_names(groups):
             raise ValueError(
                 f'{where}: the group "{name}" has the name of a label that records get by themselves'
+            )
+        for name in taken_names(groups, labels):
+            raise ValueError(
+                f'{where}: the group "{name}" has the name of a label of [job] labels; rename one of them'
             )
         if groups.unit and not metric.units:
             raise ValueError(f"{where}: the pattern has a group unit, so units must say what to convert to")

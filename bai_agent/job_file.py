@@ -47,7 +47,7 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
     job = read_table(Job, table, where=f"{where}:")
     if not checked:
         try:
-            check_patterns(job.metrics)
+            check_patterns(job.metrics, labels=job.job.labels)
         except ValueError as error:
             raise DescriptorError(f"{where}: {error}") from error
     return job

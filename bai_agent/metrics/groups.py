@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 VALUE, STEP, UNIT = "value", "step", "unit"
@@ -48,9 +49,9 @@ def read_groups(pattern: re.Pattern[str]) -> Groups:
     return Groups(value, names.get(STEP, 0), names.get(UNIT, 0), labels)
 
 
-def reserved_names(groups: Groups) -> list[str]:
-    """Return the names of those of `groups` that would be labels under a name that records already have."""
-    return [name for name, _ in groups.labels if name in RESERVED]
+def taken_names(groups: Groups, taken: Collection[str] = RESERVED) -> list[str]:
+    """Return the names of those of `groups` that would be labels under a name that is taken: by records, or by the job."""
+    return [name for name, _ in groups.labels if name in taken]
 
 
 def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:

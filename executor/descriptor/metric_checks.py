@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bai_agent.job import NumberForm, Repaint, compile_pattern
-from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, reserved_names
+from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import number_advice
@@ -50,7 +50,7 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
             continue
         place = (*where, "pattern")
         groups = read_groups(pattern)
-        for name in reserved_names(groups):
+        for name in taken_names(groups):
             fix = f"choose another name: (?P<{name}_>…), or leave it out: (…)"
             yield (
                 place,
@@ -58,10 +58,9 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
                 fix,
                 ERROR,
             )
-        for name, _ in groups.labels:
-            if name in given:
-                fix = f"rename the group, or the label in {given[name]}"
-                yield place, f'the group "{name}" has the name of a label of {given[name]}', fix, ERROR
+        for name in taken_names(groups, given):
+            fix = f"rename the group, or the label in {given[name]}"
+            yield place, f'the group "{name}" has the name of a label of {given[name]}', fix, ERROR
         for name, meant in misspelled_names(pattern).items():
             used = (
                 "a label of each record" if any(name == label for label, _ in groups.labels) else "the value"
