@@ -18,8 +18,11 @@ _RESULT_BYTES = 2**18
 def keep_room(rundir: RunDir) -> None:
     """Set space aside. Raises OSError where there is none."""
     for path, size in zip(_ballasts(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
-        with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
 
 
 def make_room(rundir: RunDir) -> None:

@@ -7,7 +7,6 @@ dataclasses, tuples of any of these, dict[str, str], and `X | None`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -32,6 +31,8 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
+            import difflib  # an agent starts without it
+
             close = difflib.get_close_matches(key, fields, n=1)
             hint = f'; did you mean "{close[0]}"?' if close else f"; known keys: {', '.join(fields)}"
             raise DescriptorError(f'{where} has no key "{key}"{hint}')

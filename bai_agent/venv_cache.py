@@ -78,7 +78,9 @@ class CachedVenv:
     def use(self, rundir: RunDir) -> None:
         """Say that a run uses it from now on."""
         self._users.mkdir(exist_ok=True)
-        (self._users / _name_of(rundir)).write_bytes(os.fsencode(rundir.path))
+        mark = self._users / _name_of(rundir)
+        mark.touch(mode=0o600)
+        mark.write_bytes(os.fsencode(rundir.path))
         os.utime(self._mark)
 
     def in_use(self) -> bool:

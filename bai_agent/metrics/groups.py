@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -56,6 +55,8 @@ def taken_names(groups: Groups, taken: Collection[str] = RESERVED) -> list[str]:
 
 def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:
     """Return the groups' names that look like a misspelling, with what was probably meant."""
+    import difflib  # an agent starts without it
+
     meant = {}
     for name in pattern.groupindex:
         if name in (VALUE, STEP, UNIT):

@@ -88,6 +88,15 @@ def test_a_run_directory_is_its_owners_alone(open_folder: Path, umask: str) -> N
     assert not any(may_open(path) for path in rundir.glob("*.lock"))
 
 
+def test_no_file_of_ours_is_open_to_others_while_a_job_runs(open_folder: Path) -> None:
+    job = write_job(open_folder, ["find", "..", "-type", "f", "-perm", "/077"])
+    rundir = open_folder / "run"
+
+    assert run_agent(job, rundir, prefix=with_umask("022")) == ExitCode.SUCCEEDED
+
+    assert (rundir / "output.log").read_text() == ""
+
+
 def test_a_store_is_its_owners_alone(open_folder: Path) -> None:
     desk = Desk(open_folder)
     before = os.umask(0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -130,3 +132,27 @@ def test_a_wrong_type_deep_inside_says_where() -> None:
 
     with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):
         read_table(Benchmark, {"argv": ["a", 5]}, where="x: [benchmark]")
+
+
+@pytest.mark.parametrize(
+    ("labels", "group", "message"),
+    [
+        ("", "rank", r'the group "rank" has the name of a label that records get by themselves'),
+        ("task_name = 't'", "task_name", r'the group "task_name" has the name of a label of \[job\] labels'),
+    ],
+)
+def test_a_group_with_the_name_of_another_label_is_refused(labels: str, group: str, message: str) -> None:
+    table = f"[job.labels]\n{labels}\n[[metrics]]\nname = 'x'\npattern = '(?P<{group}>a) (\\d+)'\n"
+
+    with pytest.raises(DescriptorError, match=rf'\[\[metrics\]\] 0 "x": {message}'):
+        parse(table)
+
+
+def test_an_agent_starts_without_what_only_suggestions_need() -> None:
+    program = "import sys, bai_agent.cli, bai_agent.job_file, bai_agent.run; print('difflib' in sys.modules)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "False\n"
