@@ -9,8 +9,11 @@ The first object claims the number, the last one says that the set is complete.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,11 @@ from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord, Stream
 from executor.errors import UsageError
 from executor.job_file import job_toml
+from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.records import result_of
 
 _PIECE = 8 << 20
+_SCRATCH = ".extract-"
 _LOG_TAIL = 2000
 """Characters of the extractor's own log that an error shows."""
 
@@ -142,8 +147,8 @@ def _extract_node(record: JobRecord, job: Job, *, number: int, attempt: int, ran
     near = record.store.folder / record.job_id if isinstance(record.store, DirectoryStore) else None
     try:
         # Of a job on this machine on its own disk, which has room for the log's records rather than /tmp.
-        with tempfile.TemporaryDirectory(prefix=".extract-", dir=near) as folder:
-            rundir = RunDir(Path(folder))
+        with _scratch_folder(near) as folder:
+            rundir = RunDir(folder)
             rundir.job.write_bytes(descriptor)
             _bring_log(record, rundir, attempt=attempt, rank=rank)
             rundir.exit.write_bytes(b"{}\n")
@@ -168,6 +173,17 @@ def _extract_node(record: JobRecord, job: Job, *, number: int, attempt: int, ran
         ) from error
     record.store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
     return NodeExtract(number, attempt, rank, summary)
+
+
+@contextmanager
+def _scratch_folder(near: Path | None) -> Iterator[Path]:
+    """Yield a new folder, in `near` or for temporary files, that is gone afterwards; those of killed extractions go before."""
+    parent = near or Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=_SCRATCH, user=None if near else os.geteuid())
+    with ExitStack() as stack:
+        folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
 
 
 def _put(record: JobRecord, key: str, content: bytes) -> None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import errno
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.errors import BusyError, StoreError
-from bai_agent.rundir import RunDir, locked, make_folder
+from bai_agent.errors import StoreError
+from bai_agent.rundir import RunDir, make_folder
 from bai_agent.store.directory import DirectoryStore
 from bai_agent.store.record import JobRecord
+from executor.owned_folders import new_owned_folder, remove_unowned
 
 _DRAFTS = ".drafts"
 """A folder of the store, so that a rename publishes a job; no job can have this id."""
-_LOCK = "lock"
-"""Held as long as whoever makes the draft lives."""
-_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -72,32 +69,18 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
 
 def _new_folder(store: DirectoryStore, stack: ExitStack) -> Path:
     """Return a new folder whose lock is ours until `stack` ends."""
-    last: OSError | None = None
-    for _ in range(_TRIES):
-        folder = store.folder / _DRAFTS / secrets.token_hex(8)
-        try:
-            make_folder(folder, private=store.folder)
-            stack.enter_context(locked(folder / _LOCK))
-        except BusyError:
-            continue  # somebody cleans up here at this moment
-        except FileNotFoundError as error:
-            last = error  # and has just done so; or no folder can be made there
-        except OSError as error:
-            raise _unwritable(error) from error
-        else:
-            if folder.is_dir():
-                return folder
-    if last is not None:
-        raise _unwritable(last) from last
-    raise StoreError(f"no folder can be made in {store.folder / _DRAFTS}; remove that folder")
+    try:
+        return new_owned_folder(store.folder / _DRAFTS, private=store.folder, stack=stack)
+    except OSError as error:
+        raise _unwritable(error) from error
 
 
 def remove_abandoned(store: DirectoryStore) -> None:
     """Remove the drafts whose makers were killed. Those that cannot be removed stay for the next one who tries."""
+    drafts = store.folder / _DRAFTS
+    remove_unowned(drafts)
     with suppress(OSError):
-        for folder in (store.folder / _DRAFTS).iterdir():
-            with suppress(BusyError, OSError), locked(folder / _LOCK):
-                _remove(folder)
+        drafts.rmdir()  # while nobody else makes a job
 
 
 def scripts_of(record: JobRecord) -> Path:

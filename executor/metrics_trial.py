@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import signal
+import stat
 import struct
 import sys
 import tempfile
@@ -119,11 +120,17 @@ def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[Metrics
     """
     if log == STDIN:
         return _try_stream(metrics, sys.stdin.buffer, "standard input", show)
-    if log.is_dir() or not log.exists():
-        raise UsageError(f"{log} {'is a folder' if log.exists() else 'does not exist'}; name a log to try")
+    try:
+        mode = log.stat().st_mode
+    except FileNotFoundError as error:
+        raise UsageError(f"{log} does not exist; name a log to try") from error
+    except OSError as error:
+        raise UsageError(f"{log} cannot be read: {error.strerror}; name a log to try") from error
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{log} is a folder; name a log to try")
     if not os.access(log, os.R_OK):
         raise UsageError(f"{log} cannot be read; its permissions forbid it")
-    if log.is_file():
+    if stat.S_ISREG(mode):
         return _try_file(metrics, log, str(log), show)
     with log.open("rb") as stream:
         return _try_stream(metrics, stream, str(log), show)

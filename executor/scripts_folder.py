@@ -131,9 +131,17 @@ class ScriptsOrigin:
 def one_member(script: Path) -> ScriptsOrigin:
     """Return `script`, a file or folder, as the one member of a scripts' folder. Raises ScriptsError."""
     path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
-    if not path.name or not (path.is_dir() or path.is_file()):
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = 0
+    except OSError as error:
+        raise ScriptsError(
+            f"--script {script}: cannot be read: {error.strerror}; name a file or folder that you may read"
+        ) from error
+    if not path.name or not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise ScriptsError(f"--script {script}: neither a file nor a folder; name what the command runs")
-    return ScriptsOrigin(path=path, member=path.name, is_folder=path.is_dir())
+    return ScriptsOrigin(path=path, member=path.name, is_folder=stat.S_ISDIR(mode))
 
 
 def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
@@ -149,7 +157,7 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
     Links must stay inside the folder.
     """
     root = folder.resolve()
-    if not root.is_dir():
+    if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
         raise ScriptsError(
             f"{folder}: no folder. [ml.script] path names the folder with the benchmark's own files."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
 
 def _is_there(path: Path) -> bool:
     # A relative path lies in the job's own folder, which is new.
-    return path.is_absolute() and path.exists()
+    return path.is_absolute() and os.path.exists(path)  # noqa: PTH110 - Path.exists raises where it may not look
 
 
 def _status(src: str) -> int | None:

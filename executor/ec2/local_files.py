@@ -76,9 +76,9 @@ def pack(folder: Path, archive: Path) -> None:
 def _take(
     source: Source, path: Path, archive: Path, *, bucket: str, region: str | None
 ) -> tuple[Upload, Uploaded]:
-    folder = path.is_dir()
     file = path
     try:
+        folder = path.is_dir()
         if folder:
             pack(path, archive)
             file = archive

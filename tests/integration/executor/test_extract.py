@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bai_desk import Desk
+from bai_program import PROGRAM as PROGRAM_OF_BAI
 from bai_program import Answer, ask_bai
 from handmade_job import HandmadeJob
 from s3_gate import Gate
 
+from bai_agent.rundir import locked
 from bai_agent.store import open_store
 from bai_agent.store.record import JobRecord
 from executor.extract import NodeExtract, complete_sets, extract_again, stream_of
@@ -107,6 +111,36 @@ def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> No
 
     assert made.number == 2
     assert complete_sets(job.record) == [2]
+
+
+def test_a_killed_extraction_is_cleared_away_by_the_next_one(desk: Desk) -> None:
+    assert desk.bai("run", desk.descriptor(PROGRAM), "--job-id", "one").returncode == 0
+    folder = desk.store / "one"
+
+    def scratch() -> set[str]:
+        return {each.name for each in folder.iterdir() if each.name.startswith(".extract-")}
+
+    def killed() -> str:
+        before = scratch()
+        bai = subprocess.Popen([*PROGRAM_OF_BAI, "extract", "one"], cwd=desk.folder, env=desk.environment)
+        while not (new := scratch() - before):
+            assert bai.poll() is None
+            time.sleep(0.005)
+        bai.kill()
+        bai.wait(60)
+        return new.pop()
+
+    first = killed()
+    second = killed()
+    assert first != second
+    assert scratch() == {second}
+
+    # One that is still at work keeps its folder.
+    with locked(folder / second / "lock"):
+        assert ask(desk, "extract", "one").code == 0
+        assert scratch() == {second}
+    assert ask(desk, "extract", "one").code == 0
+    assert scratch() == set()
 
 
 def test_a_log_in_a_bucket_is_extracted_into_the_bucket(gate: Gate, tmp_path: Path) -> None:

@@ -98,3 +98,13 @@ def test_on_an_instance_the_member_lands_under_its_name(tmp_path: Path) -> None:
     (plan,) = done.objects
     (scripts,) = plan["job"]["sources"]
     assert (scripts["path"], scripts["kind"], scripts["unpack"]) == ("src", "scripts", "into")
+
+
+def test_a_script_that_cannot_be_looked_at_is_wrong_usage(tmp_path: Path) -> None:
+    file = descriptor(tmp_path, "true")
+
+    done = bai(tmp_path, "run", file, "--script", tmp_path / ("long" * 100))
+
+    assert done.code == 2
+    assert done.err.startswith("bai: --script ")
+    assert "cannot be read: File name too long; name a file or folder that you may read" in done.err

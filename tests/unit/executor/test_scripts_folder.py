@@ -16,6 +16,7 @@ from executor.scripts_folder import (
     ScriptsOrigin,
     copy_scripts,
     list_scripts,
+    one_member,
     survey_scripts,
 )
 
@@ -149,6 +150,13 @@ def test_a_folder_that_cannot_be_entered_is_refused_by_name(closed: Path) -> Non
         ScriptsError, match=r"/data: cannot be read: Permission denied\. Name it in \.baiignore"
     ):
         survey_scripts(closed / "open")
+
+
+def test_a_member_below_a_folder_that_cannot_be_entered_is_refused(closed: Path) -> None:
+    script = closed / "open/data/table"
+
+    with pytest.raises(ScriptsError, match=f"^--script {script}: cannot be read: Permission denied; name"):
+        one_member(script)
 
 
 def test_a_folder_that_cannot_be_entered_may_be_ignored(closed: Path) -> None:
