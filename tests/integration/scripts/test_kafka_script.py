@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -124,10 +126,8 @@ def test_no_broker_runs_in_a_file(tmp_path: Path) -> None:
     assert kafka("status", "--dir", str(tmp_path / "file")).returncode == 1
 
 
-def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jars = tmp_path / "cache/bai/kafka-4.1.0"
-    jars.mkdir(parents=True)
-    (jars / "changed.jar").write_text("")
+def use_other_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `mvn` be one that brings one other jar, of one line end."""
     (tmp_path / "bin").mkdir()
     maven = tmp_path / "bin/mvn"
     maven.write_text(
@@ -135,6 +135,13 @@ def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch:
     )
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+
+def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars = tmp_path / "cache/bai/kafka-4.1.0"
+    jars.mkdir(parents=True)
+    (jars / "changed.jar").write_text("")
+    use_other_maven(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     done = kafka("start", "--dir", str(tmp_path / "kafka"))
@@ -143,3 +150,53 @@ def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch:
     assert "Maven brought other jars than those in kafka.sha256: HdrHistogram" in done.stderr
     assert "other.jar" in done.stderr
     assert not jars.exists()
+
+
+def test_lock_writes_the_checksums_of_what_maven_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_other_maven(tmp_path, monkeypatch)
+    script = shutil.copy(SCRIPT, tmp_path / "kafka")
+
+    done = subprocess.run([sys.executable, script, "lock"], capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    checksum = hashlib.sha256(b"\n").hexdigest()
+    assert (tmp_path / "kafka.sha256").read_text() == f"{checksum}  other.jar\n"
+
+
+def test_lock_where_nothing_can_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_other_maven(tmp_path, monkeypatch)
+    script = shutil.copy(SCRIPT, tmp_path / "kafka")
+    (tmp_path / "kafka.sha256").mkdir()  # root may write to a read-only folder, but nobody into this
+
+    done = subprocess.run(
+        [sys.executable, script, "lock"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 1
+    assert "Is a directory; kafka.sha256 is written beside this script: lock in a checkout" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+_NEVER_ENDS = """
+import json, pathlib, subprocess, sys
+script, folder = sys.argv[1:]
+started = int(pathlib.Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
+settings = {"address": "127.0.0.1:1", "pid": 1, "started": started}
+pathlib.Path(folder, "kafka.json").write_text(json.dumps(settings))
+sys.exit(subprocess.run([sys.executable, script, "stop", "--dir", folder, "--timeout", "0.2"]).returncode)
+"""
+"""The first process of a namespace: no signal out of that ends it, as none ends a process that waits for a dead disk."""
+
+
+@pytest.mark.root
+def test_a_broker_that_cannot_be_killed_is_named(tmp_path: Path) -> None:
+    first = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _NEVER_ENDS]
+
+    done = subprocess.run([*first, SCRIPT, tmp_path], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert "the broker, process 1, is still there 0.2 s after it was killed" in done.stderr
