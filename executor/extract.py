@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job import HostMetrics, Job, Metric
+from bai_agent.job import HostMetrics, Job, Metric, check_patterns
 from bai_agent.job_file import parse_job
 from bai_agent.metrics.supervise import Extractor
 from bai_agent.push.stream import Reached, StreamUpload
@@ -110,6 +110,10 @@ def extract_again(
         raise UsageError(
             f"{record.job_id} has no metrics to look for; name a file that has [[output.metrics]] with --descriptor"
         )
+    try:
+        check_patterns(job.metrics, labels=job.job.labels)
+    except ValueError as error:
+        raise UsageError(f"{record.job_id}: {error}") from error
     nodes = [each for each in record.nodes() if record.size("log", attempt=each[0], rank=each[1])]
     if not nodes:
         raise UsageError(f"{record.job_id} has kept no log: its benchmark printed nothing, or never ran")

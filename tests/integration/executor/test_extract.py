@@ -15,9 +15,11 @@ from bai_program import Answer, ask_bai
 from handmade_job import HandmadeJob
 from s3_gate import Gate
 
+from bai_agent.job import Metric
 from bai_agent.rundir import locked
 from bai_agent.store import open_store
 from bai_agent.store.record import JobRecord
+from executor.errors import UsageError
 from executor.extract import NodeExtract, complete_sets, extract_again, stream_of
 
 PROGRAM = """
@@ -82,6 +84,16 @@ def test_a_forgotten_metric_is_taken_from_another_descriptor(desk: Desk) -> None
     assert ask(desk, "fetch", "one", there).code == 0
     assert len((there / "nodes/0/extracts/1/metrics.jsonl").read_bytes().splitlines()) == 3000
     assert json.loads((there / "nodes/0/extracts/2/extracted.json").read_bytes())["records"] == 3000
+
+
+def test_a_metric_with_the_jobs_own_label_is_refused(desk: Desk) -> None:
+    assert desk.bai("run", desk.descriptor(PROGRAM), "--job-id", "one").returncode == 0
+    metric = Metric(name="other", pattern=r"(?P<task_name>step)=(?P<value>\d+)")
+
+    with pytest.raises(
+        UsageError, match=r'^one: \[\[metrics\]\] 0 "other": the group "task_name" has the name'
+    ):
+        list(extract_again(desk.record("one"), [metric], said=print))
 
 
 def test_what_cannot_be_extracted_is_said(desk: Desk, tmp_path: Path) -> None:
