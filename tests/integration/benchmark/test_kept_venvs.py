@@ -13,12 +13,30 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from bai_program import ask_bai
 
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.job import Benchmark, Identity, Job
 from bai_agent.rundir import RunDir, now_ms
 from bai_agent.venv_cache import cached_venvs
 from executor.prune import prune_venvs
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "Says what is installed"
+[hardware]
+instance_type = "local"
+[host_metrics]
+enabled = false
+[env]
+python = "{python}"
+[ml]
+benchmark_code = "python say.py"
+[ml.script]
+path = "{scripts}"
+requirements = "requirements.txt"
+"""
 
 
 class Setup:
@@ -93,6 +111,38 @@ def test_the_next_job_takes_what_is_installed(setup: Setup) -> None:
     discard_requirements(second)
     assert not second.venv.exists()
     assert version_in(first) == "1.0 True\n"
+
+
+def test_a_second_run_takes_the_venv_of_the_first(setup: Setup, tmp_path: Path) -> None:
+    # Given two runs of one benchmark that requires a package, of which the second finds no index any more
+    rundir = setup.job("benchmark")
+    (rundir.scripts / "say.py").write_text(
+        "import os, sys, tiny; print('tiny', tiny.version, os.path.realpath(sys.prefix))\n"
+    )
+    file = tmp_path / "benchmark.toml"
+    file.write_text(_DESCRIPTOR.format(scripts=rundir.scripts, python=sys.executable))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "BAI_STORE": str(tmp_path / "store"),
+    }
+    (tmp_path / "home").mkdir()
+
+    def run(job_id: str) -> str:
+        done = ask_bai("run", file, "--job-id", job_id, folder=tmp_path, environment=environment)
+        node = RunDir(tmp_path / "store" / job_id / "attempts/0/nodes/0")
+        assert done.code == 0, done.out + done.err
+        return node.output.read_text()
+
+    first = run("one")
+    shutil.rmtree(setup.folder / "index")
+    second = run("two")
+
+    (kept,) = cached_venvs(tmp_path / "cache" / "bai" / "venvs")
+    assert first == second == f"tiny 1.0 {kept.venv.resolve()}\n"
+    # What the ended runs leave keeps nobody from deleting it.
+    assert not kept.in_use()
 
 
 def test_a_change_of_the_users_own_packages_makes_another_venv(setup: Setup) -> None:

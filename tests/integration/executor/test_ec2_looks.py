@@ -110,6 +110,36 @@ def test_what_is_left_of_a_cancelled_job_is_terminated_after_its_grace(desk: Ec2
     assert (result["outcome"], result["exit_code"]) == ("cancelled", 4)
 
 
+def test_a_refused_end_is_said_and_tried_again(desk: Ec2Desk) -> None:
+    # Given a gang of which one machine ended too early, and an account that may not terminate the other for now
+    made = desk.handmade("gang-1")
+    file = made.store.folder / "gang-1" / "job.toml"
+    file.write_text(file.read_text() + "\n[strategy]\nnodes = 2\n")
+    machines = desk.launch("gang-1", count=2)
+    record = desk.bring(made, launched=machines)
+    desk.ec2.terminate_instances(InstanceIds=[machines[1]])
+    desk.ec2.modify_instance_attribute(InstanceId=machines[0], DisableApiTermination={"Value": True})
+
+    # When anybody asks
+    status = desk.bai("status", "gang-1", "--json")
+
+    # Then the person reads why it still runs, and no result says that it has ended
+    assert status.code == 0, status.err
+    (told,) = status.objects
+    assert "It could not be ended: " in told["machine"]
+    assert "OperationNotPermitted" in told["machine"]
+    assert "It could not be ended: " in " ".join(desk.bai("status", "gang-1").out.split())
+    assert told["outcome"] is None
+    assert record.result() is None
+    assert desk.state(machines[0]) == "running"
+
+    # And who looks once it may be ended does that
+    desk.ec2.modify_instance_attribute(InstanceId=machines[0], DisableApiTermination={"Value": False})
+    assert "It could not be ended" not in desk.bai("status", "gang-1").out
+    assert desk.state(machines[0]) == "terminated"
+    assert record.result() is not None
+
+
 def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
     # Given a job whose agent says that it lives on a machine without our tags
     record = desk.bring(desk.handmade())
