@@ -94,7 +94,7 @@ class Extraction:
         else:
             settled = frozenset() if self._guard.careful else self._settled
             hits = self._scan_without(settled)(clean)
-            dense = settled if self._guard.careful else settled | self._dense(hits, clean.count(b"\n"))
+            dense = settled if self._guard.careful else settled | self._dense(hits, clean)
             if dense:
                 yield from self._find_dense(data, clean, offset, hits, dense, repainted)
                 return
@@ -105,8 +105,12 @@ class Extraction:
             yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
         self._guard.rest()
 
-    def _dense(self, hits: Sequence[_Hit], lines: int) -> frozenset[int]:
-        """Return the texts that stand in so many lines that their patterns had better search all of them at once."""
+    def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
+        """Return the texts that stand in so many lines of `data` that their patterns had better search all of them at once."""
+        # Of a sparse block the first quarter has more lines already; to count all of them takes its time.
+        if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
+            return frozenset()
+        lines = data.count(b"\n")
         if len(hits) < _DENSE * lines:
             return frozenset()
         counts = Counter(map(_number, hits))
