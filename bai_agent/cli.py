@@ -13,30 +13,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
-from bai_agent.ballast import FULL
-from bai_agent.detach import say_ready, say_refused, start_detached
-from bai_agent.errors import BaiError, DescriptorError
-from bai_agent.events import EventLog
-from bai_agent.job import Job
-from bai_agent.job_file import read_job
-from bai_agent.machine import Node
-from bai_agent.outcome import ExitCode, Outcome
-from bai_agent.redaction import Redactor
-from bai_agent.rundir import RunDir, locked, make_folder, read_json, write_atomic
-from bai_agent.store import open_store
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
-from bai_agent.utf8 import speak_utf8
-from bai_agent.watch import Watch
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor_file import read_job
+from bai_agent.job.errors import BaiError, DescriptorError
+from bai_agent.job.events import EventLog
+from bai_agent.job.outcome import ExitCode, Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.reserved_space import FULL
+from bai_agent.job.run_directory import RunDir, locked, make_folder, read_json, write_atomic
+from bai_agent.job.store import open_store
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.job.utf8 import speak_utf8
+from bai_agent.run.detach import say_ready, say_refused, start_detached
+from bai_agent.run.machine import Node
+from bai_agent.run.stop import StopWatch
 
 if TYPE_CHECKING:
-    from bai_agent.push.place import Place
+    from bai_agent.sinks.job_store.node_store import NodeStore
 
 log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.outcome`)."""
+    """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.job.outcome`)."""
     if arguments is None:
         speak_utf8()
     parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
@@ -140,38 +140,38 @@ def _run(
     umask: int,
 ) -> Outcome:
     # Only here, so that a wrong usage is answered before anything heavy is imported.
-    from bai_agent.alongside import beating, shown
-    from bai_agent.metrics.supervise import Extractor
-    from bai_agent.push.place import Place
-    from bai_agent.run import finish_publishing, run
-    from bai_agent.run_state import Run
+    from bai_agent.run.background import heartbeat, shown
+    from bai_agent.run.context import RunContext
+    from bai_agent.run.extractor import ExtractorProcess
+    from bai_agent.run.run import finish_publishing, run
+    from bai_agent.sinks.job_store.node_store import NodeStore
 
     place = None
     if record is not None and not isinstance(record.store, DirectoryStore):
-        place = Place(record=record, rank=node.rank, attempt=job.job.attempt)
+        place = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt)
     if (result := read_json(rundir.result)) is not None:
         log.info("this run has ended before: %s", result["sentence"])
         outcome = Outcome(result["outcome"])
         finish_publishing(job, rundir, record, place, outcome=outcome)
         return outcome
     events = EventLog(rundir.events, redactor=redactor)
-    watch = Watch(rundir, job.limits, cancelled=_cancelled(record, place))
+    watch = StopWatch(rundir, job.limits, cancelled=_cancelled(record, place))
     watch.listen()
-    extractor = Extractor(rundir)
-    this = Run(job, rundir, events, watch, redactor, record, extractor, node, place, umask=umask)
-    with beating(this), shown(rundir.kept_output, enabled=not quiet):
+    extractor = ExtractorProcess(rundir)
+    ctx = RunContext(job, rundir, events, watch, redactor, record, extractor, node, place, umask=umask)
+    with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
         try:
-            return run(this)
+            return run(ctx)
         finally:
             extractor.stop()
 
 
-def _cancelled(record: JobRecord | None, place: Place | None) -> Callable[[], bool]:
+def _cancelled(record: JobRecord | None, place: NodeStore | None) -> Callable[[], bool]:
     if record is None:
         return lambda: False
     if place is None:
         return record.cancelled
-    from bai_agent.cancel import CancelLook
+    from bai_agent.run.cancel import CancelLook
 
     look = CancelLook(record)
     look.start()

@@ -305,7 +305,7 @@ def run_bare(folder: Path) -> None:
 
 def run_count(folder: Path) -> None:
     """Find the numbers as the extractor does, and only count them."""
-    from bai_agent.job_file import read_job
+    from bai_agent.job.descriptor_file import read_job
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.follow import Follower
     from bai_agent.metrics.patterns import compile_patterns

@@ -24,7 +24,7 @@ def main() -> int:
     bundle = (ROOT / "baked/bundle").read_text().strip()
     # The agent says what a descriptor means; it is not installed, but unpacked.
     sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
-    from bai_agent.errors import DescriptorError
+    from bai_agent.job.errors import DescriptorError
 
     try:
         _prepare(bundle)
@@ -35,8 +35,8 @@ def main() -> int:
 
 
 def _prepare(bundle: str) -> None:
-    from bai_agent.job import Power
-    from bai_agent.job_file import parse_job
+    from bai_agent.job.descriptor import Power
+    from bai_agent.job.descriptor_file import parse_job
 
     if sys.version_info >= (3, 11):
         import tomllib

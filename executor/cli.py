@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from bai_agent import __version__
-from bai_agent.errors import BaiError, DescriptorError
-from bai_agent.outcome import ExitCode
-from bai_agent.utf8 import speak_utf8, terminal_encoding
+from bai_agent.job.errors import BaiError, DescriptorError
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
-from executor.given import Given
+from executor.job_options import JobOptions
 from executor.view.text import tell
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ app = typer.Typer(
 def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -> None:
     """Add a command that ends quietly when nobody reads what it prints any more.
 
-    Its parameter `given` becomes options. reaps: where it has looked at EC2, it ends machines of this user whose time is
+    Its parameter `options` becomes options. reaps: where it has looked at EC2, it ends machines of this user whose time is
     up, in passing, with the same options.
     """
 
@@ -44,11 +44,11 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
                 function(*arguments, **options)
                 sys.stdout.flush()
             finally:
-                if reaps and "executor.ec2.instances" in sys.modules:
-                    _reap(options["given"])
+                if reaps and "executor.backends.ec2.instances" in sys.modules:
+                    _reap(options["options"])
         except EOFError as error:
             # Only the AWS library asks for something: the code of a second factor.
-            from executor.ec2.session import unasked
+            from executor.backends.ec2.session import unasked
 
             raise unasked() from error
         except OSError as error:
@@ -60,11 +60,11 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
     app.command(name)(with_given(guarded))
 
 
-def _reap(given: Given) -> None:
-    from executor.ec2.reaper import reap_own
+def _reap(options: JobOptions) -> None:
+    from executor.backends.ec2.monitor.reaper import reap_own
 
     try:
-        reap_own(given)
+        reap_own(options)
     except (BaiError, EOFError):
         return  # what cannot be read or asked is told where it is needed
 
@@ -109,7 +109,7 @@ def _bai(
 
 
 def main() -> None:
-    """Run `bai`. Exit codes: see `bai_agent.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
+    """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
     speak_utf8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -135,7 +135,7 @@ def _open_closed_streams() -> None:
 
 def _refuse(error: BaiError) -> ExitCode:
     from executor.errors import UsageError
-    from executor.submit import FindingsError
+    from executor.planning.submit import FindingsError
 
     if isinstance(error, FindingsError):
         tell(str(error), stream=sys.stderr)
@@ -144,7 +144,7 @@ def _refuse(error: BaiError) -> ExitCode:
     if isinstance(error, (UsageError, DescriptorError)):
         return ExitCode.USAGE
     # Only now, as these bring the whole descriptor with them.
-    from executor.job_sources import PlanError
-    from executor.scripts_folder import ScriptsError
+    from executor.planning.job_sources import PlanError
+    from executor.planning.scripts_folder import ScriptsError
 
     return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS

@@ -16,15 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bai_agent.errors import DescriptorError
-from bai_agent.job import Kafka
-from bai_agent.tables import read_table
-from bai_agent.toml_reader import read_toml_text
+from bai_agent.job.descriptor import Kafka
+from bai_agent.job.errors import DescriptorError
+from bai_agent.job.tables import read_table
+from bai_agent.job.toml import read_toml_text
 from executor.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class LimitSettings:
     """The `[limits]` table: for descriptors that do not say. Unset: the product's own default."""
 
     max_runtime: timedelta | None = None
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class SettingsTable:
     """What a configuration file may hold."""
 
     bucket: str | None = None
@@ -59,13 +59,13 @@ class Table:
     """Whose jobs these are. Unset: the user's name."""
     kafka: Kafka | None = None
     """Where metrics go for descriptors without a `[kafka]` table."""
-    limits: Limits = Limits()
+    limits: LimitSettings = LimitSettings()
     prices: dict[str, float] = field(default_factory=dict)
     """Instance type → USD an hour. What is not here is asked of AWS's price list."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Table):
+class Settings(SettingsTable):
     """The configuration that holds now."""
 
     origins: dict[str, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def read_settings(
     for key, value in flags.items():
         if value is not None:
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
-    table = read_table(Table, values, where=f"{place}:")
+    table = read_table(SettingsTable, values, where=f"{place}:")
     fields = {each.name: getattr(table, each.name) for each in dataclasses.fields(table)}
     return Settings(**fields, origins=origins)
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from bai_program import PROGRAM, run_bai
 
-from bai_agent.rundir import RunDir
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import RunDir
+from bai_agent.job.store.directory import DirectoryStore
 
 PATIENCE = 60.0
 

@@ -17,8 +17,8 @@ from bai_program import Answer, ask_bai
 from handmade_job import HandmadeJob
 from s3_gate import Gate
 
-from bai_agent.store import JobStore, open_store
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore, open_store
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.rundir import RunDir
+from bai_agent.job.run_directory import RunDir
 
 Entry = tuple[str, int, int, int, int, str, float]
 """(src, gen, off, i, k, name, value): what must be the same however often the extractor was killed."""

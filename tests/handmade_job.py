@@ -10,10 +10,10 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.job import Benchmark, Better, End, Identity, Job, Metric, Power, Store
-from bai_agent.job_file import job_table
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.descriptor import Benchmark, Better, End, Identity, Job, Metric, Power, Store
+from bai_agent.job.descriptor_file import job_table
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
 
 START = 1_795_000_000_000
 

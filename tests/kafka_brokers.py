@@ -37,10 +37,10 @@ class Broker:
     def create_topic(self, topic: str, *, partitions: int = 3, **settings: str) -> None:
         from kafka import KafkaAdminClient
 
-        wish = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": settings}}
+        job_request = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": settings}}
         admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=20_000)
         try:
-            admin.create_topics(wish, timeout_ms=20_000, wait_for_metadata=True)
+            admin.create_topics(job_request, timeout_ms=20_000, wait_for_metadata=True)
         finally:
             admin.close()
 

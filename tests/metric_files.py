@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job import Benchmark, Identity, Job, Kafka
-from bai_agent.rundir import RunDir
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
+from bai_agent.job.run_directory import RunDir
 
 
 def kafka_job(address: str, topic: str, **settings: Any) -> Job:

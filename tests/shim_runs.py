@@ -14,8 +14,8 @@ from typing import Any
 from bai_agent.benchmark import process
 from bai_agent.benchmark.environment import User
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
-from bai_agent.outcome import Outcome
-from bai_agent.rundir import RunDir, is_locked, read_json
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
 LIMIT = 30.0
 """Far more than any of this takes; what waits longer has failed."""

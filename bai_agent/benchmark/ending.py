@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from bai_agent.outcome import Outcome
+from bai_agent.job.outcome import Outcome
 
 _SHELL_SIGNAL = 128
 

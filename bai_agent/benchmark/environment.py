@@ -13,9 +13,9 @@ from pathlib import Path
 
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
-from bai_agent.errors import BaiError
-from bai_agent.job import Benchmark, Buffering, Job
-from bai_agent.rundir import RunDir, write_atomic
+from bai_agent.job.descriptor import Benchmark, Buffering, Job
+from bai_agent.job.errors import BaiError
+from bai_agent.job.run_directory import RunDir, write_atomic
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIFO_WAIT_SECONDS = 60

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from bai_agent.benchmark import shim
+from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import (
     User,
     command,
@@ -22,14 +23,13 @@ from bai_agent.benchmark.environment import (
     prepare_environment,
     working_folder,
 )
-from bai_agent.benchmark.remains import kill_marked
+from bai_agent.benchmark.orphans import kill_marked
+from bai_agent.benchmark.pipes import read_to_end, write_within
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
-from bai_agent.children import kill
-from bai_agent.errors import BaiError
-from bai_agent.job import Job
-from bai_agent.pipes import read_to_end, write_within
-from bai_agent.rundir import RunDir, make_folder
+from bai_agent.job.descriptor import Job
+from bai_agent.job.errors import BaiError
+from bai_agent.job.run_directory import RunDir, make_folder
 
 OOM_SCORE_ADJ = 500
 """How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
@@ -43,7 +43,7 @@ _DEATH_SECONDS = 1.0
 """For a shim that has closed its streams to be dead, if it is dying."""
 
 
-class LaunchError(BaiError):
+class ShimError(BaiError):
     """The benchmark's shim could not be started; the benchmark did not run."""
 
 
@@ -123,7 +123,7 @@ def launch(order: Order, rundir: RunDir) -> State:
         said = f"its shim did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
             # With SIGKILL before it, it does nothing more; but its lock would make it look alive.
-            raise LaunchError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
+            raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
         if not _ended(child):
@@ -131,7 +131,7 @@ def launch(order: Order, rundir: RunDir) -> State:
             kill(child)
             kill_marked(str(rundir.path))
             said = "it deleted or renamed the files of its run directory at once"
-        raise LaunchError(
+        raise ShimError(
             f"{rundir.path}: the benchmark could not be launched: {said or 'its shim was killed'}"
         )
     return now

@@ -12,21 +12,29 @@ from typing import Any
 
 from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.environment import SetupError, find_user, working_folder
-from bai_agent.benchmark.launch import LaunchError, Order, launch, order
+from bai_agent.benchmark.launch import Order, ShimError, launch, order
+from bai_agent.benchmark.orphans import find_remains, kill_remains
 from bai_agent.benchmark.proc import boot_id, read_process, send_signal
-from bai_agent.benchmark.remains import find_remains, kill_remains
 from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
 from bai_agent.benchmark.user_access import give_to, open_way, require_access
-from bai_agent.drafts import place_new
-from bai_agent.errors import BusyError
-from bai_agent.outcome import Outcome
-from bai_agent.rundir import RunDir, is_locked, make_folder, now_ms, read_json, write_atomic, write_json
+from bai_agent.job.errors import BusyError
+from bai_agent.job.new_files import place_new
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import (
+    RunDir,
+    is_locked,
+    make_folder,
+    now_ms,
+    read_json,
+    write_atomic,
+    write_json,
+)
 
 __all__ = [
-    "LaunchError",
     "Order",
     "SetupError",
+    "ShimError",
     "State",
     "classify",
     "end_lost",
@@ -74,9 +82,9 @@ _UNKNOWN = (
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
     """Ask the shim to end the benchmark. The first request stands: return whether this is it."""
-    wish = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
+    job_request = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     draft = rundir.stop.with_name(f".stop.json.{os.getpid()}.draft")
-    write_atomic(draft, (json.dumps(wish) + "\n").encode())
+    write_atomic(draft, (json.dumps(job_request) + "\n").encode())
     try:
         place_new(draft, rundir.stop)
     except FileExistsError:

@@ -168,11 +168,11 @@ class Shim:
         self._looked = now
         try:
             with open(self._files["stop"], "rb") as file:
-                wish = json.load(file)
+                job_request = json.load(file)
             return Stop(
-                reason=str(wish["reason"]),
-                grace=float(wish["grace_seconds"]),
-                stacks=bool(wish.get("stacks")),
+                reason=str(job_request["reason"]),
+                grace=float(job_request["grace_seconds"]),
+                stacks=bool(job_request.get("stacks")),
             )
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # Not there, as a rule. We write it whole; what a person writes may take a moment to be.

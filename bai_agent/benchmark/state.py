@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from bai_agent.benchmark.proc import read_process
-from bai_agent.rundir import RunDir, boot_id, is_locked, read_json
+from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
 
 _TICK = 0.01
 

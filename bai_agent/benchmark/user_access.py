@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import SetupError, User
-from bai_agent.children import kill
 
 _SEARCH = 0o011
 """What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""

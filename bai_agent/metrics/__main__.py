@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from bai_agent.errors import BaiError
-from bai_agent.job_file import read_job
-from bai_agent.metrics.process import Work
-from bai_agent.metrics.supervise import LEAVE_REST
+from bai_agent.job.descriptor_file import read_job
+from bai_agent.job.errors import BaiError
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.run_directory import RunDir, locked
+from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.watchdog import blame
-from bai_agent.redaction import Redactor
-from bai_agent.rundir import RunDir, locked
+from bai_agent.run.extractor import LEAVE_REST
 
 log = logging.getLogger("bai_agent.metrics")
 
@@ -62,7 +62,7 @@ def main() -> int:
             gc.freeze()
             gc.set_threshold(100_000)
             quote = _hide if arguments.no_quotes else redactor.redact
-            work = Work(rundir, job, careful=arguments.careful, quote=quote)
+            work = Extractor(rundir, job, careful=arguments.careful, quote=quote)
             signal.signal(LEAVE_REST, lambda number, frame: work.leave_rest())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {LEAVE_REST})
             work.run()

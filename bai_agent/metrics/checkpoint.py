@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bai_agent.metrics.follow import Place
+from bai_agent.job.run_directory import read_json, write_all
+from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.records import Key
 from bai_agent.metrics.tally import Tally
-from bai_agent.rundir import read_json, write_all
 
 _VERSION = 1
 
@@ -27,8 +27,8 @@ class Checkpoint:
     seq: int
     last: dict[str, Key]
     """The last record of each source."""
-    log: Place
-    emit: Place
+    log: LogPosition
+    emit: LogPosition
     tally: Tally
 
 
@@ -74,7 +74,7 @@ def _read(value: dict[str, Any]) -> Checkpoint:
         size=value["size"],
         seq=value["seq"],
         last={src: Key(*key) for src, key in value["last"].items()},
-        log=Place(**value["log"]),
-        emit=Place(**value["emit"]),
+        log=LogPosition(**value["log"]),
+        emit=LogPosition(**value["emit"]),
         tally=Tally(**value["tally"]),
     )

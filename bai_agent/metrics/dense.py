@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter, lt
 
-from bai_agent.metrics.line_bound import Reach
+from bai_agent.metrics.line_bound import SearchReach
 from bai_agent.metrics.number import are_json
 from bai_agent.metrics.patterns import Found, Searcher
 
@@ -25,7 +25,7 @@ def search_at_once(
     if not matches:
         return []
     index, group, extra = searcher.metric, searcher.group, searcher.extra
-    if searcher.reach is Reach.SPACE and any("\n" in match[0] for match in matches):
+    if searcher.reach is SearchReach.SPACE and any("\n" in match[0] for match in matches):
         return None
     values = [match[group] for match in matches]
     if None in values or not are_json(values):

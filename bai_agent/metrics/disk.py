@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bai_agent.ballast import FULL
+from bai_agent.job.reserved_space import FULL
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from bai_agent.metrics.dense import search_at_once
 from bai_agent.metrics.follow import CHUNK
-from bai_agent.metrics.line_bound import Reach
+from bai_agent.metrics.line_bound import SearchReach
 from bai_agent.metrics.patterns import Found, Occurrences, PatternSet, Searcher, occurrences_without
-from bai_agent.metrics.reading import Findings
+from bai_agent.metrics.reading import MatchFindings
 from bai_agent.metrics.terminal import visible
 
 _Candidate = tuple[int, str, Sequence[Searcher]]
@@ -60,7 +60,7 @@ class Guard(Protocol):
 class Extraction:
     """Finds the numbers of one set of patterns."""
 
-    def __init__(self, patterns: PatternSet, *, findings: Findings, guard: Guard) -> None:
+    def __init__(self, patterns: PatternSet, *, findings: MatchFindings, guard: Guard) -> None:
         self._everywhere = patterns.everywhere
         self._last_only = patterns.last_only
         self._exact = patterns.exact
@@ -123,7 +123,7 @@ class Extraction:
         return (
             metric not in self._last_only
             and self._doubts[metric] < _MOST_DOUBTS
-            and self._searcher(metric).reach is not Reach.ANYWHERE
+            and self._searcher(metric).reach is not SearchReach.ANYWHERE
         )
 
     def _find_dense(

@@ -29,7 +29,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LogPosition:
     """How far a follower has come: all lines before `offset` are done, the one that starts there is not."""
 
     generation: int = 0
@@ -54,13 +54,13 @@ class Follower:
         self,
         paths: Sequence[Path],
         *,
-        place: Place | None = None,
+        place: LogPosition | None = None,
         seen: int = 0,
         carriage_return: bool = True,
         chunk: int = CHUNK,
         line_limit: int = LINE_LIMIT,
     ) -> None:
-        self.place = place or Place()
+        self.place = place or LogPosition()
         self.position = self.place.offset
         """Where the next read starts."""
         self.end: int | None = None

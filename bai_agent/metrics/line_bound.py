@@ -33,7 +33,7 @@ _CUTS = {
 }
 
 
-class Reach(Enum):
+class SearchReach(Enum):
     """Where a match may reach in a text of many lines."""
 
     LINE = "line"
@@ -44,19 +44,19 @@ class Reach(Enum):
     """A search of many lines says nothing about each."""
 
 
-def reach_of(pattern: str) -> Reach:
+def search_reach(pattern: str) -> SearchReach:
     """Return how far matches of `pattern`, which must compile, reach."""
     try:
         tree = parser.parse(pattern, re.ASCII)
     except ValueError:  # it asks for Unicode's classes: (?u)
-        return Reach.ANYWHERE
+        return SearchReach.ANYWHERE
     if tree.state.flags & re.DOTALL:
-        return Reach.ANYWHERE
+        return SearchReach.ANYWHERE
     seen = _Seen()
     seen.read(tree)
     if seen.anything or (seen.space and seen.cuts):
-        return Reach.ANYWHERE
-    return Reach.SPACE if seen.space else Reach.LINE
+        return SearchReach.ANYWHERE
+    return SearchReach.SPACE if seen.space else SearchReach.LINE
 
 
 class _Seen:

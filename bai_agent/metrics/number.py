@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 
-from bai_agent.job import NumberForm
+from bai_agent.job.descriptor import NumberForm
 from bai_agent.metrics.units import COUNTED, PREFIXES, Conversion
 
 _WHOLE_JSON = r"-?(?:0|[1-9][0-9]{0,14})"

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from bai_agent.job import Metric, Repaint
+from bai_agent.job.descriptor import Metric, Repaint
 from bai_agent.metrics.groups import read_groups
-from bai_agent.metrics.line_bound import Reach, reach_of
+from bai_agent.metrics.line_bound import SearchReach, search_reach
 from bai_agent.metrics.literal import Shape, has_open_end, read_shape
-from bai_agent.metrics.reading import Extra, Findings, Reader, extra_of
+from bai_agent.metrics.reading import Extra, MatchFindings, Reader, extra_of
 
 _SHORTEST_LITERAL = 2
 """A single character stands in so many lines that looking for it costs more than it saves."""
@@ -46,13 +46,13 @@ class Searcher(NamedTuple):
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
     """Matches a value that is recorded as it stands."""
-    read: Callable[[str, re.Match[str], Findings], tuple[str | None, int]]
+    read: Callable[[str, re.Match[str], MatchFindings], tuple[str | None, int]]
     """Reads any other one."""
     extra: Extra | None
     decodes: bool
     """It searches the line decoded as UTF-8."""
     can_be_empty: bool
-    reach: Reach
+    reach: SearchReach
     """Whether it may search many lines at once."""
     needs_look: Callable[[str], bool]
     """Whether a JSON number with these two characters behind it may be one that `fast_number` does not match."""
@@ -172,7 +172,7 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         extra=extra_of(groups, decodes=decodes),
         decodes=decodes,
         can_be_empty=shape.can_be_empty,
-        reach=Reach.ANYWHERE if is_by_line else reach_of(metric.pattern),
+        reach=SearchReach.ANYWHERE if is_by_line else search_reach(metric.pattern),
         needs_look=reader.needs_look,
     )
 

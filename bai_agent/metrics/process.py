@@ -10,27 +10,22 @@ from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bai_agent.ballast import FULL
 from bai_agent.benchmark.state import StartedBenchmark
-from bai_agent.job import Job, Metric
+from bai_agent.job.descriptor import Job, Metric
+from bai_agent.job.reserved_space import FULL
+from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
-from bai_agent.metrics.follow import Block, Follower, Place
-from bai_agent.metrics.patterns import (
-    compile_patterns,
-    line_counter,
-    prefilter_available,
-    wants_last_states,
-)
+from bai_agent.metrics.follow import Block, Follower, LogPosition
+from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available, wants_last_states
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import Key, RecordFile, Value
 from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
 from bai_agent.metrics.watchdog import LIMIT_SECONDS, Watchdog, read_switched_off
-from bai_agent.rundir import RunDir, now_ms, read_json, write_json
 
 if TYPE_CHECKING:
     from bai_agent.metrics.host import HostSampler
@@ -45,7 +40,7 @@ _QUOTABLE = 64 * 1024
 """Characters of a line that are looked through for secrets before its beginning is quoted."""
 
 
-class Work:
+class Extractor:
     """One process's share of the extraction of one run. It goes on where the last process was killed."""
 
     def __init__(
@@ -69,7 +64,12 @@ class Work:
         start = read_checkpoint(
             rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
         ) or Checkpoint(
-            size=0, seq=0, last={}, log=Place(), emit=Place(), tally=Tally(found=[0] * len(job.metrics))
+            size=0,
+            seq=0,
+            last={},
+            log=LogPosition(),
+            emit=LogPosition(),
+            tally=Tally(found=[0] * len(job.metrics)),
         )
         self._again = rundir.extractor_offset.exists()
         self._records = RecordFile(
@@ -77,7 +77,7 @@ class Work:
         )
         self._tally = start.tally
         last = self._records.last.get("log", Key(0, -1, 0, 0))
-        place = start.log if last.gen <= start.log.generation else Place(generation=last.gen)
+        place = start.log if last.gen <= start.log.generation else LogPosition(generation=last.gen)
         self._log = (RepaintFollower if wants_last_states(job.metrics) else Follower)(
             (rundir.kept_output, rundir.output),
             place=place,
@@ -96,7 +96,7 @@ class Work:
         self._count_lines = line_counter(fast=self._fast)
         self._switched_off = read_switched_off(rundir.extractor_disabled)
         self._watchdog = Watchdog(rundir.extractor_search, careful=careful)
-        self._written: tuple[int, Place, Place] | None = None
+        self._written: tuple[int, LogPosition, LogPosition] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
         self._benchmark = StartedBenchmark(rundir)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from bai_agent.job import Metric, NumberForm
+from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.metrics.groups import Groups
 from bai_agent.metrics.number import (
     clock_seconds,
@@ -49,7 +49,7 @@ class Doubt(str, Enum):
     """Right after the value stands a unit that is not the metric's."""
 
 
-class Findings(Protocol):
+class MatchFindings(Protocol):
     """Is told what a person should know about a pattern."""
 
     def not_a_number(self, index: int, text: str) -> None:
@@ -85,7 +85,7 @@ class Reader:
         """Return whether `fast_number` must look at a JSON number with `behind`, two characters, right behind it."""
         return needs_look(behind, open_end=self._open_end, with_units=self._measured)
 
-    def read(self, text: str, match: re.Match[str], findings: Findings) -> tuple[str | None, int]:
+    def read(self, text: str, match: re.Match[str], findings: MatchFindings) -> tuple[str | None, int]:
         """Return the match's value as JSON, None where it has none, and up to where it reaches in `text`."""
         start, end = match.span(self._group)
         if start < 0:
@@ -154,7 +154,9 @@ class Reader:
     def _form_reads_prefixes(self) -> bool:
         return self._form in (NumberForm.SI, NumberForm.AUTO)
 
-    def _tell(self, findings: Findings, doubt: Doubt, text: str, start: int, end: int, reach: int) -> None:
+    def _tell(
+        self, findings: MatchFindings, doubt: Doubt, text: str, start: int, end: int, reach: int
+    ) -> None:
         findings.doubtful(
             self._index,
             doubt,

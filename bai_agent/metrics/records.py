@@ -14,10 +14,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from bai_agent.job import Metric
+from bai_agent.job.descriptor import Metric
+from bai_agent.job.run_directory import open_append, write_all
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.patterns import Found
-from bai_agent.rundir import open_append, write_all
 
 SOURCES = ("log", "emit", "host", "run")
 _CHUNK = 2**20

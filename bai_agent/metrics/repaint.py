@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bai_agent.metrics.follow import Block, Follower, Place
+from bai_agent.metrics.follow import Block, Follower, LogPosition
 from bai_agent.metrics.terminal import visible
 
 _BLANK_LIMIT = 64 * 1024
@@ -41,7 +41,7 @@ class RepaintFollower(Follower):
     A state counts as the last of its line, too, where 64 KiB of blank ones follow it.
     """
 
-    def __init__(self, paths: Sequence[Path], *, place: Place | None = None, **keys: Any) -> None:
+    def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:
         super().__init__(paths, place=place, **keys)
         self._read_place = self.place
         """How far lines have been read; `place` is how far they have been handed over."""
@@ -69,7 +69,9 @@ class RepaintFollower(Follower):
             self.place = replace(self._read_place, offset=first.offset, unsearched=first.unsearched)
         return list(_as_blocks(lines[:settled], repainted, generation=self.place.generation))
 
-    def _lines_of(self, blocks: Sequence[Block], before: Place, newlines: set[int] | None) -> Iterator[_Line]:
+    def _lines_of(
+        self, blocks: Sequence[Block], before: LogPosition, newlines: set[int] | None
+    ) -> Iterator[_Line]:
         """Yield the lines of `blocks`; without `newlines` each was ended by one."""
         unsearched = before.unsearched
         for number, block in enumerate(blocks):

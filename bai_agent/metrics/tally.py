@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from bai_agent.job import Metric, NumberForm
-from bai_agent.metrics.follow import LINE_LIMIT, Place
+from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.metrics.follow import LINE_LIMIT, LogPosition
 from bai_agent.metrics.groups import read_groups
 from bai_agent.metrics.number import form_end, form_number
 from bai_agent.metrics.patterns import Found
@@ -144,7 +144,7 @@ def summary(
     metrics: Sequence[Metric],
     *,
     records: int,
-    log: Place,
+    log: LogPosition,
     log_bytes: int,
     remaining_bytes: int,
     warnings: Sequence[str],
@@ -179,7 +179,7 @@ def summary(
     }
 
 
-def _warnings(tally: Tally, metrics: Sequence[Metric], log: Place) -> list[str]:
+def _warnings(tally: Tally, metrics: Sequence[Metric], log: LogPosition) -> list[str]:
     by_name = {metric.name: metric for metric in metrics}
     sentences = [
         not_a_number_warning(name, count, tally.examples.get(name, ""), metric=by_name.get(name))

@@ -20,8 +20,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from bai_agent.job.run_directory import append_line, open_append
 from bai_agent.metrics.disk import wait_for_room
-from bai_agent.rundir import append_line, open_append
 
 LIMIT_SECONDS = 1.0
 """CPU time of one pattern on one line."""

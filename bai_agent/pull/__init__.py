@@ -1,7 +1,7 @@
 """Brings data and scripts to the machine."""
 
 from bai_agent.pull.problems import NoSpaceError, PullStopped
-from bai_agent.pull.progress import Progress
+from bai_agent.pull.progress import PullProgress
 from bai_agent.pull.sources import pull
 
-__all__ = ["NoSpaceError", "Progress", "PullStopped", "pull"]
+__all__ = ["NoSpaceError", "PullProgress", "PullStopped", "pull"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, Unpack
-from bai_agent.pull.draft import Draft, has_sums
+from bai_agent.job.descriptor import Source, Unpack
+from bai_agent.job.errors import PullError
+from bai_agent.pull.draft import PartialFile, has_sums
 from bai_agent.pull.http import HttpOrigin
 from bai_agent.pull.journal import (
     PREFIX,
@@ -23,10 +23,10 @@ from bai_agent.pull.landing import Landing
 from bai_agent.pull.local import LocalOrigin
 from bai_agent.pull.origin import Origin
 from bai_agent.pull.problems import disk_problem, shown
-from bai_agent.pull.progress import Watch
-from bai_agent.pull.remote import Listing, Remote, Sums
+from bai_agent.pull.progress import PullWatch
+from bai_agent.pull.remote import Remote, RemoteListing, Sums
 from bai_agent.pull.s3 import S3Origin
-from bai_agent.pull.task import Pulled, Task
+from bai_agent.pull.task import Pulled, PullTask
 from bai_agent.pull.unpack import unpack
 
 
@@ -36,7 +36,7 @@ class _Place:
     journal: Path
 
 
-def bring(task: Task, watch: Watch, *, before: object) -> Pulled:
+def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
     """Bring one source to its place. `before`: what an earlier run of this job noted of it. Raises PullError."""
     try:
         known = _finished_before(before)
@@ -66,7 +66,7 @@ def _finished_before(before: object) -> Pulled | None:
     return known if complete.get("tag") == known.tag else None
 
 
-def _finished_elsewhere(task: Task, watch: Watch) -> Pulled | None:
+def _finished_elsewhere(task: PullTask, watch: PullWatch) -> Pulled | None:
     """Return what another job has pulled to the same place, if its checksum says that it is what we want."""
     if not task.sums.wanted or task.source.path.endswith("/"):
         return None
@@ -86,7 +86,7 @@ def _finished_elsewhere(task: Task, watch: Watch) -> Pulled | None:
         return _pulled(task, place, facts)
 
 
-def _proven(task: Task, place: _Place, journal: Journal, watch: Watch) -> bool:
+def _proven(task: PullTask, place: _Place, journal: Journal, watch: PullWatch) -> bool:
     """Return whether what lies in place has the checksums that are wanted, beyond what a forged record could claim.
 
     A file is hashed again. Of an unpacked archive no checksum can be taken any more: its record counts only where nobody
@@ -97,7 +97,7 @@ def _proven(task: Task, place: _Place, journal: Journal, watch: Watch) -> bool:
     return has_sums(place.root / task.target.name, task.sums, watch)
 
 
-def _bring_anew(task: Task, watch: Watch) -> Pulled:
+def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
     source, tally = task.source, task.tally
     origin = _origin(source, watch)
     listing = origin.survey()
@@ -143,13 +143,13 @@ def _bring_anew(task: Task, watch: Watch) -> Pulled:
         return _pulled(task, place, facts)
 
 
-def _in_place(listing: Listing, task: Task, place: _Place) -> Pulled:
+def _in_place(listing: RemoteListing, task: PullTask, place: _Place) -> Pulled:
     size = sum(remote.size or 0 for remote in listing.objects)
     unknown = {"tag": None, "md5": None, "sha256": None}
     return _pulled(task, place, {"files": len(listing.objects), "bytes": size, **unknown})
 
 
-def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[str, Any]:
+def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> dict[str, Any]:
     remotes = [remote for remote in listing.objects if not is_record(remote.name)]
     if not remotes:
         raise PullError(f"{landing.src}: there is nothing below it; check its spelling")
@@ -163,7 +163,7 @@ def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[st
         landing.require_free(remote.name)
     landing.require_space(sum(remote.size or 0 for remote in missing))
 
-    def keep(draft: Draft, remote: Remote) -> None:
+    def keep(draft: PartialFile, remote: Remote) -> None:
         draft.verify(size=remote.size, sums=Sums())
         landing.place(draft, tag=remote.tag, mode=remote.mode)
         tally.objects += 1
@@ -173,7 +173,7 @@ def _bring_folder(origin: Origin, listing: Listing, landing: Landing) -> dict[st
 
 
 def _bring_file(
-    origin: Origin, found: Remote, name: str, landing: Landing, task: Task, journal: Journal
+    origin: Origin, found: Remote, name: str, landing: Landing, task: PullTask, journal: Journal
 ) -> dict[str, Any]:
     remote = Remote(name=name, key=found.key, size=found.size, tag=found.tag, mode=found.mode)
     tally = landing.tally
@@ -195,7 +195,7 @@ def _bring_file(
     landing.require_space((remote.size or 0) - landing.unfinished_bytes(name))
     facts: dict[str, Any] = {}
 
-    def keep(draft: Draft, arrived: Remote) -> None:
+    def keep(draft: PartialFile, arrived: Remote) -> None:
         draft.verify(size=_size(task, arrived), sums=task.sums)
         landing.place(draft, tag=arrived.tag, sums=task.sums, mode=arrived.mode)
         facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
@@ -205,7 +205,7 @@ def _bring_file(
 
 
 def _bring_archive(
-    origin: Origin, found: Remote, landing: Landing, task: Task, journal: Journal
+    origin: Origin, found: Remote, landing: Landing, task: PullTask, journal: Journal
 ) -> dict[str, Any]:
     tally = landing.tally
     tally.total_bytes, tally.total_objects = found.size, 1
@@ -226,7 +226,7 @@ def _bring_archive(
     landing.require_space((found.size or 0) - landing.unfinished_bytes(name))
     facts = {}
 
-    def keep(draft: Draft, arrived: Remote) -> None:
+    def keep(draft: PartialFile, arrived: Remote) -> None:
         # Whole and checked before the first member lands; then read as a stream.
         draft.verify(size=_size(task, arrived), sums=task.sums)
         unpack(draft.path, landing)
@@ -237,7 +237,7 @@ def _bring_archive(
     return facts
 
 
-def _expect_size(task: Task, remote: Remote) -> None:
+def _expect_size(task: PullTask, remote: Remote) -> None:
     wanted = task.source.size
     if wanted is not None and remote.size is not None and wanted != remote.size:
         raise PullError(
@@ -245,11 +245,11 @@ def _expect_size(task: Task, remote: Remote) -> None:
         )
 
 
-def _size(task: Task, remote: Remote) -> int | None:
+def _size(task: PullTask, remote: Remote) -> int | None:
     return task.source.size if task.source.size is not None else remote.size
 
 
-def _origin(source: Source, watch: Watch) -> Origin:
+def _origin(source: Source, watch: PullWatch) -> Origin:
     scheme = source.src.partition("://")[0].lower()
     if scheme == "s3":
         return S3Origin(source, watch)
@@ -260,7 +260,7 @@ def _origin(source: Source, watch: Watch) -> Origin:
     raise PullError(f"{shown(source.src)}: is none of s3://, http://, https://, file://")
 
 
-def _place(task: Task, *, folder: bool, name: str) -> _Place:
+def _place(task: PullTask, *, folder: bool, name: str) -> _Place:
     if task.source.unpack is not Unpack.NO:
         return _Place(task.unpack_root, folder_journal(task.unpack_root))
     if folder:
@@ -269,7 +269,7 @@ def _place(task: Task, *, folder: bool, name: str) -> _Place:
     return _Place(target.parent, file_journal(target))
 
 
-def _pulled(task: Task, place: _Place, facts: dict[str, Any]) -> Pulled:
+def _pulled(task: PullTask, place: _Place, facts: dict[str, Any]) -> Pulled:
     return Pulled(
         src=task.tally.src,
         path=str(task.target),

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.errors import PullError
-from bai_agent.pull.journal import Begun, Journal
-from bai_agent.pull.progress import Watch
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import write_all
+from bai_agent.pull.journal import Journal, PartialTransfer
+from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Sums
-from bai_agent.rundir import write_all
 
 CHUNK = 1 << 20
 """Bytes that are read and written at a time."""
@@ -22,11 +22,11 @@ twice the processor's time where their memory is not warm (Linux 6.18, ext4; `be
 
 
 @dataclass
-class Draft:
+class PartialFile:
     """An unfinished file."""
 
     src: str
-    watch: Watch
+    watch: PullWatch
     journal: Journal
     name: str
     path: Path
@@ -55,7 +55,7 @@ class Draft:
         self.journal.part(self.name, number)
 
     @property
-    def begun(self) -> Begun:
+    def begun(self) -> PartialTransfer:
         """What an earlier attempt has left, and what this one adds."""
         return self.journal.record.begun[self.name]
 
@@ -80,7 +80,7 @@ class Draft:
 
 
 def check_sums(
-    descriptor: int, sums: Sums, *, src: str, watch: Watch, on_mismatch: Callable[[], None]
+    descriptor: int, sums: Sums, *, src: str, watch: PullWatch, on_mismatch: Callable[[], None]
 ) -> None:
     """Raise PullError unless the file's content has these checksums. It was just written: this reads the page cache."""
     for name, found in _hash(descriptor, sums.wanted, watch).items():
@@ -92,7 +92,7 @@ def check_sums(
             )
 
 
-def has_sums(path: Path, sums: Sums, watch: Watch) -> bool:
+def has_sums(path: Path, sums: Sums, watch: PullWatch) -> bool:
     """Return whether the file `path` is there and its content has these checksums."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -104,7 +104,7 @@ def has_sums(path: Path, sums: Sums, watch: Watch) -> bool:
         os.close(descriptor)
 
 
-def _hash(descriptor: int, names: Iterable[str], watch: Watch) -> dict[str, str]:
+def _hash(descriptor: int, names: Iterable[str], watch: PullWatch) -> dict[str, str]:
     hashes = {name: hashlib.new(name, usedforsecurity=False) for name in names}
     offset = 0
     while hashes and (chunk := os.pread(descriptor, CHUNK, offset)):

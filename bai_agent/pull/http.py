@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source
-from bai_agent.pull.draft import CHUNK, Draft
+from bai_agent.job.descriptor import Source
+from bai_agent.job.errors import PullError
+from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown
-from bai_agent.pull.progress import Watch
+from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.proxy import ProxyError, basic_credentials, proxy_for
-from bai_agent.pull.remote import Listing, Remote
+from bai_agent.pull.remote import Remote, RemoteListing
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 30.0
@@ -67,7 +67,7 @@ class _Answer:
 class HttpOrigin:
     """One URL."""
 
-    def __init__(self, source: Source, watch: Watch) -> None:
+    def __init__(self, source: Source, watch: PullWatch) -> None:
         if source.directory:
             raise PullError(f"{shown(source.src)}: HTTP knows no folders; name an archive and unpack it")
         self._url = source.src
@@ -75,13 +75,13 @@ class HttpOrigin:
         self._src = shown(source.src)
         self._watch = watch
 
-    def survey(self) -> Listing:
+    def survey(self) -> RemoteListing:
         """Return what the server tells of the file. Raises PullError."""
         for attempt in range(ATTEMPTS):
             try:
                 with self._get(start=0, tag=None) as answer:
                     name = urllib.parse.unquote(urllib.parse.urlsplit(self._url).path).rpartition("/")[2]
-                    return Listing(
+                    return RemoteListing(
                         (Remote(name=name, key=self._url, size=answer.size, tag=answer.tag),), folder=False
                     )
             except _PassingError as failure:
@@ -89,14 +89,14 @@ class HttpOrigin:
         raise AssertionError("the last attempt raises")
 
     def fetch(
-        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         """Fetch the file; the complete draft goes to `keep`. Raises PullError."""
         for remote in remotes:
             with landing.draft(remote.name, tag=remote.tag, size=remote.size) as draft:
                 keep(draft, self._download(remote, draft, landing))
 
-    def _download(self, remote: Remote, draft: Draft, landing: Landing) -> Remote:
+    def _download(self, remote: Remote, draft: PartialFile, landing: Landing) -> Remote:
         """Fill `draft`; return what it holds, which may be newer than what the survey saw."""
         attempt = best = 0
         known = remote
@@ -124,7 +124,7 @@ class HttpOrigin:
                 self._back_off(attempt, failure)
                 attempt += 1
 
-    def _copy(self, answer: _Answer, draft: Draft, landing: Landing) -> None:
+    def _copy(self, answer: _Answer, draft: PartialFile, landing: Landing) -> None:
         at = landing.tally.bytes = answer.start
         while True:
             self._watch.check()

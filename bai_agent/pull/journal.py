@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bai_agent.errors import PullError
-from bai_agent.pull.progress import Watch
-from bai_agent.rundir import append_line, boot_id, open_append
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import append_line, boot_id, open_append
+from bai_agent.pull.progress import PullWatch
 
 PREFIX = ".bai-pulled"
 _FACTS = frozenset(("tag", "md5", "sha256", "unpack", "files", "bytes"))
@@ -54,7 +54,7 @@ def is_record(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Put:
+class PlacedFile:
     """One file or symbolic link that we put in place, and what it looked like then."""
 
     src: str
@@ -81,7 +81,7 @@ class Put:
 
 
 @dataclass
-class Begun:
+class PartialTransfer:
     """A transfer that was begun, and the parts of it that have arrived."""
 
     tag: str | None
@@ -92,16 +92,16 @@ class Begun:
 
 
 @dataclass
-class Record:
+class PullRecord:
     """What a journal says."""
 
-    puts: dict[str, Put] = field(default_factory=dict)
-    older: dict[str, list[Put]] = field(default_factory=dict)
-    begun: dict[str, Begun] = field(default_factory=dict)
+    puts: dict[str, PlacedFile] = field(default_factory=dict)
+    older: dict[str, list[PlacedFile]] = field(default_factory=dict)
+    begun: dict[str, PartialTransfer] = field(default_factory=dict)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Source → what was true when all of it was in place."""
 
-    def owner(self, root: Path, name: str) -> Put | None:
+    def owner(self, root: Path, name: str) -> PlacedFile | None:
         """Return which of our own puts `name` below `root` still is; None where it is none (or does not exist)."""
         current = self.puts.get(name)
         for put in ([current] if current else []) + self.older.get(name, []):
@@ -118,7 +118,7 @@ class Record:
             name = line.pop("put")
             if not _is_below(name):
                 raise ValueError("a name that leads out of the folder")
-            put = Put(**line)
+            put = PlacedFile(**line)
             if type(put.size) is not int or not isinstance(put.src, str):
                 raise ValueError("a file without size or source")
             # A source is being replaced, or has lost a file to another one: it is complete no longer.
@@ -130,7 +130,7 @@ class Record:
             self.begun.pop(name, None)
         elif "begin" in line:
             name = line.pop("begin")
-            self.begun[name] = Begun(**line)
+            self.begun[name] = PartialTransfer(**line)
         elif "part" in line:
             self.begun[line["part"]].parts.add(int(line["number"]))
         elif "gone" in line:
@@ -143,9 +143,9 @@ class Record:
             self.done[src] = line
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> PullRecord:
     """Return what the journal `path` says; an empty record where there is none. Raises PullError where it is damaged."""
-    record = Record()
+    record = PullRecord()
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -179,7 +179,7 @@ class Journal:
         self.trusted = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         """Whether nobody but this user (and root) can have written the record."""
 
-    def put(self, name: str, put: Put) -> None:
+    def put(self, name: str, put: PlacedFile) -> None:
         """Announce that `name` is about to become this."""
         self._add({"put": name, **{key: value for key, value in vars(put).items() if value is not None}})
 
@@ -206,7 +206,7 @@ class Journal:
 
 
 @contextmanager
-def open_journal(path: Path, watch: Watch) -> Iterator[Journal]:
+def open_journal(path: Path, watch: PullWatch) -> Iterator[Journal]:
     """Open the journal `path` and hold its lock; waits while another job pulls there, until `watch` ends."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ def open_journal(path: Path, watch: Watch) -> Iterator[Journal]:
             os.close(lock)
 
 
-def _lock(descriptor: int, watch: Watch) -> None:
+def _lock(descriptor: int, watch: PullWatch) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

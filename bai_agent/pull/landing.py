@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bai_agent.drafts import NO_LINKS
-from bai_agent.errors import PullError
-from bai_agent.pull.draft import Draft
-from bai_agent.pull.journal import PREFIX, Journal, Put, folder_journal, is_record
+from bai_agent.job.errors import PullError
+from bai_agent.job.new_files import NO_LINKS
+from bai_agent.job.run_directory import boot_id
+from bai_agent.pull.draft import PartialFile
+from bai_agent.pull.journal import PREFIX, Journal, PlacedFile, folder_journal, is_record
 from bai_agent.pull.problems import NoSpaceError, printable
-from bai_agent.pull.progress import Tally, Watch
+from bai_agent.pull.progress import PullTally, PullWatch
 from bai_agent.pull.remote import Remote, Sums
-from bai_agent.rundir import boot_id
 
 
 class Landing:
     """The place where a source lands. Whatever stands there already and is not ours is an error."""
 
     def __init__(
-        self, *, root: Path, journal: Journal, src: str, mode: int | None, watch: Watch, tally: Tally
+        self, *, root: Path, journal: Journal, src: str, mode: int | None, watch: PullWatch, tally: PullTally
     ) -> None:
         self.root = root
         self.src = src
@@ -95,7 +95,9 @@ class Landing:
         return self.root / f"{PREFIX}.{digest}.part"
 
     @contextmanager
-    def draft(self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0) -> Iterator[Draft]:
+    def draft(
+        self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0
+    ) -> Iterator[PartialFile]:
         """Open the unfinished file for `name`; it keeps what an earlier attempt at the same content has written.
 
         `part_bytes` is 0 where it grows from the start, else the size of the parts that may arrive in any order.
@@ -116,24 +118,24 @@ class Landing:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if resumes else os.O_TRUNC)
         descriptor = os.open(path, flags, 0o666)
         try:
-            yield Draft(self.src, self.watch, self._journal, name, path, descriptor)
+            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor)
         finally:
             os.close(descriptor)
 
     @contextmanager
-    def small(self, name: str) -> Iterator[Draft]:
+    def small(self, name: str) -> Iterator[PartialFile]:
         """Open a file for `name` that is written at one go and not worth resuming."""
         self.require_free(name)
         path = self.temporary(name)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_TRUNC, 0o666)
         try:
-            yield Draft(self.src, self.watch, self._journal, name, path, descriptor)
+            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor)
         finally:
             os.close(descriptor)
 
     def place(
         self,
-        draft: Draft,
+        draft: PartialFile,
         *,
         tag: str | None = None,
         sums: Sums | None = None,
@@ -150,7 +152,7 @@ class Landing:
         self._put(
             draft.name,
             draft.path,
-            Put(
+            PlacedFile(
                 src=self.src,
                 size=status.st_size,
                 mtime_ns=status.st_mtime_ns,
@@ -166,7 +168,7 @@ class Landing:
         temporary = self.temporary(name)
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
-        self._put(name, temporary, Put(src=self.src, size=0, mtime_ns=0, link=target, tag=tag))
+        self._put(name, temporary, PlacedFile(src=self.src, size=0, mtime_ns=0, link=target, tag=tag))
 
     def place_hard_link(self, name: str, existing: str) -> None:
         """Give the file `existing`, which this source placed, a second name; a copy where the file system has no hard links."""
@@ -224,7 +226,7 @@ class Landing:
         puts = [self._journal.record.puts[name] for name in self._placed]
         return len(puts), sum(put.size for put in puts)
 
-    def _put(self, name: str, temporary: Path, put: Put) -> None:
+    def _put(self, name: str, temporary: Path, put: PlacedFile) -> None:
         if is_record(name):
             raise PullError(
                 f'{self.src}: "{printable(name)}" is a name of our own records of pulled data; choose another path'

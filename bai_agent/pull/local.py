@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source
-from bai_agent.pull.draft import CHUNK, Draft
+from bai_agent.job.descriptor import Source
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import write_all
+from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown
-from bai_agent.pull.progress import Watch
-from bai_agent.pull.remote import Listing, Remote
-from bai_agent.rundir import write_all
+from bai_agent.pull.progress import PullWatch
+from bai_agent.pull.remote import Remote, RemoteListing
 
 _PIECE = 64 << 20
 _NO_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
@@ -25,7 +25,7 @@ _NO_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EP
 class LocalOrigin:
     """A file or folder."""
 
-    def __init__(self, source: Source, watch: Watch) -> None:
+    def __init__(self, source: Source, watch: PullWatch) -> None:
         parts = urlsplit(source.src)
         self._src = shown(source.src)
         self._watch = watch
@@ -37,16 +37,18 @@ class LocalOrigin:
         self._path = Path(os.fsdecode(unquote_to_bytes(text.removeprefix("localhost"))))
         self._folder = source.directory or source.src.endswith("/")
 
-    def survey(self) -> Listing:
+    def survey(self) -> RemoteListing:
         """Return the file, or all in the folder. Raises PullError."""
         try:
             if self._path.is_dir():
-                return Listing(tuple(self._walk(self._path)), folder=True)
+                return RemoteListing(tuple(self._walk(self._path)), folder=True)
             if self._folder and self._path.exists():
                 raise PullError(
                     f"{self._src}: is a file; leave the slash at the end (or directory = true) away"
                 )
-            return Listing((self._remote(self._path, self._path.name, self._path.stat()),), folder=False)
+            return RemoteListing(
+                (self._remote(self._path, self._path.name, self._path.stat()),), folder=False
+            )
         except FileNotFoundError as error:
             raise PullError(f"{self._src}: there is no such file on this machine") from error
         except OSError as error:
@@ -57,7 +59,7 @@ class LocalOrigin:
         return path.exists() and path.samefile(self._path)
 
     def fetch(
-        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         """Copy all `remotes`; each complete draft goes to `keep`. Raises PullError."""
         for remote in remotes:
@@ -80,7 +82,7 @@ class LocalOrigin:
             finally:
                 os.close(origin)
 
-    def _copy(self, origin: int, draft: Draft, landing: Landing) -> None:
+    def _copy(self, origin: int, draft: PartialFile, landing: Landing) -> None:
         clone = True
         while True:
             self._watch.check()

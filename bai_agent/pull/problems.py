@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from bai_agent.ballast import FULL
-from bai_agent.errors import BaiError, PullError
+from bai_agent.job.errors import BaiError, PullError
+from bai_agent.job.reserved_space import FULL
 
 _SIGNATURE = re.compile(
     r"(X-(Amz|Goog)-\w|(AWSAccessKeyId|Signature|Expires|Key-Pair-Id|Policy"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Progress:
+class PullProgress:
     """How far one source is. What was there already counts as arrived."""
 
     src: str
@@ -22,7 +22,7 @@ class Progress:
 
 
 @dataclass
-class Tally:
+class PullTally:
     """The same, as it grows: written by the one thread that pulls the source, read by the caller's."""
 
     src: str
@@ -33,8 +33,8 @@ class Tally:
     total_objects: int | None = None
     done: bool = False
 
-    def snapshot(self) -> Progress:
-        return Progress(
+    def snapshot(self) -> PullProgress:
+        return PullProgress(
             src=self.src,
             path=self.path,
             bytes=self.bytes,
@@ -45,11 +45,11 @@ class Tally:
         )
 
 
-class EndedError(Exception):
+class PullEndedError(Exception):
     """Unwinds a thread whose work nobody wants any more; the caller's thread knows why."""
 
 
-class Watch:
+class PullWatch:
     """Tells the threads of one pull to end, whatever they are waiting for."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Watch:
     def check(self) -> None:
         """Raise EndedError once the end was ordered."""
         if self._ended.is_set():
-            raise EndedError
+            raise PullEndedError
 
     def pause(self, seconds: float) -> None:
         """Wait so long; raise EndedError as soon as the end is ordered."""

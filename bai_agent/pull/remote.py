@@ -34,7 +34,7 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Listing:
+class RemoteListing:
     """What a source turned out to be."""
 
     objects: tuple[Remote, ...]

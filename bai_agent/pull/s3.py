@@ -8,15 +8,15 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source
-from bai_agent.pull.draft import Draft
+from bai_agent.aws.s3_client import Patience, connect
+from bai_agent.aws.s3_errors import DENIED_OR_MISSING, S3Error, classify_s3_error
+from bai_agent.job.descriptor import Source
+from bai_agent.job.errors import PullError
+from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown
-from bai_agent.pull.progress import EndedError, Watch
-from bai_agent.pull.remote import Listing, Remote
-from bai_agent.s3.client import Patience, connect
-from bai_agent.s3.meaning import DENIED_OR_MISSING, S3Error, meaning
+from bai_agent.pull.progress import PullEndedError, PullWatch
+from bai_agent.pull.remote import Remote, RemoteListing
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -40,7 +40,7 @@ PATIENCE = Patience(
 class S3Origin:
     """A key or a prefix in a bucket."""
 
-    def __init__(self, source: Source, watch: Watch, *, part_bytes: int = PART) -> None:
+    def __init__(self, source: Source, watch: PullWatch, *, part_bytes: int = PART) -> None:
         bucket, _, key = source.src[len("s3://") :].partition("/")
         self._src = shown(source.src)
         if not bucket:
@@ -60,12 +60,12 @@ class S3Origin:
         except S3Error as error:
             raise PullError(f"{self._src}: {error}") from error
 
-    def survey(self) -> Listing:
+    def survey(self) -> RemoteListing:
         """Return the object, or all below the prefix. Raises PullError."""
         return self._run(self._survey())
 
     def fetch(
-        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[Draft, Remote], None]
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         """Fetch all `remotes`; each complete draft goes to `keep`. Raises PullError."""
         self._run(self._fetch(remotes, landing, keep))
@@ -73,11 +73,11 @@ class S3Origin:
     def _run(self, work: Awaitable[T]) -> T:
         return asyncio.run(_until_ended(work, self._watch))
 
-    async def _survey(self) -> Listing:
+    async def _survey(self) -> RemoteListing:
         import obstore
 
         if self._source.directory or self._key.endswith("/") or not self._key:
-            return Listing(await self._list(), folder=True)
+            return RemoteListing(await self._list(), folder=True)
         try:
             meta = await obstore.head_async(self._store, self._key)
         except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
@@ -87,10 +87,10 @@ class S3Origin:
             # An answer to HEAD has no body that would tell why; that to a listing does.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
-                return Listing(below, folder=True)
+                return RemoteListing(below, folder=True)
             raise _problem(self._src, error) from error
         name = self._key.rpartition("/")[2]
-        return Listing(
+        return RemoteListing(
             (Remote(name=name, key=self._key, size=meta["size"], tag=meta["e_tag"]),), folder=False
         )
 
@@ -111,7 +111,7 @@ class S3Origin:
         return tuple(remotes)
 
     async def _fetch(
-        self, remotes: Sequence[Remote], landing: Landing, keep: Callable[[Draft, Remote], None]
+        self, remotes: Sequence[Remote], landing: Landing, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         small = iter([remote for remote in remotes if (remote.size or 0) <= self._part_bytes])
         await _side_by_side(OBJECTS, lambda: self._small_objects(small, landing, keep))
@@ -119,7 +119,7 @@ class S3Origin:
             await self._large_object(large, landing, keep)
 
     async def _small_objects(
-        self, remotes: Iterator[Remote], landing: Landing, keep: Callable[[Draft, Remote], None]
+        self, remotes: Iterator[Remote], landing: Landing, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         import obstore
 
@@ -141,7 +141,7 @@ class S3Origin:
                 keep(draft, remote)
 
     async def _large_object(
-        self, remote: Remote, landing: Landing, keep: Callable[[Draft, Remote], None]
+        self, remote: Remote, landing: Landing, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         if remote.size is None:
             raise PullError(f"{self._src}: S3 tells no size of {remote.key}")
@@ -160,7 +160,7 @@ class S3Origin:
             await asyncio.to_thread(keep, draft, remote)
 
     async def _parts(
-        self, numbers: Iterator[int], remote: Remote, draft: Draft, landing: Landing, writer: Executor
+        self, numbers: Iterator[int], remote: Remote, draft: PartialFile, landing: Landing, writer: Executor
     ) -> None:
         import obstore
 
@@ -188,14 +188,14 @@ class S3Origin:
         return min(self._part_bytes, size - number * self._part_bytes)
 
 
-async def _until_ended(work: Awaitable[T], watch: Watch) -> T:
+async def _until_ended(work: Awaitable[T], watch: PullWatch) -> T:
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=0.1)
         if watch.ended and not task.done():
             task.cancel()
             await asyncio.wait([task])
-            raise EndedError
+            raise PullEndedError
     return task.result()
 
 
@@ -213,4 +213,4 @@ async def _side_by_side(count: int, worker: Callable[[], Awaitable[None]]) -> No
 
 
 def _problem(src: str, error: Exception, *, missing: str | None = None) -> PullError:
-    return PullError(f"{src}: {meaning(error, missing=missing)}")
+    return PullError(f"{src}: {classify_s3_error(error, missing=missing)}")

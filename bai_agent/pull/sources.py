@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, SourceKind
+from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import read_json, write_json
 from bai_agent.pull.bring import bring
 from bai_agent.pull.problems import PullStopped, shown
-from bai_agent.pull.progress import EndedError, Progress, Tally, Watch
-from bai_agent.pull.task import Pulled, Task
-from bai_agent.rundir import read_json, write_json
+from bai_agent.pull.progress import PullEndedError, PullProgress, PullTally, PullWatch
+from bai_agent.pull.task import Pulled, PullTask
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def pull(
     folders: Mapping[SourceKind, Path],
     manifest: Path,
     deadline: float,
-    report: Callable[[Progress], None],
+    report: Callable[[PullProgress], None],
     stopping: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -79,17 +79,17 @@ def pull(
 class _Run:
     """The threads that pull, and what they have brought so far."""
 
-    def __init__(self, tasks: Sequence[Task], before: Mapping[str, object]) -> None:
+    def __init__(self, tasks: Sequence[PullTask], before: Mapping[str, object]) -> None:
         self.tasks = tasks
         self.news = threading.Event()
         self.failures: list[BaseException] = []
         self.pulled: dict[str, Pulled] = {}
         self.saved = 0
         self._before = before
-        self._watch = Watch()
-        self._groups: queue.SimpleQueue[list[Task]] = queue.SimpleQueue()
+        self._watch = PullWatch()
+        self._groups: queue.SimpleQueue[list[PullTask]] = queue.SimpleQueue()
         # What lands in one folder, and so has one lock, comes one after the other.
-        groups: dict[Path, list[Task]] = {}
+        groups: dict[Path, list[PullTask]] = {}
         for task in tasks:
             groups.setdefault(task.group, []).append(task)
         for group in groups.values():
@@ -121,7 +121,7 @@ class _Run:
                 for task in group:
                     self.pulled[task.key] = bring(task, self._watch, before=self._before.get(task.key))
                     self.news.set()
-        except EndedError:
+        except PullEndedError:
             return
         except BaseException as error:
             # Raised again on the caller's thread, whatever it is: a panic of obstore's is no Exception, and unseen it would let
@@ -131,16 +131,16 @@ class _Run:
             self.news.set()
 
 
-def _task(source: Source, folders: Mapping[SourceKind, Path]) -> Task:
+def _task(source: Source, folders: Mapping[SourceKind, Path]) -> PullTask:
     path = Path(source.path)
     if "\0" in source.path or ".." in path.parts:
         raise PullError(f'{shown(source.src)}: the path "{source.path}" has a ".." part; write it without')
     target = folders[source.kind] / path
-    return Task(source=source, target=target, tally=Tally(src=shown(source.src), path=str(target)))
+    return PullTask(source=source, target=target, tally=PullTally(src=shown(source.src), path=str(target)))
 
 
-def _refuse_conflicts(tasks: Sequence[Task]) -> None:
-    seen: dict[Path, Task] = {}
+def _refuse_conflicts(tasks: Sequence[PullTask]) -> None:
+    seen: dict[Path, PullTask] = {}
     for task in tasks:
         if not task.lands_as_file:
             continue
@@ -158,7 +158,9 @@ def _save(manifest: Path, run: _Run) -> None:
         run.saved = len(pulled)
 
 
-def _report(run: _Run, reported: dict[int, float], report: Callable[[Progress], None], now: float) -> None:
+def _report(
+    run: _Run, reported: dict[int, float], report: Callable[[PullProgress], None], now: float
+) -> None:
     for index, task in enumerate(run.tasks):
         progress = task.tally.snapshot()
         last = reported.get(index)

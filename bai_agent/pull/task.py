@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.job import Source, Unpack
-from bai_agent.pull.progress import Tally
+from bai_agent.job.descriptor import Source, Unpack
+from bai_agent.pull.progress import PullTally
 from bai_agent.pull.remote import Sums
 
 
 @dataclass(frozen=True)
-class Task:
+class PullTask:
     """A source and its place on this machine."""
 
     source: Source
     target: Path
-    tally: Tally
+    tally: PullTally
 
     @property
     def key(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bai_agent.errors import DescriptorError
-from bai_agent.job import Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.errors import DescriptorError
 from bai_agent.strategy.single_node import SingleNode
 
 

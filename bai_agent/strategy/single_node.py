@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bai_agent.errors import DescriptorError
-from bai_agent.job import Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.errors import DescriptorError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bai_agent.outcome import ExitCode
+from bai_agent.job.outcome import ExitCode
 from executor.commands.options import (
     ArgumentsArgument,
     DataRootOption,
@@ -22,12 +22,12 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.given import Given
+from executor.job_options import JobOptions
 from executor.view.text import tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
-    from executor.submit import Wish
+    from executor.planning.submit import JobRequest
 
 
 def init() -> None:
@@ -49,16 +49,16 @@ def validate(
     """
     from executor.descriptor import has_errors, load, render_findings
     from executor.descriptor.metric_checks import try_examples
-    from executor.submit import Wish, place_of
+    from executor.planning.submit import JobRequest, place_of
     from executor.view.trial import print_examples
 
     wrong = False
     for file in files:
         descriptor, findings = load(file, script=script)
         if descriptor is not None:
-            wish = Wish(file=file, on=on, script=script)
-            if on is not None and place_of(wish, descriptor) == "ec2":
-                findings = [*findings, *_preflight(wish, descriptor)]
+            job_request = JobRequest(file=file, on=on, script=script)
+            if on is not None and place_of(job_request, descriptor) == "ec2":
+                findings = [*findings, *_preflight(job_request, descriptor)]
                 descriptor = None if has_errors(findings) else descriptor
             elif on is not None or descriptor.info.execution_engine in ("local", "default"):
                 findings = [*findings, *_unset_secrets(file, descriptor)]
@@ -90,7 +90,7 @@ def schema() -> None:
 
 def plan(
     file: FileArgument,
-    given: Given,
+    options: JobOptions,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -109,29 +109,41 @@ def plan(
     For this machine, a job descriptor with an id of its own, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
-    from bai_agent.job_file import job_table
+    from bai_agent.job.descriptor_file import job_table
     from executor.errors import UsageError
-    from executor.job_file import job_toml
-    from executor.jobs import store_at
-    from executor.submit import Wish, check_id, new_job_id, place_of, planned, read_wish, survey
+    from executor.jobs.jobs import store_at
+    from executor.planning.job_toml import job_toml
+    from executor.planning.submit import (
+        JobRequest,
+        check_id,
+        new_job_id,
+        place_of,
+        planned,
+        read_request,
+        survey,
+    )
 
-    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script)
-    descriptor, findings = read_wish(wish)
+    job_request = JobRequest(
+        file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
+    )
+    descriptor, findings = read_request(job_request)
     print_findings(findings)
-    if place_of(wish, descriptor) == "ec2":
+    if place_of(job_request, descriptor) == "ec2":
         from executor.commands.launches import plan_on_ec2
 
-        plan_on_ec2(wish, descriptor, given.settings, job_id=job_id, user_data=user_data, json_=json_)
+        plan_on_ec2(
+            job_request, descriptor, options.settings, job_id=job_id, user_data=user_data, json_=json_
+        )
         return
     if user_data:
         raise UsageError("--user-data is for instances; add `--on ec2`")
     if job_id is not None:
         check_id(job_id)
-    store = store_at(given.store)
+    store = store_at(options.store)
     # Each plan is a job of its own, as each `bai run` is.
-    drawn = job_id or new_job_id(wish, descriptor)
-    job = planned(wish, descriptor, job_id=drawn, store=store, scripts=None)
-    if (scripts := survey(wish, descriptor, leave_out=[store.folder])) is not None:
+    drawn = job_id or new_job_id(job_request, descriptor)
+    job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=None)
+    if (scripts := survey(job_request, descriptor, leave_out=[store.folder])) is not None:
         say(f"scripts: {scripts.sentence()}")
     if json_:
         print_json(job_table(job))
@@ -154,9 +166,9 @@ def metrics_test(
     Matches, values, near misses and the pace. Exit code 1 where a required metric has no value.
     """
     from executor.descriptor import load
-    from executor.metrics_trial import MetricsTrial, try_metrics
-    from executor.plan import metrics_of
-    from executor.submit import FindingsError
+    from executor.descriptor.metrics_trial import MetricsTrial, try_metrics
+    from executor.planning.plan import metrics_of
+    from executor.planning.submit import FindingsError
     from executor.view.trial import print_trial
 
     descriptor, findings = load(file)
@@ -177,16 +189,20 @@ def metrics_test(
         raise typer.Exit(ExitCode.BENCHMARK_FAILED)
 
 
-def _preflight(wish: Wish, descriptor: Descriptor) -> list[Finding]:
+def _preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
     import os
     from datetime import datetime, timezone
 
+    from executor.backends.ec2.bundle.bundle import cache_folder
+    from executor.backends.ec2.launch.preflight import preflight
     from executor.config import read_settings
-    from executor.ec2.bundle import cache_folder
-    from executor.ec2.preflight import preflight
 
     return preflight(
-        wish, descriptor, read_settings(), cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
+        job_request,
+        descriptor,
+        read_settings(),
+        cache=cache_folder(os.environ),
+        now=datetime.now(timezone.utc),
     )
 
 
@@ -195,7 +211,7 @@ def _unset_secrets(file: Path, descriptor: Descriptor) -> list[Finding]:
     import os
 
     from executor.descriptor import Finding, Severity
-    from executor.submit import unset_secrets
+    from executor.planning.submit import unset_secrets
 
     password = descriptor.kafka.sasl_password if descriptor.kafka is not None else None
     return [

@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.errors import BaiError, StoreError
-from bai_agent.outcome import ExitCode, Outcome
-from bai_agent.rundir import now_ms
-from bai_agent.store.record import JobRecord
+from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.job.outcome import ExitCode, Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import now_ms
 from executor.commands.options import JobArgument, JsonOption, ProfileOption, print_json, say
-from executor.given import Given
+from executor.job_options import JobOptions
 from executor.view.text import plain_text, tell
 
 
 def cancel(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     now: Annotated[
         bool,
         typer.Option(
@@ -32,12 +32,12 @@ def cancel(
 
     Its benchmark gets SIGTERM, and after limits.grace SIGKILL. An agent of this machine that has died is started again for that.
     """
+    from executor.backends.local.agent import local_agent
     from executor.errors import UsageError
-    from executor.jobs import find_job
-    from executor.local import local_agent
-    from executor.records import result_of
+    from executor.jobs.jobs import find_job
+    from executor.jobs.records import result_of
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     agent = local_agent(record)
     if now and agent is not None:
         raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
@@ -51,23 +51,23 @@ def cancel(
             agent.start()
             told = f"{told}; its agent had died and was started again to end the job"
     if now:
-        told = f"{told.rstrip('.')}; {_end_machines(record, given)}"
+        told = f"{told.rstrip('.')}; {_end_machines(record, options)}"
     _tell(record, told, json_=json_)
 
 
-def release(job: JobArgument, given: Given, json_: JsonOption = False) -> None:
+def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
     """Let the kept machines of a failed job go.
 
     Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
     """
+    from executor.backends.local.agent import local_agent
     from executor.errors import UsageError
-    from executor.jobs import find_job
-    from executor.local import local_agent
+    from executor.jobs.jobs import find_job
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     if local_agent(record) is not None:
         raise UsageError(f"{record.job_id} runs on this machine, which nothing keeps")
-    if (nothing := _keeps_nothing(record, given)) is not None:
+    if (nothing := _keeps_nothing(record, options)) is not None:
         _tell(record, f"there is nothing to release: {nothing}", json_=json_)
         return
     content = json.dumps({"time": now_ms(), "by": "bai release"}).encode() + b"\n"
@@ -93,12 +93,12 @@ def reap(
     Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too.
     Exit code 5 where one cannot be terminated.
     """
+    from executor.backends.ec2.monitor.reaper import Reaped
+    from executor.backends.ec2.monitor.reaper import reap as reap_region
+    from executor.backends.ec2.regions import named_regions
+    from executor.backends.ec2.session import AwsError, aws_of
     from executor.config import read_settings
-    from executor.ec2.reaper import Reaped
-    from executor.ec2.reaper import reap as reap_region
-    from executor.ec2.regions import named_regions
-    from executor.ec2.session import AwsError, aws_of
-    from executor.stores import bucket_store
+    from executor.jobs.stores import bucket_store
 
     troubles = 0
 
@@ -148,29 +148,29 @@ def reap(
         raise typer.Exit(ExitCode.OURS)
 
 
-def _keeps_nothing(record: JobRecord, given: Given) -> str | None:
+def _keeps_nothing(record: JobRecord, options: JobOptions) -> str | None:
     """Return why no machine of the job is kept, or will be; None where one is, or may be for all that can be seen."""
-    from executor.ec2.standing import lookout_of
-    from executor.records import result_of
+    from executor.backends.ec2.monitor.job_status import monitor_of
+    from executor.jobs.records import result_of
 
-    lookout = lookout_of(record, given.settings)
-    if lookout.job.end.keep_on_failure is None:
+    monitor = monitor_of(record, options.settings)
+    if monitor.job.end.keep_on_failure is None:
         return "it keeps no machine to look into (keep_on_failure is not set)"
     if result_of(record) is None:
         return None
     try:
-        there = [each for each in lookout.instances() if each.living]
+        there = [each for each in monitor.instances() if each.living]
     except BaiError:
         return None
     return None if there else "it has ended, and none of its machines is there any more"
 
 
-def _end_machines(record: JobRecord, given: Given) -> str:
+def _end_machines(record: JobRecord, options: JobOptions) -> str:
     """Terminate a job's machines, and write that it was cancelled where it has no result; return what was done."""
-    from executor.ec2.standing import lookout_of
-    from executor.ec2.verdict import write_result
+    from executor.backends.ec2.monitor.job_status import monitor_of
+    from executor.backends.ec2.monitor.verdict import write_result
 
-    ended = lookout_of(record, given.settings).end()
+    ended = monitor_of(record, options.settings).end()
     write_result(
         record, Outcome.CANCELLED, "The job was cancelled, and its machines were terminated at once."
     )

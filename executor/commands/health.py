@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.outcome import ExitCode
+from bai_agent.job.outcome import ExitCode
 from executor.commands.options import JsonOption, print_json
-from executor.given import GivenAws
+from executor.job_options import AwsOptions
 from executor.view.text import tell
 
 
 def doctor(
-    given: GivenAws,
+    options: AwsOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -28,11 +28,11 @@ def doctor(
     Says what to do where something is missing. Launches nothing. Exit code 2 where the configuration, credentials or FILE have to be
     corrected, else 5 where something fails.
     """
-    from executor.ec2.doctor import examine
-    from executor.ec2.findings import Health
+    from executor.backends.ec2.doctor.doctor import examine
+    from executor.backends.ec2.doctor.findings import Health
 
     failed: ExitCode | None = None
-    for each in examine(given.settings, file):
+    for each in examine(options.settings, file):
         if each.health is Health.FAILED and failed is not ExitCode.USAGE:
             failed = ExitCode.USAGE if each.configuration else ExitCode.OURS
         if json_:

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.errors import StoreError
-from bai_agent.outcome import ExitCode
-from bai_agent.store.record import JobRecord
+from bai_agent.job.errors import StoreError
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.record import JobRecord
 from executor.commands.options import (
     JobArgument,
     JsonOption,
@@ -22,7 +22,7 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.given import Given
+from executor.job_options import JobOptions
 from executor.view.text import tell
 
 _PAUSE, _FAR_PAUSE = 0.25, 5.0
@@ -30,7 +30,7 @@ _PAUSE, _FAR_PAUSE = 0.25, 5.0
 
 
 def list_jobs(
-    given: Given,
+    options: JobOptions,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many, the newest.")] = 30,
     every: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
     json_: JsonOption = False,
@@ -39,10 +39,10 @@ def list_jobs(
 
     Those on this machine, and those on EC2 where a bucket is configured. Exit code 5 where one of the two cannot be read.
     """
-    from executor.jobs import listed
-    from executor.standing import UNREADABLE
+    from executor.jobs.job_status import UNREADABLE
+    from executor.jobs.jobs import listed
 
-    listing = listed(given.stores(), None if every else count, given)
+    listing = listed(options.stores(), None if every else count, options)
     unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
     for trouble in (*listing.troubles, *unreadable):
         say(trouble)
@@ -61,7 +61,7 @@ def list_jobs(
 
 def status(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Until it has ended; the exit code is then the job's.")
     ] = False,
@@ -71,19 +71,19 @@ def status(
 
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
-    from executor.jobs import find_job, last_values, standing
-    from executor.reach import Reach
-    from executor.records import result_of
-    from executor.standing import GOES_ON, unknown_status
-    from executor.watch import exit_code_of
+    from executor.jobs.job_status import GOES_ON, unknown_status
+    from executor.jobs.jobs import find_job, job_status, last_values
+    from executor.jobs.records import result_of
+    from executor.jobs.retry_window import RetryWindow
+    from executor.jobs.watch import exit_code_of
 
-    record = find_job(given.stores(), job)
-    now = standing(record, given)
-    reach = Reach(far=now.where != "local")
+    record = find_job(options.stores(), job)
+    now = job_status(record, options)
+    reach = RetryWindow(far=now.where != "local")
     while wait and now.status in GOES_ON:
         time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
         try:
-            now = standing(record, given)
+            now = job_status(record, options)
             reach.reached()
         except StoreError as error:
             say(reach.failed(error))
@@ -99,9 +99,9 @@ def status(
             }
         )
     else:
-        from executor.view.listing import print_standing
+        from executor.view.listing import print_status
 
-        print_standing(record.job(), now, values, given, result=result)
+        print_status(record.job(), now, values, options, result=result)
     if wait and (why := unknown_status(now)) is not None:
         say(why)
         raise typer.Exit(ExitCode.OURS)
@@ -111,7 +111,7 @@ def status(
 
 def logs(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only so many last lines.")
@@ -122,14 +122,14 @@ def logs(
     json_: JsonOption = False,
 ) -> None:
     """Print what the benchmark printed."""
-    from executor.follow import TRUNCATED
-    from executor.jobs import find_job
-    from executor.stream import pieces, position_of_last_lines
+    from executor.jobs.follow import TRUNCATED
+    from executor.jobs.jobs import find_job
+    from executor.jobs.stream import pieces, position_of_last_lines
     from executor.view.log import LogView
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     if boot:
-        _print_consoles(record, given, json_=json_)
+        _print_consoles(record, options, json_=json_)
         return
     position = position_of_last_lines(record, lines) if lines is not None else 0
     if not json_ and not sys.stdout.isatty():
@@ -140,7 +140,7 @@ def logs(
             follow=follow,
             on_truncated=lambda: say(TRUNCATED),
             said=say,
-            given=given,
+            options=options,
         ):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -162,14 +162,14 @@ def logs(
             follow=follow,
             on_truncated=on_truncated,
             said=on_reach,
-            given=given,
+            options=options,
         ):
             view.feed(piece)
 
 
 def metrics(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     form: Annotated[
         str,
         typer.Option(
@@ -193,23 +193,23 @@ def metrics(
 ) -> None:
     """Print a job's metrics: statistics, or records."""
     from executor.errors import UsageError
-    from executor.extract import chosen_set, job_of_set, stream_of
-    from executor.jobs import find_job
-    from executor.stream import pieces, whole_lines
+    from executor.jobs.extract import chosen_set, job_of_set, stream_of
+    from executor.jobs.jobs import find_job
+    from executor.jobs.stream import pieces, whole_lines
     from executor.view.records import print_csv, print_jsonl, print_statistics
 
     form = "jsonl" if json_ else form
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
     if prints is None:
         raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     if extract_ is None:
         described, stream = record.job(), "metrics"
     else:
         number = chosen_set(record, extract_)
         described, stream = job_of_set(record, number), stream_of(number)
     foreign = prints(
-        described, whole_lines(pieces(record, stream, follow=follow, said=say, given=given)), follow
+        described, whole_lines(pieces(record, stream, follow=follow, said=say, options=options)), follow
     )
     if foreign.count:
         say(foreign.sentence(record))
@@ -217,7 +217,7 @@ def metrics(
 
 def extract(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     descriptor: Annotated[
         Path | None,
         typer.Option(
@@ -233,15 +233,15 @@ def extract(
     For a metric that was forgotten, a pattern that was wrong, or numbers for which the run had no time. The records become a set
     of their own, which `bai metrics JOB --extract last` shows; the run's own ones stay as they are.
     """
-    from executor.extract import extract_again
-    from executor.jobs import find_job
-    from executor.plan import metrics_of
-    from executor.submit import Wish, read_wish
+    from executor.jobs.extract import extract_again
+    from executor.jobs.jobs import find_job
+    from executor.planning.plan import metrics_of
+    from executor.planning.submit import JobRequest, read_request
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     metrics = None
     if descriptor is not None:
-        described, findings = read_wish(Wish(file=descriptor))
+        described, findings = read_request(JobRequest(file=descriptor))
         print_findings(findings)
         metrics = metrics_of(described)
     number = 0
@@ -254,7 +254,7 @@ def extract(
         else:
             tell(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
     if not json_:
-        tell(f"{given.command('metrics', record.job_id, '--extract', str(number))} shows them")
+        tell(f"{options.command('metrics', record.job_id, '--extract', str(number))} shows them")
 
 
 def prune(
@@ -269,12 +269,12 @@ def prune(
 
     Never a job that runs. Exit code 5 where one cannot be deleted.
     """
-    from bai_agent.durations import parse_duration
-    from bai_agent.rundir import now_ms
-    from bai_agent.venv_cache import venv_cache
+    from bai_agent.job.durations import parse_duration
+    from bai_agent.job.run_directory import now_ms
+    from bai_agent.job.venv_cache import venv_cache
     from executor.errors import UsageError
-    from executor.jobs import store_at
-    from executor.prune import prune_jobs, prune_venvs
+    from executor.jobs.jobs import store_at
+    from executor.jobs.prune import prune_jobs, prune_venvs
     from executor.view.text import size
 
     try:
@@ -316,7 +316,7 @@ def prune(
 def fetch(
     job: JobArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it need not exist.")],
-    given: Given,
+    options: JobOptions,
     json_: JsonOption = False,
 ) -> None:
     """Copy all of a job into a folder.
@@ -324,11 +324,11 @@ def fetch(
     Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten.
     Called again it goes on where it stopped, and takes what has come since.
     """
-    from executor.fetch import fetch_job
-    from executor.jobs import find_job
+    from executor.jobs.fetch import fetch_job
+    from executor.jobs.jobs import find_job
     from executor.view.text import size
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     files, total = 0, 0
     for each in fetch_job(record, folder):
         files, total = files + 1, total + each.bytes
@@ -339,15 +339,15 @@ def fetch(
     say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
 
 
-def _print_consoles(record: JobRecord, given: Given, *, json_: bool) -> None:
-    from executor.ec2.standing import lookout_of
+def _print_consoles(record: JobRecord, options: JobOptions, *, json_: bool) -> None:
+    from executor.backends.ec2.monitor.job_status import monitor_of
+    from executor.backends.local.agent import local_agent
     from executor.errors import UsageError
-    from executor.local import local_agent
     from executor.view.text import safe_line
 
     if local_agent(record) is not None:
         raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
-    consoles = lookout_of(record, given.settings).consoles()
+    consoles = monitor_of(record, options.settings).consoles()
     if not consoles:
         say(
             f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"

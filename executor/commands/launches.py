@@ -23,21 +23,21 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.given import Given, GivenAws
+from executor.job_options import AwsOptions, JobOptions
 from executor.view.text import tell
 
 if TYPE_CHECKING:
+    from executor.backends.ec2.launch.draft import LaunchPlan
+    from executor.backends.ec2.session import AwsSession
+    from executor.backends.ec2.staging_bucket import Upload
     from executor.config import Settings
     from executor.descriptor import Descriptor, Finding
-    from executor.ec2.draft import Draft
-    from executor.ec2.exchange import Upload
-    from executor.ec2.session import Aws
-    from executor.submit import Submitted, Wish
+    from executor.planning.submit import JobRequest, Submitted
 
 
 def submit(
     file: FileArgument,
-    given: GivenAws,
+    options: AwsOptions,
     arguments: ArgumentsArgument = None,
     job_id: JobIdOption = None,
     script: ScriptOption = None,
@@ -47,15 +47,15 @@ def submit(
 
     With --job-id it can be repeated after whatever went wrong: it is launched once.
     """
-    from executor.submit import Wish
+    from executor.planning.submit import JobRequest
 
-    wish = Wish(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
-    jobs = Given(profile=given.profile, region=given.region, bucket=given.bucket)
-    submit_to_ec2(wish, jobs, job_id=job_id, json_=json_, returns=True)
+    job_request = JobRequest(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
+    jobs = JobOptions(profile=options.profile, region=options.region, bucket=options.bucket)
+    submit_to_ec2(job_request, jobs, job_id=job_id, json_=json_, returns=True)
 
 
 def bundle(
-    given: GivenAws,
+    options: AwsOptions,
     arch: Annotated[
         str,
         typer.Option(
@@ -80,11 +80,11 @@ def bundle(
     """
     import shutil
 
-    from executor.ec2.bundle import build, cache_folder
-    from executor.ec2.draft import bundle_upload
-    from executor.ec2.exchange import exchange
-    from executor.ec2.exchange import upload as bring
-    from executor.ec2.wheels import ARCHITECTURES
+    from executor.backends.ec2.bundle.bundle import build, cache_folder
+    from executor.backends.ec2.bundle.wheels import ARCHITECTURES
+    from executor.backends.ec2.launch.draft import bundle_upload
+    from executor.backends.ec2.staging_bucket import staging_bucket
+    from executor.backends.ec2.staging_bucket import upload as bring
     from executor.errors import UsageError
     from executor.view.text import size
 
@@ -98,7 +98,7 @@ def bundle(
             raise UsageError(f"--output: {output} cannot be made: {error.strerror}") from error
     built = [build(each, cache=cache_folder(os.environ)) for each in names]
     if upload:
-        bring(exchange(given.settings), [bundle_upload(each) for each in built], told=_tell_upload)
+        bring(staging_bucket(options.settings), [bundle_upload(each) for each in built], told=_tell_upload)
     for each in built:
         if output is not None:
             shutil.copyfile(each.path, output / f"{each.sha256}.tar.gz")
@@ -115,13 +115,13 @@ def bundle(
             tell(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
 
 
-def config(given: GivenAws, json_: JsonOption = False) -> None:
+def config(options: AwsOptions, json_: JsonOption = False) -> None:
     """Print the configuration, each value with where it came from."""
-    from bai_agent.tables import write_table
+    from bai_agent.job.tables import write_table
     from executor.config import config_file
     from executor.descriptor.toml_text import toml_value
 
-    settings = given.settings
+    settings = options.settings
     table = write_table(settings)
     table.pop("origins", None)
     rows = [(key, value, settings.origins.get(key, "default")) for key, value in _flat(table)]
@@ -134,15 +134,17 @@ def config(given: GivenAws, json_: JsonOption = False) -> None:
         tell(f"{key} = {toml_value(value)}  # {origin}")
 
 
-def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, returns: bool) -> Submitted:
-    """Launch `wish`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed.
+def submit_to_ec2(
+    job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
+) -> Submitted:
+    """Launch `job_request`, and say what is launched. `returns`: nobody follows, so the job's id is what is printed.
 
     A signal ends it with what is left behind: a machine that may run and cost, and how to look at it and end it.
     """
-    from executor.ec2.submission import submit
+    from executor.backends.ec2.launch.submission import submit
     from executor.signals import SignalError, raised_signals
 
-    settings = given.settings
+    settings = options.settings
     launched = job_id  # repeated, it may have been launched before
     known = job_id
 
@@ -156,7 +158,7 @@ def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, 
         elif not json_:
             tell(drawn, flush=True)
 
-    def drafted(draft: Draft, aws: Aws) -> None:
+    def drafted(draft: LaunchPlan, aws: AwsSession) -> None:
         nodes = draft.job.strategy.nodes
         cost = "" if returns else f": {draft.cost(settings, aws).sentence()}"
         say(f"launching {nodes} × {draft.resolved.kind.name} in {draft.resolved.region}{cost}")
@@ -168,7 +170,7 @@ def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, 
     try:
         with raised_signals():
             submitted = submit(
-                wish,
+                job_request,
                 settings,
                 job_id=job_id,
                 told=told,
@@ -178,7 +180,7 @@ def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, 
                 said=say,
             )
     except SignalError as signal:
-        say(_left_behind(given, known, launched=launched is not None))
+        say(_left_behind(options, known, launched=launched is not None))
         raise typer.Exit(signal.exit_code) from signal
     if not submitted.new:
         say(f"the job {submitted.record.job_id} exists already; it is launched once")
@@ -188,20 +190,20 @@ def submit_to_ec2(wish: Wish, given: Given, *, job_id: str | None, json_: bool, 
     return submitted
 
 
-def _left_behind(given: Given, job_id: str | None, *, launched: bool) -> str:
+def _left_behind(options: JobOptions, job_id: str | None, *, launched: bool) -> str:
     """Return what a submission that was cut short leaves behind, and what can be done about it."""
     if job_id is None:
         return "interrupted; nothing was launched"
     again = f"the same command with `--job-id {job_id}` goes on, and launches it once"
     if not launched:
         return f"interrupted before the launch: nothing of {job_id} runs; {again}"
-    there = given.for_bucket(given.settings.store_url or "")
+    there = options.for_bucket(options.settings.store_url or "")
     look, end = there.command("status", job_id), there.command("cancel", job_id, "--now")
     return f"interrupted while launching: a machine of {job_id} may run, and cost. `{look}` looks at it, `{end}` ends it; {again}"
 
 
 def plan_on_ec2(
-    wish: Wish,
+    job_request: JobRequest,
     descriptor: Descriptor,
     settings: Settings,
     *,
@@ -210,15 +212,15 @@ def plan_on_ec2(
     json_: bool,
 ) -> None:
     """Print what would be launched. Reads only; without credentials some of it is not known."""
-    from executor.ec2.bundle import cache_folder
-    from executor.ec2.draft import draft, planned_job
-    from executor.submit import UNDRAWN_ID, new_job_id, survey
+    from executor.backends.ec2.bundle.bundle import cache_folder
+    from executor.backends.ec2.launch.draft import draft, planned_job
+    from executor.planning.submit import UNDRAWN_ID, new_job_id, survey
 
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
-        job_id = new_job_id(wish, descriptor)
+        job_id = new_job_id(job_request, descriptor)
     aws = _aws_if_there(descriptor, settings)
-    with planned_job(wish, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
+    with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         made = draft(
             job, descriptor, settings, aws, cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
         )
@@ -228,7 +230,7 @@ def plan_on_ec2(
         from executor.view.launch import as_table, print_draft
 
         cost = made.cost(settings, aws)
-        scripts = survey(wish, descriptor)
+        scripts = survey(job_request, descriptor)
         if json_:
             print_json(
                 {
@@ -242,16 +244,16 @@ def plan_on_ec2(
             say(f"scripts: {scripts.sentence()}")
 
 
-def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:
+def _aws_if_there(descriptor: Descriptor, settings: Settings) -> AwsSession | None:
     """Return AWS where a region and credentials are known; else say what is missing."""
-    from executor.ec2.resolve import region_of
-    from executor.ec2.session import Aws, CredentialsError
+    from executor.backends.ec2.launch.resolve import region_of
+    from executor.backends.ec2.session import AwsSession, CredentialsError
 
     region = region_of(descriptor, settings)
     if region is None or settings.bucket is None:
         say(f"no {'region' if region is None else 'bucket'} is configured; what only AWS knows is left open")
         return None
-    aws = Aws(region, settings.aws_profile)
+    aws = AwsSession(region, settings.aws_profile)
     try:
         aws.credentials()
     except CredentialsError as error:
@@ -260,7 +262,7 @@ def _aws_if_there(descriptor: Descriptor, settings: Settings) -> Aws | None:
     return aws
 
 
-def _print_user_data(made: Draft, uploads: Sequence[Upload]) -> None:
+def _print_user_data(made: LaunchPlan, uploads: Sequence[Upload]) -> None:
     from executor.errors import UsageError
 
     if made.bundle is None:
@@ -272,7 +274,7 @@ def _print_user_data(made: Draft, uploads: Sequence[Upload]) -> None:
     )
     wanted = [f"agent for {made.bundle.architecture}", *(each.what for each in uploads)]
     say(f"it reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` brings the agent there")
-    sys.stdout.write(base64.b64encode(made.instructions.content).decode() + "\n")
+    sys.stdout.write(base64.b64encode(made.user_data.content).decode() + "\n")
 
 
 def _tell_upload(each: Upload) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bai_agent.errors import BaiError
-from executor.given import Given, GivenAws
+from bai_agent.job.errors import BaiError
+from executor.job_options import AwsOptions, JobOptions
 from executor.view.text import plain_text, tell
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _job_ids(incomplete: str) -> list[str]:
     """Complete a job id in the shell, from the usual store."""
-    from executor.jobs import LAST, job_ids, store_at
+    from executor.jobs.jobs import LAST, job_ids, store_at
 
     try:
         known = job_ids(store_at(None))
@@ -95,8 +95,8 @@ BucketOption = Annotated[
 
 
 _SPREAD: Mapping[type, Mapping[str, Any]] = {
-    GivenAws: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
-    Given: {
+    AwsOptions: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
+    JobOptions: {
         "store": StoreOption,
         "profile": ProfileOption,
         "region": RegionOption,
@@ -107,7 +107,7 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
 
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameter of type `Given` or `GivenAws` is spread into options, which stand before `--json`."""
+    """Return a command whose parameter of type `JobOptions` or `AwsOptions` is spread into options, which stand before `--json`."""
     signature = inspect.signature(function, eval_str=True)
     found = [each for each in signature.parameters.values() if each.annotation in _SPREAD]
     if not found:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bai_agent.errors import BaiError
-from bai_agent.outcome import ExitCode
-from bai_agent.store.record import JobRecord
+from bai_agent.job.errors import BaiError
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.record import JobRecord
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
@@ -28,13 +28,13 @@ from executor.commands.options import (
     silence,
     write_error,
 )
-from executor.given import Given
+from executor.job_options import JobOptions
 from executor.view.text import draws_in_place, plain_text, tell
 
 if TYPE_CHECKING:
+    from executor.backends.local.agent import LocalAgent
     from executor.descriptor import Finding
-    from executor.local import LocalAgent
-    from executor.view.picture import Picture, View
+    from executor.view.job_view import JobView, View
 
 _FAR_PAUSE = 2.0
 """Seconds between two looks at a bucket; its objects are written every few seconds."""
@@ -44,7 +44,7 @@ _TAIL = 2**16
 
 def run(
     file: FileArgument,
-    given: Given,
+    options: JobOptions,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -62,25 +62,27 @@ def run(
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
-    from executor.jobs import store_at
+    from executor.jobs.jobs import store_at
+    from executor.planning.submit import JobRequest, place_of, read_request, submit
     from executor.signals import SignalError, raised_signals
-    from executor.submit import Wish, place_of, read_wish, submit
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         print_findings(findings)
         if detach and not json_:
             tell(drawn, flush=True)
 
-    wish = Wish(file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script)
-    if place_of(wish, read_wish(wish)[0]) == "ec2":
+    job_request = JobRequest(
+        file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
+    )
+    if place_of(job_request, read_request(job_request)[0]) == "ec2":
         from executor.commands.launches import submit_to_ec2
 
-        launched = submit_to_ec2(wish, given, job_id=job_id, json_=json_, returns=detach)
+        launched = submit_to_ec2(job_request, options, job_id=job_id, json_=json_, returns=detach)
         if not detach:
-            there = given.for_bucket(launched.record.store.url)
+            there = options.for_bucket(launched.record.store.url)
             raise typer.Exit(follow(launched.record, there, json_=json_, joined=not launched.new))
         return
-    submitted = submit(wish, store_at(given.store), job_id=job_id, told=told)
+    submitted = submit(job_request, store_at(options.store), job_id=job_id, told=told)
     record = submitted.record
     agent = _agent(record)
     if not submitted.new:
@@ -92,7 +94,7 @@ def run(
             if record.result() is None and not agent.alive():
                 agent.start()
     except SignalError as interrupted:
-        there = given.for_local()
+        there = options.for_local()
         look, end = there.command("status", record.job_id), there.command("cancel", record.job_id)
         say(
             f"interrupted while {record.job_id} was started: it may run. `{look}` looks at it, `{end}` ends it"
@@ -102,12 +104,12 @@ def run(
         if json_:
             print_json({"type": "job", "job_id": record.job_id, "place": str(agent.rundir.path)})
         return
-    raise typer.Exit(follow(record, given.for_local(), json_=json_, joined=not submitted.new))
+    raise typer.Exit(follow(record, options.for_local(), json_=json_, joined=not submitted.new))
 
 
 def resume(
     job: JobArgument,
-    given: Given,
+    options: JobOptions,
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow it to its end, as `bai run` does.")
     ] = False,
@@ -117,13 +119,13 @@ def resume(
 
     It goes on where the last one stopped; a benchmark that still runs is not started twice.
     """
-    from executor.jobs import find_job
-    from executor.local import local_agent
-    from executor.records import result_of
+    from executor.backends.local.agent import local_agent
+    from executor.jobs.jobs import find_job
+    from executor.jobs.records import result_of
 
-    record = find_job(given.stores(), job)
+    record = find_job(options.stores(), job)
     if follow_ and local_agent(record) is None:
-        raise typer.Exit(follow(record, given, json_=json_, joined=True))
+        raise typer.Exit(follow(record, options, json_=json_, joined=True))
     agent = _agent(record)
     if (result := result_of(record)) is not None:
         told = f"it has ended: {result.get('sentence')}"
@@ -133,60 +135,62 @@ def resume(
         agent.start()
         told = "its agent is running again"
     if follow_:
-        raise typer.Exit(follow(record, given, json_=json_, joined=True))
+        raise typer.Exit(follow(record, options, json_=json_, joined=True))
     if json_:
         print_json({"job_id": record.job_id, "message": told})
     else:
         tell(plain_text(f"{record.job_id}: {told}"))
 
 
-def follow(record: JobRecord, given: Given, *, json_: bool, joined: bool) -> int:
+def follow(record: JobRecord, options: JobOptions, *, json_: bool, joined: bool) -> int:
     """Show a job to its end; return the exit code for it.
 
     given: with which EC2 is asked, and what hints repeat. joined: somebody comes to a job that may be long under way.
     """
-    from executor.follow import tail_position
-    from executor.local import local_agent
-    from executor.view.picture import Picture
-    from executor.watch import LeftError, exit_code_of, watch
+    from executor.backends.local.agent import local_agent
+    from executor.jobs.follow import tail_position
+    from executor.jobs.watch import LeftError, exit_code_of, watch
+    from executor.view.job_view import JobView
 
     agent = local_agent(record)
     place = str(agent.rundir.path) if agent is not None else f"{record.store.url}/{record.job_id}"
     artifacts = str(agent.descriptor.parent / "artifacts") if agent is not None else ""
-    picture = Picture(job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts, given=given)
+    job_view = JobView(
+        job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts, options=options
+    )
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
     try:
         if agent is not None:
-            result = watch(record, picture, view, agent=agent, log_position=position, newest_only=on_screen)
+            result = watch(record, job_view, view, agent=agent, log_position=position, newest_only=on_screen)
         else:
             result = _watch_from_afar(
-                record, picture, view, given, log_position=position, newest_only=on_screen
+                record, job_view, view, options, log_position=position, newest_only=on_screen
             )
     except (LeftError, KeyboardInterrupt) as left:
-        say(f"no longer following; {_goes_on(record, given, cancelling=picture.cancelling)}")
+        say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
         return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
     except OSError as error:
         unwritten = write_error(error)
         if unwritten is None and not nobody_reads(error):
             raise
         silence()
-        goes_on = _goes_on(record, given, cancelling=picture.cancelling)
+        goes_on = _goes_on(record, options, cancelling=job_view.cancelling)
         say(f"{unwritten or 'nobody reads the output any more'}; {goes_on}")
         return NOBODY_READS if unwritten is None else ExitCode.OURS
     if result is None:
         return ExitCode.OURS
     if agent is None:
-        _tell_kept(record, result, given)
+        _tell_kept(record, result, options)
     return exit_code_of(result)
 
 
-def _tell_kept(record: JobRecord, result: Mapping[str, Any], given: Given) -> None:
+def _tell_kept(record: JobRecord, result: Mapping[str, Any], options: JobOptions) -> None:
     """Say which machines of a job that ended are kept, and cost."""
-    from executor.ec2.standing import kept_machines
+    from executor.backends.ec2.monitor.job_status import kept_machines
 
     try:
-        kept = kept_machines(record, result, given)
+        kept = kept_machines(record, result, options)
     except BaiError as error:
         # The job has ended, and its exit code counts.
         kept = f"whether its machines are kept is not known: {error}"
@@ -194,35 +198,35 @@ def _tell_kept(record: JobRecord, result: Mapping[str, Any], given: Given) -> No
         say(kept)
 
 
-def _goes_on(record: JobRecord, given: Given, *, cancelling: bool) -> str:
+def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
     """Return what becomes of a job that is no longer followed, and how to come back to it."""
     words = (
         [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
     )
-    commands = ", ".join(given.command(*each, record.job_id) for each in words)
+    commands = ", ".join(options.command(*each, record.job_id) for each in words)
     return f"{'cancelling' if cancelling else 'the job'} goes on: {commands}"
 
 
 def _watch_from_afar(
     record: JobRecord,
-    picture: Picture,
+    job_view: JobView,
     view: View,
-    given: Given,
+    options: JobOptions,
     *,
     log_position: int,
     newest_only: bool,
 ) -> Mapping[str, Any] | None:
     """Follow a job on EC2."""
-    from executor.ec2.standing import lookout_of
-    from executor.ec2.watcher import Watcher
-    from executor.watch import watch
+    from executor.backends.ec2.monitor.job_status import monitor_of
+    from executor.backends.ec2.monitor.watcher import InstanceWatcher
+    from executor.jobs.watch import watch
 
     return watch(
         record,
-        picture,
+        job_view,
         view,
         agent=None,
-        watcher=Watcher(lookout_of(record, given.settings)),
+        watcher=InstanceWatcher(monitor_of(record, options.settings)),
         log_position=log_position,
         newest_only=newest_only,
         pause=_FAR_PAUSE,
@@ -230,8 +234,8 @@ def _watch_from_afar(
 
 
 def _agent(record: JobRecord) -> LocalAgent:
+    from executor.backends.local.agent import local_agent
     from executor.errors import UsageError
-    from executor.local import local_agent
 
     agent = local_agent(record)
     if agent is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job import NumberForm, Repaint, compile_pattern
+from bai_agent.job.descriptor import NumberForm, Repaint, compile_pattern
 from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
@@ -43,7 +43,7 @@ def metric_units(table: Raw) -> Iterator[Told]:
 
 def pattern_groups(table: Raw) -> Iterator[Told]:
     """Check what the groups of each pattern are for."""
-    given = _given_labels(table)
+    options = _given_labels(table)
     for where, metric in _metrics(table):
         text = text_of(metric, "pattern")
         if not text or (pattern := _compiled(text)) is None:
@@ -58,9 +58,9 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
                 fix,
                 ERROR,
             )
-        for name in taken_names(groups, given):
-            fix = f"rename the group, or the label in {given[name]}"
-            yield place, f'the group "{name}" has the name of a label of {given[name]}', fix, ERROR
+        for name in taken_names(groups, options):
+            fix = f"rename the group, or the label in {options[name]}"
+            yield place, f'the group "{name}" has the name of a label of {options[name]}', fix, ERROR
         for name, meant in misspelled_names(pattern).items():
             used = (
                 "a label of each record" if any(name == label for label, _ in groups.labels) else "the value"
@@ -98,12 +98,12 @@ def _letters(form: str, units: str) -> str:
 
 def _given_labels(table: Raw) -> dict[str, str]:
     """Return the names of the job's labels, with where they come from."""
-    given = dict.fromkeys(at(table, "info", "labels"), "[info.labels]")
+    options = dict.fromkeys(at(table, "info", "labels"), "[info.labels]")
     if text_of(at(table, "info"), "task_name"):
-        given["task_name"] = "[info] task_name"
+        options["task_name"] = "[info] task_name"
     if text_of(at(table, "custom_params"), "region"):
-        given["region"] = "[custom_params] region"
-    return given
+        options["region"] = "[custom_params] region"
+    return options
 
 
 def examples(table: Raw) -> Iterator[Told]:

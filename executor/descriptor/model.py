@@ -12,14 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from executor.descriptor.ec2_table import Ec2
-from executor.descriptor.places import (
-    AbsolutePath,
-    Brokers,
-    FolderPath,
-    RelativeGlob,
-    RelativePath,
-)
-from executor.descriptor.service_tables import CustomParams, Metric, Server, Source
+from executor.descriptor.places import AbsolutePath, Brokers, FolderPath, RelativeGlob, RelativePath
+from executor.descriptor.service_tables import CustomParams, MetricTable, Server, SourceTable
 from executor.descriptor.values import (
     CommandText,
     Duration,
@@ -136,13 +130,13 @@ class Ml(Table):
 class Data(Table):
     """What the benchmark reads."""
 
-    sources: list[Source] = Field(default_factory=list)
+    sources: list[SourceTable] = Field(default_factory=list)
 
 
-class Output(Table):
+class OutputTable(Table):
     """What is taken from what the benchmark prints and writes."""
 
-    metrics: list[Metric] = Field(default_factory=list)
+    metrics: list[MetricTable] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder: these files are kept with the job at the end."""
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
@@ -150,7 +144,7 @@ class Output(Table):
     print very much; `own` leaves it alone, so that its last lines are lost when it is killed."""
 
 
-class Limits(Table):
+class LimitsTable(Table):
     """How long things may take. Durations: `"250ms"`, `"90s"`, `"15m"`, `"2h"`, `"1h30m"`, `"1d"`."""
 
     max_runtime: PositiveDuration | None = Field(default=None, examples=["2h"])
@@ -167,7 +161,7 @@ class Limits(Table):
     """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
 
 
-class HostMetrics(Table):
+class HostMetricsTable(Table):
     """Samples of the machine itself: CPU, memory, disk, network, GPUs."""
 
     enabled: bool = True
@@ -176,7 +170,7 @@ class HostMetrics(Table):
     """Time between two samples, at least 100ms."""
 
 
-class Kafka(Table):
+class KafkaTable(Table):
     """Where metric messages are sent. Without this table none are, unless the configuration names brokers."""
 
     brokers: Brokers = Field(examples=[["broker-1:9092", "broker-2:9092"]])
@@ -205,7 +199,7 @@ class Kafka(Table):
     """Whether host metrics are sent as well."""
 
 
-class Aws(Table):
+class AwsTable(Table):
     """Tables of the engines on AWS."""
 
     ec2: Ec2 | None = None
@@ -229,11 +223,11 @@ class Descriptor(Table):
     env: Env = Env()
     ml: Ml | None = None
     data: Data = Data()
-    output: Output = Output()
-    limits: Limits = Limits()
-    host_metrics: HostMetrics = HostMetrics()
-    kafka: Kafka | None = None
-    aws: Aws = Aws()
+    output: OutputTable = OutputTable()
+    limits: LimitsTable = LimitsTable()
+    host_metrics: HostMetricsTable = HostMetricsTable()
+    kafka: KafkaTable | None = None
+    aws: AwsTable = AwsTable()
     server: Server | None = None
     custom_params: CustomParams | None = None
     kubernetes: OtherEngine = None

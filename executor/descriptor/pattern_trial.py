@@ -109,7 +109,7 @@ class _Listener:
 
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from bai_agent.job import Metric, NumberForm, Repaint
+    from bai_agent.job.descriptor import Metric, NumberForm, Repaint
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.patterns import compile_patterns
     from bai_agent.metrics.repaint import repainted_states

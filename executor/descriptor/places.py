@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from bai_agent.job import is_glob_below
+from bai_agent.job.descriptor import is_glob_below
 from executor.descriptor.values import no_nul, shown, wrong
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from bai_agent.durations import format_duration
+from bai_agent.job.durations import format_duration
 from executor.descriptor.model import Descriptor
 
 Schema = dict[str, Any]

@@ -6,10 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from executor.descriptor.places import (
-    SourceText,
-    TargetPath,
-)
+from executor.descriptor.places import SourceText, TargetPath
 from executor.descriptor.values import (
     Md5,
     MetricName,
@@ -22,7 +19,7 @@ from executor.descriptor.values import (
 )
 
 
-class Source(Table):
+class SourceTable(Table):
     """One thing that is pulled before the run."""
 
     src: SourceText = Field(examples=["s3://bucket/train.npz"])
@@ -47,7 +44,7 @@ class Source(Table):
     """Whether the bucket is read without credentials."""
 
 
-class Metric(Table):
+class MetricTable(Table):
     """One number to take from the benchmark's output."""
 
     name: MetricName = Field(examples=["train_loss"])
@@ -138,7 +135,7 @@ class Model(Table):
 class ServerOutput(Table):
     """What is taken from what the server prints."""
 
-    metrics: list[Metric] = Field(default_factory=list)
+    metrics: list[MetricTable] = Field(default_factory=list)
 
 
 class Server(Table):

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from bai_agent.toml_reader import TomlBoundsError, TOMLDecodeError, read_toml_text
+from bai_agent.job.toml import TomlBoundsError, TOMLDecodeError, read_toml_text
 from executor.descriptor.findings import Finding
 
 _LIMIT = 2**20

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from bai_agent.durations import parse_duration
-from bai_agent.secrets import KINDS
+from bai_agent.aws.secrets import KINDS
+from bai_agent.job.durations import parse_duration
 from executor.descriptor.cron import cron_problem
 
 SAID = "said"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from executor.statistics import Series
+from executor.jobs.statistics import Series
 from executor.view.text import size
 
 _GPU = re.compile(r"gpu\d+_utilization_percent")

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from executor.follow import TRUNCATED, News
-from executor.view.picture import Picture
+from executor.jobs.follow import TRUNCATED, News
+from executor.view.job_view import JobView
 from executor.view.text import visible
 
 
@@ -19,9 +19,9 @@ class JsonView:
         self._stream = stream if stream is not None else sys.stdout
         self._rest = b""
 
-    def begin(self, picture: Picture) -> None:
+    def begin(self, job_view: JobView) -> None:
         self._write(
-            {"type": "job", "job_id": picture.job_id, "name": picture.job.job.name, "place": picture.place}
+            {"type": "job", "job_id": job_view.job_id, "name": job_view.job.job.name, "place": job_view.place}
         )
         self._stream.flush()
 
@@ -29,7 +29,7 @@ class JsonView:
         self._write({"type": "notice", "message": sentence})
         self._stream.flush()
 
-    def show(self, picture: Picture, news: News) -> None:
+    def show(self, job_view: JobView, news: News) -> None:
         for event in news.before:
             self._write(event)
         if news.truncated:
@@ -45,12 +45,12 @@ class JsonView:
             self._write(event)
         self._stream.flush()
 
-    def refresh(self, picture: Picture) -> None:
+    def refresh(self, job_view: JobView) -> None:
         return
 
-    def end(self, picture: Picture) -> None:
+    def end(self, job_view: JobView) -> None:
         self._end_line()
-        self._write({"type": "result", **(picture.result or {})})
+        self._write({"type": "result", **(job_view.result or {})})
         self._stream.flush()
 
     def close(self) -> None:

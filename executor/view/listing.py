@@ -11,11 +11,11 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bai_agent.job import Job
-from bai_agent.rundir import now_ms
-from executor.given import Given
-from executor.jobs import is_over
-from executor.standing import DIED, Standing
+from bai_agent.job.descriptor import Job
+from bai_agent.job.run_directory import now_ms
+from executor.job_options import JobOptions
+from executor.jobs.job_status import DIED, JobStatus
+from executor.jobs.jobs import is_over
 from executor.view.summary import print_last_lines, result_notes, unseen_notes
 from executor.view.text import aligned, clock, plain_text, quantity, seconds, speaks_unicode
 
@@ -35,7 +35,7 @@ _VALUE_SHARE = 3
 """A metric's name leaves this part of the width to its value, which is what was asked for."""
 
 
-def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
+def print_listing(jobs: Sequence[tuple[JobStatus, str]]) -> None:
     """Print jobs with their names."""
     # An id is there to be copied, and a status is what was asked for: where the screen is narrow the others go.
     width = screen_width()
@@ -73,11 +73,11 @@ def print_listing(jobs: Sequence[tuple[Standing, str]]) -> None:
     show(table)
 
 
-def print_standing(
+def print_status(
     job: Job,
-    standing: Standing,
+    standing: JobStatus,
     values: Mapping[str, Mapping[str, Any]],
-    given: Given,
+    options: JobOptions,
     *,
     result: Mapping[str, Any] | None = None,
 ) -> None:
@@ -99,9 +99,9 @@ def print_standing(
             lines.append(("", f'its log ends with "{standing.last_words}"'))
         if standing.benchmark_alive is not None:
             lines.append(("benchmark", _benchmark(standing)))
-        lines.append(("to do", f"{given.command('resume', standing.job_id)}{_resumed(standing)}"))
+        lines.append(("to do", f"{options.command('resume', standing.job_id)}{_resumed(standing)}"))
         if standing.benchmark_alive:
-            lines.append(("", f"{given.command('cancel', standing.job_id)}  ends it"))
+            lines.append(("", f"{options.command('cancel', standing.job_id)}  ends it"))
     elif not is_over(standing):
         phase = standing.phase or "starting"
         lines.append(
@@ -118,7 +118,7 @@ def print_standing(
         lines.append(("started", clock(standing.started) + span))
     lines += [(label, text) for label, text, _ in result_notes(result or {"warnings": standing.warnings})]
     if result is not None:
-        lines.append(("log", given.command("logs", standing.job_id)))
+        lines.append(("log", options.command("logs", standing.job_id)))
     for label, value in lines:
         show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
     if result is not None and standing.exit_code:
@@ -128,12 +128,12 @@ def print_standing(
     _print_values(job, values)
 
 
-def _status(standing: Standing) -> Text:
+def _status(standing: JobStatus) -> Text:
     word = "AGENT DIED" if standing.status == DIED else plain_text(standing.status)
     return Text(word, style=_COLOURS.get(standing.status, "red"))
 
 
-def _benchmark(standing: Standing) -> str:
+def _benchmark(standing: JobStatus) -> str:
     """Return what becomes of the benchmark of a dead agent."""
     if not standing.benchmark_alive:
         return "does not run"
@@ -142,7 +142,7 @@ def _benchmark(standing: Standing) -> str:
     return "still running, but its shim is gone too: nobody will see how it ends"
 
 
-def _resumed(standing: Standing) -> str:
+def _resumed(standing: JobStatus) -> str:
     if standing.benchmark_alive and not standing.benchmark_watched:
         return "  ends it as well, and writes the result"
     return ""

@@ -12,14 +12,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from executor.follow import TRUNCATED, News
-from executor.state import PHASES, Pulling
+from executor.jobs.follow import TRUNCATED, News
+from executor.jobs.run_state import PHASES, Pulling
 from executor.view.block import cropped, foreign_text
 from executor.view.host import host_line
+from executor.view.job_view import JobView
 from executor.view.metrics import metric_table
-from executor.view.picture import Picture
 from executor.view.scroll import Scroll
-from executor.view.stage import Stage
+from executor.view.stage import DrawnTerminal
 from executor.view.summary import print_summary
 from executor.view.text import place, plain_text, seconds, size, speaks_unicode
 
@@ -36,20 +36,20 @@ class LiveView:
         self._console = console
         self._unicode = speaks_unicode(console.file)
         self._scroll = Scroll(keep=max(100, 4 * console.height))
-        self._stage = Stage(console, self._draw)
-        self._picture: Picture | None = None
+        self._stage = DrawnTerminal(console, self._draw)
+        self._picture: JobView | None = None
         self._next = 0.0
 
-    def begin(self, picture: Picture) -> None:
-        self._picture = picture
-        self._print(Text(f"[bai] job {picture.job_id}; Ctrl-C cancels it", style="dim"))
+    def begin(self, job_view: JobView) -> None:
+        self._picture = job_view
+        self._print(Text(f"[bai] job {job_view.job_id}; Ctrl-C cancels it", style="dim"))
         self._stage.open()
 
     def notice(self, sentence: str) -> None:
         with self._stage.above():
             self._notice(sentence)
 
-    def show(self, picture: Picture, news: News) -> None:
+    def show(self, job_view: JobView, news: News) -> None:
         if news.skipped or news.truncated:
             with self._stage.above():
                 self._flush()
@@ -66,19 +66,19 @@ class LiveView:
             if event.get("type") != "warning":
                 self._tell(event)
 
-    def refresh(self, picture: Picture) -> None:
+    def refresh(self, job_view: JobView) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _REFRESH
         with self._stage.above():
             self._flush()
 
-    def end(self, picture: Picture) -> None:
+    def end(self, job_view: JobView) -> None:
         with self._stage.above():
             self._flush()
             self._print_rest()
         self.close()
-        print_summary(self._console, picture, unicode=self._unicode)
+        print_summary(self._console, job_view, unicode=self._unicode)
 
     def close(self) -> None:
         self._stage.close()
@@ -114,65 +114,69 @@ class LiveView:
 
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
-        more = self._picture.given.command("logs", self._picture.job_id) if self._picture is not None else ""
+        more = (
+            self._picture.options.command("logs", self._picture.job_id) if self._picture is not None else ""
+        )
         self._print(Text(f"{dots} {what} not shown; {more}", style="dim"))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _draw(self) -> RenderableType:
-        picture = self._picture
-        if picture is None:
+        job_view = self._picture
+        if job_view is None:
             return Text()
         width = self._console.width
         parts: list[RenderableType] = []
         current = self._scroll.current
         if current:
             parts.append(cropped(foreign_text(current), width, unicode=self._unicode))
-        parts.append(self._heading(picture))
-        parts.append(self._phases(picture))
-        parts.extend(self._pulls(picture))
+        parts.append(self._heading(job_view))
+        parts.append(self._phases(job_view))
+        parts.extend(self._pulls(job_view))
         # The other half of the screen is the benchmark's own.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
-        every = list(picture.measurements.benchmark.values())
+        every = list(job_view.measurements.benchmark.values())
         if every:
             # Those that have values come first: of a thousand metrics the seen ones are of interest.
             seen = [series for series in every if series.count] + [one for one in every if not one.count]
             parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
-                more = f"{dots} {len(seen) - room:,} more; {picture.given.command('metrics', picture.job_id)}"
+                more = f"{dots} {len(seen) - room:,} more; {job_view.options.command('metrics', job_view.job_id)}"
                 parts.append(cropped(Text(more, style="dim"), width, unicode=self._unicode))
         return Group(*parts)
 
-    def _heading(self, picture: Picture) -> Rule:
-        phase = plain_text(picture.state.phase or "starting")
-        title = Text.assemble((picture.job_id, "bold"), "  ")
-        if picture.cancelling:
+    def _heading(self, job_view: JobView) -> Rule:
+        phase = plain_text(job_view.state.phase or "starting")
+        title = Text.assemble((job_view.job_id, "bold"), "  ")
+        if job_view.cancelling:
             title.append("cancelling ", style="bold yellow")
-        title.append(phase, style="bold cyan").append(f" {seconds(picture.phase_seconds)}")
+        title.append(phase, style="bold cyan").append(f" {seconds(job_view.phase_seconds)}")
         return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
 
-    def _phases(self, picture: Picture) -> RenderableType:
+    def _phases(self, job_view: JobView) -> RenderableType:
         done = [
-            f"{name} {seconds(picture.state.finished[name])}"
+            f"{name} {seconds(job_view.state.finished[name])}"
             for name in PHASES
-            if name in picture.state.finished
+            if name in job_view.state.finished
         ]
         dot = " · " if self._unicode else " | "
         left = Text(dot.join(done), style="dim")
-        right = Text(host_line(picture.measurements.host, separator=dot), style="dim", justify="right")
+        right = Text(host_line(job_view.measurements.host, separator=dot), style="dim", justify="right")
         line = Table.grid(expand=True, padding=(0, 1))
         line.add_column(no_wrap=True, overflow="ellipsis")
         line.add_column(justify="right", no_wrap=True, overflow="ellipsis")
         line.add_row(left, right)
         return line
 
-    def _pulls(self, picture: Picture) -> list[RenderableType]:
-        if picture.state.phase != "pull":
+    def _pulls(self, job_view: JobView) -> list[RenderableType]:
+        if job_view.state.phase != "pull":
             return []
         under_way = [
-            pull for pull in picture.state.pulls.values() if not pull.done and not picture.own_copy(pull.src)
+            pull
+            for pull in job_view.state.pulls.values()
+            if not pull.done and not job_view.own_copy(pull.src)
         ]
         return [self._pull(pull) for pull in under_way[:_PULLS]]
 

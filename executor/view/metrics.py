@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from bai_agent.job import Better
-from executor.statistics import Series
+from bai_agent.job.descriptor import Better
+from executor.jobs.statistics import Series
 from executor.view.text import aligned, plain_text, quantity, sparkline
 
 _NAME_SHARE = 3

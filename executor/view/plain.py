@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 
-from executor.follow import TRUNCATED, News
-from executor.view.picture import Picture
+from executor.jobs.follow import TRUNCATED, News
+from executor.view.job_view import JobView
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
 from executor.view.text import colourless, place, plain_text, seconds, size, speaks_unicode
@@ -31,8 +31,8 @@ class PlainView:
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._within_line = False
 
-    def begin(self, picture: Picture) -> None:
-        self.notice(f"job {picture.job_id}")
+    def begin(self, job_view: JobView) -> None:
+        self.notice(f"job {job_view.job_id}")
 
     def notice(self, sentence: str) -> None:
         self._write_rest()
@@ -41,9 +41,9 @@ class PlainView:
         self._write(f"[bai] {plain_text(sentence)}\n".encode(errors="replace"))
         self._stream.flush()
 
-    def show(self, picture: Picture, news: News) -> None:
+    def show(self, job_view: JobView, news: News) -> None:
         for event in news.before:
-            self._tell(picture, event)
+            self._tell(job_view, event)
         if news.truncated:
             self.notice(TRUNCATED)
         if news.log:
@@ -56,12 +56,12 @@ class PlainView:
         for event in news.after:
             # Warnings after the benchmark's end stand in the summary that comes next.
             if event.get("type") != "warning":
-                self._tell(picture, event)
+                self._tell(job_view, event)
 
-    def refresh(self, picture: Picture) -> None:
+    def refresh(self, job_view: JobView) -> None:
         return
 
-    def end(self, picture: Picture) -> None:
+    def end(self, job_view: JobView) -> None:
         self._write_rest()
         if self._within_line:
             self._write(b"\n")
@@ -71,7 +71,7 @@ class PlainView:
         console = Console(
             file=drawn, width=_SUMMARY_WIDTH, force_terminal=False, no_color=True, highlight=False
         )
-        print_summary(console, picture, unicode=speaks_unicode())
+        print_summary(console, job_view, unicode=speaks_unicode())
         for line in drawn.getvalue().splitlines():
             print(line.rstrip())
         sys.stdout.flush()
@@ -79,13 +79,13 @@ class PlainView:
     def close(self) -> None:
         return
 
-    def _tell(self, picture: Picture, event: Mapping[str, Any]) -> None:
+    def _tell(self, job_view: JobView, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "phase" and event.get("state") == "finished":
             self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds') or 0))}")
-        elif kind == "pull" and event.get("done") and not picture.own_copy(str(event.get("src"))):
+        elif kind == "pull" and event.get("done") and not job_view.own_copy(str(event.get("src"))):
             self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
-        elif kind in ("warning", "sink", "stop") and not picture.is_last_word(event):
+        elif kind in ("warning", "sink", "stop") and not job_view.is_last_word(event):
             self.notice(str(event.get("message")))
 
     def _write_rest(self) -> None:

@@ -13,12 +13,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bai_agent.job import Job
-from executor.records import Foreign, records_in
-from executor.statistics import Measurements, Series
+from bai_agent.job.descriptor import Job
+from executor.jobs.records import MalformedLines, records_in
+from executor.jobs.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.stage import Stage
+from executor.view.stage import DrawnTerminal
 from executor.view.text import plain_text, quantity, speaks_unicode, visible_bytes
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
@@ -27,18 +27,18 @@ _REFRESH = 0.3
 _LIVE_ROWS = 40
 
 
-def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
+def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
     """Print the records as they are; on a terminal without what that would obey."""
     on_screen = sys.stdout.isatty()
     for content in lines:
         sys.stdout.buffer.write(visible_bytes(content) if on_screen else content)
         sys.stdout.buffer.flush()
-    return Foreign()
+    return MalformedLines()
 
 
-def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
+def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
     """Print the records as CSV with a heading; return what was passed over."""
-    foreign = Foreign()
+    foreign = MalformedLines()
     writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for content in lines:
@@ -69,7 +69,7 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
+def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
     """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over."""
     measurements = Measurements(job)
     # Asked now: a live table puts something in the place of standard output that has no encoding.
@@ -86,7 +86,7 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Foreign:
         rows = max(1, min(_LIVE_ROWS, console.height - 4))
         return _tables(measurements, width=console.width, rows=rows, unicode=unicode)
 
-    stage, shown = Stage(console, draw), 0.0
+    stage, shown = DrawnTerminal(console, draw), 0.0
     stage.open()
     try:
         for content in lines:

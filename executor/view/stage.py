@@ -18,12 +18,12 @@ _LOCAL_FLAGS = 3
 """The place of these flags in what `termios.tcgetattr` returns."""
 
 
-class Stage:
+class DrawnTerminal:
     """Keeps a picture below what is printed. `close` leaves the terminal as it was; so does Ctrl-Z, until the process goes on."""
 
-    def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
+    def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
         self._console = console
-        self._picture = picture
+        self._picture = job_view
         self._block = LiveBlock(console)
         self._echo = _Echo(console)
         self._open = False

@@ -12,11 +12,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from bai_agent.job.outcome import ExitCode
 from bai_agent.metrics.tally import never_a_number
-from bai_agent.outcome import ExitCode
-from executor.state import PHASES
+from executor.jobs.run_state import PHASES
+from executor.view.job_view import JobView
 from executor.view.metrics import metric_table
-from executor.view.picture import Picture
 from executor.view.text import plain_text, safe_line, seconds, size
 
 _ROWS = 30
@@ -24,9 +24,9 @@ _LAST_LINES = 10
 _UNSEEN = 10
 
 
-def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -> None:
+def print_summary(console: Console, job_view: JobView, *, unicode: bool = True) -> None:
     """Print the outcome, the last lines of what failed, timings, metrics, and where the files are."""
-    result: Mapping[str, Any] = picture.result or {}
+    result: Mapping[str, Any] = job_view.result or {}
     dot = " · " if unicode else " | "
     code = int(result.get("exit_code", ExitCode.OURS))
     benchmark: Mapping[str, Any] = result.get("benchmark") or {}
@@ -35,7 +35,7 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         _print_line(console, label, Text(plain_text(value), style=style), copied=copied)
 
     characters = "─" if unicode else "-"
-    console.print(Rule(Text(picture.job_id, style="bold"), align="left", style="dim", characters=characters))
+    console.print(Rule(Text(job_view.job_id, style="bold"), align="left", style="dim", characters=characters))
     if code != ExitCode.SUCCEEDED:
         print_last_lines(console, result, unicode=unicode)
     style = "bold green" if code == ExitCode.SUCCEEDED else "bold red"
@@ -45,7 +45,7 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         ),
         soft_wrap=True,
     )
-    phases = {**(result.get("phases") or {}), **picture.state.finished}
+    phases = {**(result.get("phases") or {}), **job_view.state.finished}
     line("phases", dot.join(f"{name} {seconds(phases[name])}" for name in PHASES if name in phases))
     if facts := _facts(benchmark):
         line("benchmark", dot.join(facts))
@@ -55,21 +55,23 @@ def print_summary(console: Console, picture: Picture, *, unicode: bool = True) -
         line("git", f"{git.get('commit', '')[:12]}{branch}{dirty}")
     for label, text, style in result_notes(result):
         line(label, text, style)
-    if foreign := picture.measurements.foreign.count:
+    if foreign := job_view.measurements.foreign.count:
         line(
             "warning",
             f"{foreign:,} lines of its metrics are no metric records and were passed over",
             "yellow",
         )
-    _print_metrics(console, picture, unicode=unicode)
-    line("files", picture.place, copied=True)
+    _print_metrics(console, job_view, unicode=unicode)
+    line("files", job_view.place, copied=True)
     if (artifacts := result.get("artifacts")) and artifacts.get("files"):
         count = artifacts["files"]
         files = f"{count:,} file{'' if count == 1 else 's'}, {size(artifacts['bytes'])}"
         line(
-            "artifacts", f"{files}, kept in {picture.artifacts}" if picture.artifacts else files, copied=True
+            "artifacts",
+            f"{files}, kept in {job_view.artifacts}" if job_view.artifacts else files,
+            copied=True,
         )
-    more = (picture.given.command(word, picture.job_id) for word in ("logs", "metrics"))
+    more = (job_view.options.command(word, job_view.job_id) for word in ("logs", "metrics"))
     line("more", dot.join(more), copied=True)
 
 
@@ -110,23 +112,23 @@ def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> N
     console.print(grid)
 
 
-def _print_metrics(console: Console, picture: Picture, *, unicode: bool) -> None:
-    seen = [series for series in picture.measurements.benchmark.values() if series.count]
-    unseen = [series.name for series in picture.measurements.benchmark.values() if not series.count]
+def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> None:
+    seen = [series for series in job_view.measurements.benchmark.values() if series.count]
+    unseen = [series.name for series in job_view.measurements.benchmark.values() if not series.count]
     if not seen and not unseen:
         return
     console.print()
-    more = picture.given.command("metrics", picture.job_id)
+    more = job_view.options.command("metrics", job_view.job_id)
     if seen:
         table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
         console.print(Padding(table, (0, 0, 0, 2)))
     if len(seen) > _ROWS:
         console.print(Text(f"  and {len(seen) - _ROWS:,} more: {more}", style="dim"))
-    for label, text in unseen_notes(unseen, picture.result):
+    for label, text in unseen_notes(unseen, job_view.result):
         console.print(Text(f"  {plain_text(f'{label}: {text}')}", style="yellow"), soft_wrap=True)
-    if picture.partial:
+    if job_view.partial:
         console.print(
-            Text(f"  of the first {picture.measurements.records:,} records; all: {more}", style="dim")
+            Text(f"  of the first {job_view.measurements.records:,} records; all: {more}", style="dim")
         )
     console.print()
 

@@ -18,9 +18,9 @@ from sandbox.world.identities import SETUP, Identities
 from sandbox.world.imds import Guest, MetadataService
 from sandbox.world.s3_rules import S3Rules
 
-from bai_agent.s3.credentials import from_botocore
-from bai_agent.store import open_store
-from bai_agent.store.record import JobRecord
+from bai_agent.aws.credentials import from_botocore
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import open_store
 from cloud_init.user_data import Bundle
 
 REGION = "eu-central-1"

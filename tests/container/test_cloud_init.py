@@ -18,11 +18,11 @@ from container.account import BUCKET, REGION, STORE, Account
 from container.instance import Instance
 from sandbox.world.calls import Call
 
-from bai_agent.job import Benchmark, End, Identity, Job, Metric, Output, Power, Store
-from bai_agent.job_file import job_table
+from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Output, Power, Store
+from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import Boot, Bundle, Pointer, user_data
-from executor.ec2.bundle import build, cache_folder
-from executor.ec2.console import read_console
+from executor.backends.ec2.bundle.bundle import build, cache_folder
+from executor.backends.ec2.monitor.console import read_console
 
 TRAINING = """\
 #!/bin/sh

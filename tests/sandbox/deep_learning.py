@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from executor.ec2.bundle import cache_folder
+from executor.backends.ec2.bundle.bundle import cache_folder
 from sandbox.world import Shape
 from sandbox.world.roots import root
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from bai_program import run_bai
 
-from executor.ec2.bundle import cache_folder
+from executor.backends.ec2.bundle.bundle import cache_folder
 from sandbox.world import Machine, World
 from sandbox.world.images import DEBIAN, Image
 from sandbox.world.world import PROFILE

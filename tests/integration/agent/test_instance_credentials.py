@@ -21,10 +21,10 @@ import boto3
 import pytest
 from s3_gate import Gate
 
-from bai_agent.aws_json import AwsError, ask
-from bai_agent.instance_metadata import MetadataError, find_token
-from bai_agent.s3.credentials import InstanceRole, takes_botocore
-from executor.ec2.bundle import agent_files
+from bai_agent.aws.credentials import InstanceRole, takes_botocore
+from bai_agent.aws.imds import MetadataError, find_token
+from bai_agent.aws.json_service import ServiceError, ask
+from executor.backends.ec2.bundle.bundle import agent_files
 
 ANSWER_SECONDS = 1.1
 """botocore waits 1 s."""
@@ -105,7 +105,7 @@ def run(bundle: Path, code: str, **environment: str) -> str:
 def test_a_slow_metadata_service_is_enough_for_s3(bundle: Path, gate: Gate) -> None:
     gate.s3.put_object(Bucket="bucket", Key="k", Body=b"content")
     code = (
-        "import obstore\nfrom bai_agent.pull.s3 import PATIENCE\nfrom bai_agent.s3.client import connect\n"
+        "import obstore\nfrom bai_agent.pull.s3 import PATIENCE\nfrom bai_agent.aws.s3_client import connect\n"
         "print(bytes(obstore.get(connect('bucket', patience=PATIENCE), 'k').bytes()).decode())"
     )
     with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
@@ -124,7 +124,7 @@ def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, 
         aws_secret_access_key="secret",
     )
     client("ssm").put_parameter(Name="/team/token", Value="from ssm", Type="SecureString", Overwrite=True)
-    code = "from bai_agent.secrets import resolve\nprint(resolve('ssm:/team/token'))"
+    code = "from bai_agent.aws.secrets import resolve\nprint(resolve('ssm:/team/token'))"
     with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
         said = run(bundle, code, AWS_ENDPOINT_URL=f"http://{moto}", AWS_EC2_METADATA_SERVICE_ENDPOINT=address)
     assert said == "from ssm\n"
@@ -134,8 +134,8 @@ def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, 
 def test_kafkas_iam_takes_the_instances_role(bundle: Path) -> None:
     code = """
 import logging
-from bai_agent.job import Kafka
-from bai_agent.push.connection import client_settings
+from bai_agent.job.descriptor import Kafka
+from bai_agent.sinks.kafka.connection import client_settings
 from kafka.net.sasl import get_sasl_mechanism
 kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
 settings = client_settings(kafka)
@@ -231,15 +231,15 @@ def test_credentials_that_only_s3_can_take_are_named(bundle: Path, name: str) ->
     """They are not passed over in silence for the instance's role, which is somebody else."""
     with metadata_service() as (address, _):
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address, name: "/a", "AWS_REGION": "eu-west-1"}
-        with pytest.raises(AwsError, match=f"^{name} is set, but"):
+        with pytest.raises(ServiceError, match=f"^{name} is set, but"):
             ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=environment)
         said = run(bundle, _TRY_MSK, **environment)
     assert said.startswith(f"[kafka] AWS_MSK_IAM needs AWS credentials: {name} is set, but"), said
 
 
 _TRY_MSK = """
-from bai_agent.job import Kafka
-from bai_agent.push.connection import ConnectError, client_settings
+from bai_agent.job.descriptor import Kafka
+from bai_agent.sinks.kafka.connection import ConnectError, client_settings
 kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
 try:
     print(client_settings(kafka))

@@ -16,7 +16,7 @@ import pytest
 from agent_runs import begun, records_of, result_of, run_agent, start_agent, wait_until, write_job
 from bai_desk import Desk
 
-from bai_agent.outcome import ExitCode
+from bai_agent.job.outcome import ExitCode
 
 _STRANGER = 64321
 _BENCHMARK = """

@@ -9,8 +9,8 @@ import pytest
 from agent_runs import python_job, result_of, run_agent
 from s3_gate import Gate
 
-from bai_agent.store import open_store
-from bai_agent.store.record import JobRecord, Stream
+from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.store import open_store
 
 PROGRAM = """
 for step in range(30):

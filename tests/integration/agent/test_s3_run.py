@@ -18,8 +18,8 @@ import pytest
 from agent_runs import environment, events_of, python_job, result_of, run_agent, start_agent
 from s3_gate import Gate, denied
 
-from bai_agent.store import open_store
-from bai_agent.store.record import JobRecord, Stream
+from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.store import open_store
 
 TRAIN = """
 import sys, time

@@ -17,8 +17,8 @@ import pytest
 from redirecting_server import redirecting
 from s3_gate import Gate
 
-from bai_agent.aws_json import AwsError, ask
-from bai_agent.secrets import SecretError, resolve
+from bai_agent.aws.json_service import ServiceError, ask
+from bai_agent.aws.secrets import SecretError, resolve
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def environment(moto: str, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> dict[
     secrets = client("secretsmanager")
     secrets.create_secret(Name="team/token", SecretString="from secretsmanager")
     secrets.create_secret(Name="binary", SecretBinary=b"\x00")
-    monkeypatch.setattr("bai_agent.secrets.find_spec", lambda _name: None)
+    monkeypatch.setattr("bai_agent.aws.secrets.find_spec", lambda _name: None)
     return {
         "AWS_ENDPOINT_URL": f"http://{moto}",
         "AWS_REGION": "us-east-1",
@@ -180,6 +180,8 @@ def test_what_is_no_metadata_service_is_said_not_to_answer(answers: int) -> None
         threading.Thread(target=serve, daemon=True).start()
         here = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
 
-        with pytest.raises(AwsError, match=r"does not answer as it should|no AWS credentials or no region"):
+        with pytest.raises(
+            ServiceError, match=r"does not answer as it should|no AWS credentials or no region"
+        ):
             ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=here)
         server.shutdown(socket.SHUT_RDWR)

@@ -18,8 +18,8 @@ from agent_runs import (
 )
 from s3_gate import Gate
 
-from bai_agent.store import open_store
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import open_store
 
 LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "required": True}]
 

@@ -8,7 +8,7 @@ import pytest
 from shim_runs import Bench
 
 from bai_agent.benchmark import process
-from bai_agent.rundir import RunDir
+from bai_agent.job.run_directory import RunDir
 
 
 @pytest.fixture

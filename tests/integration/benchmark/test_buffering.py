@@ -14,7 +14,7 @@ from shim_runs import Bench
 
 from bai_agent.benchmark import process
 from bai_agent.benchmark.environment import prepare_environment
-from bai_agent.job import Benchmark, Buffering, Identity, Job
+from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 
 PRINTS = "import time\nprint('loss=1')\nprint('loss=2')\n"
 WAITS = "time.sleep(600)\n"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent import children, machine
+from bai_agent.benchmark import children, python_env, shim
 from bai_agent.benchmark import launch as launching
-from bai_agent.benchmark import python_env, shim
-from bai_agent.benchmark.launch import LaunchError, Order, launch
-from bai_agent.errors import PullError
-from bai_agent.job import Benchmark, Identity, Job
-from bai_agent.rundir import RunDir
+from bai_agent.benchmark.launch import Order, ShimError, launch
+from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import RunDir
+from bai_agent.run import machine
 
 HANG = "#!/bin/sh\necho $$ >>{pids}\nexec sleep 45\n"
 SHIM = "import os, time\nopen({pids!r}, 'a').write(str(os.getpid()) + chr(10))\ntime.sleep(45)\n"
@@ -67,7 +67,7 @@ def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
     rundir.path.mkdir()
     more_than_a_pipe_holds = {"TEXT": "x" * 2**20}
 
-    with pytest.raises(LaunchError, match=r"did not answer within 1 s; is the disk of .* hanging"):
+    with pytest.raises(ShimError, match=r"did not answer within 1 s; is the disk of .* hanging"):
         launch(
             Order(argv=("true",), env=more_than_a_pipe_holds, cwd=tmp_path, grace=timedelta(seconds=1)),
             rundir,

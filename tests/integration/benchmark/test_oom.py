@@ -16,7 +16,7 @@ from shim_runs import Bench, until
 from bai_agent.benchmark import process
 from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.oom import OomWatch
-from bai_agent.outcome import Outcome
+from bai_agent.job.outcome import Outcome
 
 EATS = "block = bytearray(400_000_000)"
 _LIMIT_BYTES = 150_000_000
@@ -52,7 +52,7 @@ def _launch_inside(members: Path, bench: Bench, program: str) -> None:
         "import os, sys\n"
         "from pathlib import Path\n"
         "from bai_agent.benchmark import process\n"
-        "from bai_agent.rundir import RunDir\n"
+        "from bai_agent.job.run_directory import RunDir\n"
         "from datetime import timedelta\n"
         f"Path({str(members)!r}).write_text(str(os.getpid()))\n"
         f"order = process.Order(argv=(sys.executable, '-c', {program!r}), env=dict(os.environ), "

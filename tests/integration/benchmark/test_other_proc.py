@@ -20,7 +20,7 @@ from agent_runs import (
     write_job,
 )
 
-from bai_agent.outcome import ExitCode
+from bai_agent.job.outcome import ExitCode
 
 pytestmark = pytest.mark.root
 

@@ -18,9 +18,9 @@ from shim_runs import until
 
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
 from bai_agent.benchmark.python_env import install_requirements
-from bai_agent.errors import PullError
-from bai_agent.job import Benchmark, Identity, Job
-from bai_agent.rundir import RunDir
+from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.errors import PullError
+from bai_agent.job.run_directory import RunDir
 
 
 def _never() -> bool:
@@ -195,15 +195,15 @@ def test_the_deadline_ends_pip(slow: RunDir) -> None:
 
 
 def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
-    wish = threading.Event()
+    job_request = threading.Event()
     worker = threading.Thread(
-        target=lambda: _install(_job(python=str(slow.path / "python")), slow, stopping=wish.is_set),
+        target=lambda: _install(_job(python=str(slow.path / "python")), slow, stopping=job_request.is_set),
         daemon=True,
     )
     worker.start()
     until(lambda: len(_pips(slow)) >= 2, "pip runs")
 
-    wish.set()
+    job_request.set()
 
     worker.join(30)
     assert not worker.is_alive()

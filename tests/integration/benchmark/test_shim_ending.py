@@ -14,7 +14,7 @@ from shim_runs import Bench, until
 
 from bai_agent.benchmark import process
 from bai_agent.benchmark.proc import read_process
-from bai_agent.outcome import Outcome
+from bai_agent.job.outcome import Outcome
 
 STUBBORN = """
 import os, signal, sys, time

@@ -16,8 +16,8 @@ from shim_runs import Bench
 
 from bai_agent.benchmark import process
 from bai_agent.benchmark.environment import User
-from bai_agent.outcome import Outcome
-from bai_agent.rundir import RunDir
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import RunDir
 
 Make = Callable[[Path], None]
 

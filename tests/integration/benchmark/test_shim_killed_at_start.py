@@ -15,7 +15,7 @@ from shim_runs import Bench, until
 from bai_agent.benchmark import process, shim
 from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import read_process
-from bai_agent.rundir import RunDir, is_locked, read_json
+from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
 CALLS = (
     "flock", "prctl", "mkdir", "mknod", "mknodat", "fork", "vfork", "clone", "clone3", "pipe", "pipe2", "write", "pwrite64",

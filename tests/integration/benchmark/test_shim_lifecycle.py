@@ -16,9 +16,9 @@ from shim_runs import Bench, until
 from bai_agent.benchmark import process, shim
 from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import boot_id, read_process
-from bai_agent.errors import BusyError
-from bai_agent.outcome import Outcome
-from bai_agent.rundir import is_locked, read_json
+from bai_agent.job.errors import BusyError
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import is_locked, read_json
 
 
 def test_exit_code_and_output_are_kept(bench: Bench) -> None:
@@ -158,7 +158,7 @@ def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
 def test_a_launch_that_fails_says_why_and_may_be_repeated(bench: Bench) -> None:
     bench.rundir.fifo.write_text("in the way")
 
-    with pytest.raises(process.LaunchError, match=r"something that is no FIFO is in the way.*fifo"):
+    with pytest.raises(process.ShimError, match=r"something that is no FIFO is in the way.*fifo"):
         bench.launch("true")
 
     bench.rundir.fifo.unlink()
@@ -227,7 +227,7 @@ def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
 
 
 def test_remains_of_a_living_shim_are_not_touched(bench: Bench) -> None:
-    from bai_agent.benchmark.remains import kill_remains
+    from bai_agent.benchmark.orphans import kill_remains
 
     bench.launch("sleep", "60")
 
@@ -269,7 +269,7 @@ def test_grace_of_the_order_reaches_the_shim(bench: Bench) -> None:
 
 
 def test_work_of_other_names_does_not_matter(tmp_path: Path) -> None:
-    from bai_agent.rundir import RunDir
+    from bai_agent.job.run_directory import RunDir
 
     folder = tmp_path / "a 0; 'x' \"ä\" $HOME\n"
     folder.mkdir()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job import Benchmark, Identity, Job, Metric
-from executor.ec2.bundle import BuiltBundle, agent_files, build, cache_folder, pack
-from executor.ec2.wheels import WheelError, find_wheels
-from executor.job_file import job_toml
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric
+from executor.backends.ec2.bundle.bundle import BuiltBundle, agent_files, build, cache_folder, pack
+from executor.backends.ec2.bundle.wheels import WheelError, find_wheels
+from executor.planning.job_toml import job_toml
 
 _IMPORTED = ("obstore", "ahocorasick_rs", "psutil", "kafka", "crc32c", "pynvml", "bai_agent.cli")
 

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 from paper_aws import REGION, PaperAws, open_paper_aws
 
-from bai_agent.job import Benchmark, Identity, Job, Limits, Store, Strategy
-from bai_agent.outcome import Outcome
-from bai_agent.store.record import JobRecord
-from executor.config import read_settings
-from executor.descriptor.ec2_table import Ec2
-from executor.ec2.images import find_image, find_type
-from executor.ec2.launch import (
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from executor.backends.ec2.launch.images import find_image, find_type
+from executor.backends.ec2.launch.launch import (
     LaunchError,
     LaunchFile,
     UndecidedError,
@@ -26,14 +24,16 @@ from executor.ec2.launch import (
     read_launch,
     write_launch,
 )
-from executor.ec2.launch_record import LAUNCH_WINDOW
-from executor.ec2.placement import Candidate
-from executor.ec2.request import launch_request
-from executor.ec2.resolve import Resolved
-from executor.ec2.session import Aws
-from executor.ec2.tags import tag_time
-from executor.job_file import job_toml
-from executor.stores import bucket_store
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
+from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.request import launch_request
+from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.tags import tag_time
+from executor.config import read_settings
+from executor.descriptor.ec2_table import Ec2
+from executor.jobs.stores import bucket_store
+from executor.planning.job_toml import job_toml
 
 NOW = datetime.now(timezone.utc)
 DEADMAN = timedelta(hours=2)
@@ -63,7 +63,7 @@ class Sleeper:
 def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple[JobRecord, LaunchFile]:
     """Write down a job and its launch, as a submission does."""
     record = JobRecord(bucket_store(read_settings()), job_id)
-    strategy = Strategy(name="single_node" if nodes == 1 else "torchrun", nodes=nodes)
+    strategy = StrategyTable(name="single_node" if nodes == 1 else "torchrun", nodes=nodes)
     job = Job(
         job=Identity(id=job_id),
         benchmark=Benchmark(argv=("true",)),
@@ -74,8 +74,8 @@ def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple
     record.store.put(record.key("job.toml"), job_toml(job).encode())
     resolved = Resolved(
         region=REGION,
-        image=find_image("ssm:/aws/service/debian/release/12/latest/amd64", Aws(REGION)),
-        kind=find_type("t3.small", Aws(REGION)),
+        image=find_image("ssm:/aws/service/debian/release/12/latest/amd64", AwsSession(REGION)),
+        kind=find_type("t3.small", AwsSession(REGION)),
         candidates=tuple(
             Candidate(subnet=subnet, zone=zone) for zone, subnet in sorted(paper.subnets.items())
         ),
@@ -98,7 +98,7 @@ def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple
 
 def launched(record: JobRecord, file: LaunchFile) -> tuple[str, ...]:
     time = Sleeper()
-    return launch(record, file, Aws(REGION), deadman=DEADMAN, sleep=time.sleep, clock=time).instances
+    return launch(record, file, AwsSession(REGION), deadman=DEADMAN, sleep=time.sleep, clock=time).instances
 
 
 def stored(record: JobRecord, name: str) -> Any:
@@ -260,7 +260,7 @@ def test_of_two_that_launch_in_different_zones_one_remains(paper: PaperAws, may_
     paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
     if not may_terminate:
         paper.fail("TerminateInstances", code="UnauthorizedOperation", status=403)
-    result = launch(record, ours, Aws(REGION), deadman=DEADMAN, sleep=write_theirs, clock=Sleeper())
+    result = launch(record, ours, AwsSession(REGION), deadman=DEADMAN, sleep=write_theirs, clock=Sleeper())
 
     # then theirs holds, and ours are ended where that may be
     assert result.instances == kept
@@ -285,7 +285,7 @@ def test_what_would_be_reaped_too_early_is_not_launched(paper: PaperAws, late: t
     record, file = prepared(paper)
 
     with pytest.raises(LaunchError, match="with a new job id") as caught:
-        launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: NOW + LAUNCH_WINDOW + late)
+        launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: NOW + LAUNCH_WINDOW + late)
 
     assert caught.value.outcome is Outcome.LAUNCH_FAILED
     assert paper.calls("RunInstances") == []
@@ -295,7 +295,7 @@ def test_a_launch_begun_in_its_window_has_its_whole_time(paper: PaperAws) -> Non
     record, file = prepared(paper)
     last = NOW + LAUNCH_WINDOW - timedelta(seconds=2)
 
-    launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: last)
+    launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: last)
 
     [instance] = paper.instances()
     tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
@@ -309,7 +309,7 @@ def test_no_zone_is_asked_once_the_window_is_over(paper: PaperAws) -> None:
     times = iter([NOW, NOW + LAUNCH_WINDOW + timedelta(seconds=2)])
 
     with pytest.raises(LaunchError, match="with a new job id"):
-        launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: next(times))
+        launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: next(times))
 
     assert len(paper.calls("RunInstances")) == 1
 
@@ -323,7 +323,7 @@ def test_a_late_repeat_finds_what_was_launched_without_word(paper: PaperAws) -> 
 
     # when it is repeated after the time in which it may be launched
     late = NOW + LAUNCH_WINDOW + timedelta(hours=1)
-    second = launch(record, file, Aws(REGION), deadman=DEADMAN, now=lambda: late)
+    second = launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: late)
 
     # then they are the job's, and no result says otherwise
     assert second.instances == first

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bai_agent.job import Benchmark, Identity, Job, Metric
-from executor.ec2.bundle import agent_files
-from executor.job_file import job_toml
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric
+from executor.backends.ec2.bundle.bundle import agent_files
+from executor.planning.job_toml import job_toml
 
 
 def test_what_is_missing_is_an_event_and_the_job_runs_all_the_same(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from paper_aws import HELLO, REGION, PaperAws, open_paper_aws
 from sandbox.world.images import BASE, DEBIAN, TRIXIE, Image, register
 
 from bai_agent import __version__
+from executor.backends.ec2.launch.launch import LaunchFile, UndecidedError, read_launch
+from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
-from executor.ec2.launch import LaunchFile, UndecidedError, read_launch
-from executor.ec2.placement import Candidate
-from executor.ec2.submission import submit
 from executor.errors import UsageError
-from executor.submit import Submitted, Wish
+from executor.planning.submit import JobRequest, Submitted
 
 BY_PARAMETER = HELLO.replace(DEBIAN.image_id, f"ssm:{DEBIAN.parameters[0]}")
 Table = dict[str, Any]
@@ -34,7 +34,9 @@ class Submitter:
         self.bucket = paper.client("s3", "setup")
 
     def submit(self, job_id: str = "job-1") -> Submitted:
-        return submit(Wish(file=self.file, on="ec2"), read_settings(), job_id=job_id, sleep=lambda _: None)
+        return submit(
+            JobRequest(file=self.file, on="ec2"), read_settings(), job_id=job_id, sleep=lambda _: None
+        )
 
     def cut_short(self, job_id: str = "job-1") -> None:
         """Submit, and fail where EC2 is to be asked: the launch is written down and never sent."""

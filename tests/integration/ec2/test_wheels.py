@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.ec2 import wheels
-from executor.ec2.wheels import WheelError, find_wheels
+from executor.backends.ec2.bundle import wheels
+from executor.backends.ec2.bundle.wheels import WheelError, find_wheels
 
 ROOT = Path(__file__).parents[3]
 WHEEL = "tiny-1.0-py3-none-any.whl"
@@ -67,7 +67,7 @@ def test_an_environment_without_pip_has_its_wheels(tmp_path: Path) -> None:
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
     program = (
-        "import sys; from pathlib import Path; from executor.ec2.wheels import download; "
+        "import sys; from pathlib import Path; from executor.backends.ec2.bundle.wheels import download; "
         "download(Path(sys.argv[1]), 'tiny==1.0\\n', [])"
     )
 

@@ -18,9 +18,9 @@ from agent_runs import is_alive, wait_until
 from bai_desk import IGNORES_SIGTERM, WAITS, Desk, Terminal
 from bai_program import PROGRAM
 
-from bai_agent.benchmark.remains import find_remains, kill_remains
-from bai_agent.job_file import parse_job
-from bai_agent.rundir import RunDir, is_locked
+from bai_agent.benchmark.orphans import find_remains, kill_remains
+from bai_agent.job.descriptor_file import parse_job
+from bai_agent.job.run_directory import RunDir, is_locked
 
 
 @pytest.fixture

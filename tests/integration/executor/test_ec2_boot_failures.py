@@ -12,7 +12,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.ec2.responses import general
 
-from executor.ec2.instances import console_of
+from executor.backends.ec2.instances import console_of
 
 ACCOUNT = "123456789012"
 HUNG = "[    0.000000] Linux version 6.1.0\r\n[    0.512000] VFS: Cannot open root device\r\n"

@@ -12,9 +12,9 @@ import pytest
 from ec2_desk import REGION, Ec2Desk
 from s3_gate import denied
 
+from executor.backends.ec2.doctor.doctor import examine
+from executor.backends.ec2.doctor.findings import Health, HealthFinding
 from executor.config import read_settings
-from executor.ec2.doctor import examine
-from executor.ec2.findings import Finding, Health
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
@@ -65,7 +65,7 @@ def _configure(desk: Ec2Desk, **values: Any) -> None:
     (desk.folder / "config.toml").write_text("\n".join(lines) + "\n")
 
 
-def found(check: str, file: Path | None = None) -> list[Finding]:
+def found(check: str, file: Path | None = None) -> list[HealthFinding]:
     return [each for each in examine(read_settings(), file) if each.check == check]
 
 

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from ec2_desk import Ec2Desk, moment
 
-from executor.ec2.reaper import reap
-from executor.ec2.regions import name_region
-from executor.ec2.session import Aws
+from executor.backends.ec2.monitor.reaper import reap
+from executor.backends.ec2.regions import name_region
+from executor.backends.ec2.session import AwsSession
 
 LONG_AGO = timedelta(hours=-2)
 
@@ -130,7 +130,7 @@ def test_what_another_reaper_was_faster_with_is_no_trouble(
 ) -> None:
     machines = desk.launch("late-1", expires=moment(LONG_AGO), count=3)
     now = datetime.now(timezone.utc)
-    ec2 = Aws("us-east-1").ec2()
+    ec2 = AwsSession("us-east-1").ec2()
 
     # When another one ends all of them as soon as the first was ended
     reaped = reap(ec2, now=now, told=lambda each: desk.ec2.terminate_instances(InstanceIds=machines) and None)
@@ -143,7 +143,7 @@ def test_many_machines_come_in_pages(desk: Ec2Desk) -> None:
     for _ in range(11):
         desk.launch("late-1", expires=moment(LONG_AGO), count=100)
 
-    reaped = reap(Aws("us-east-1").ec2(), now=datetime.now(timezone.utc), dry_run=True)
+    reaped = reap(AwsSession("us-east-1").ec2(), now=datetime.now(timezone.utc), dry_run=True)
 
     assert len({each.instance.id for each in reaped}) == 1100
 

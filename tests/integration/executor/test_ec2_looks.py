@@ -15,23 +15,25 @@ import pytest
 from ec2_desk import Ec2Desk
 from handmade_job import HandmadeJob
 
-from bai_agent.outcome import Outcome
-from bai_agent.store.record import JobRecord
-from executor.ec2.clock import store_now
-from executor.ec2.lookout import Lookout
-from executor.ec2.session import Aws
-from executor.ec2.state import Stage
-from executor.ec2.verdict import write_result
-from executor.ec2.watcher import EVERY, Watcher
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from executor.backends.ec2.monitor.clock import store_now
+from executor.backends.ec2.monitor.diagnosis import JobStage
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.monitor.verdict import write_result
+from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
+from executor.backends.ec2.session import AwsSession
+from executor.jobs.watch import watch
+from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
-from executor.view.picture import Picture
-from executor.watch import watch
 
 
-def lookout(record: JobRecord, *, later: timedelta = timedelta()) -> Lookout:
+def monitor(record: JobRecord, *, later: timedelta = timedelta()) -> JobMonitor:
     """Return who looks after a job; `later`: as if so much time had gone by at the store."""
     ahead = round(later.total_seconds() * 1000)
-    return Lookout(record, lambda region: Aws(region or "us-east-1"), lambda url: store_now(url) + ahead)
+    return JobMonitor(
+        record, lambda region: AwsSession(region or "us-east-1"), lambda url: store_now(url) + ahead
+    )
 
 
 def running(desk: Ec2Desk, job_id: str = "digits-1") -> tuple[JobRecord, str]:
@@ -86,12 +88,12 @@ def test_a_job_whose_machine_is_gone_never_runs_and_gets_its_result(desk: Ec2Des
 def test_an_agent_without_a_sign_of_life_is_silent_while_its_machine_runs(desk: Ec2Desk) -> None:
     record, instance = running(desk)
 
-    assert lookout(record).look().stage is Stage.RUNNING
-    assert lookout(record).all_well()
-    later = lookout(record, later=timedelta(seconds=90))
-    found = later.look_after()
+    assert monitor(record).observe().stage is JobStage.RUNNING
+    assert monitor(record).all_well()
+    later = monitor(record, later=timedelta(seconds=90))
+    found = later.reconcile()
 
-    assert found.stage is Stage.SILENT
+    assert found.stage is JobStage.SILENT
     assert not later.all_well()
     assert record.result() is None
     assert desk.state(instance) == "running"
@@ -101,10 +103,10 @@ def test_what_is_left_of_a_cancelled_job_is_terminated_after_its_grace(desk: Ec2
     record, instance = running(desk)
     record.cancel(by="test")
 
-    assert lookout(record, later=timedelta(seconds=100)).look_after().terminate == ()
-    assert lookout(record, later=timedelta(seconds=200)).look_after().stage is Stage.ENDING
+    assert monitor(record, later=timedelta(seconds=100)).reconcile().terminate == ()
+    assert monitor(record, later=timedelta(seconds=200)).reconcile().stage is JobStage.ENDING
     assert desk.state(instance) == "terminated"
-    lookout(record).look_after()
+    monitor(record).reconcile()
     result = record.result()
     assert result is not None
     assert (result["outcome"], result["exit_code"]) == ("cancelled", 4)
@@ -147,9 +149,9 @@ def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
     record.store.put(f"{record.node()}/ready.json", json.dumps({"instance_id": foreign}).encode())
     record.cancel(by="test")
 
-    watched = lookout(record, later=timedelta(seconds=200))
+    watched = monitor(record, later=timedelta(seconds=200))
     assert [each.id for each in watched.instances()] == [foreign]
-    watched.look_after()
+    watched.reconcile()
     watched.end()
 
     assert desk.state(foreign) == "running"
@@ -182,7 +184,7 @@ def test_a_gang_that_lost_one_before_it_was_complete_is_ended(desk: Ec2Desk) -> 
     record = desk.bring(made, launched=machines)
     desk.ec2.terminate_instances(InstanceIds=[machines[1]])
 
-    found = lookout(record).look_after()
+    found = monitor(record).reconcile()
 
     assert found.verdict is not None
     assert [desk.state(each) for each in machines] == ["terminated"] * 3
@@ -329,18 +331,18 @@ def test_the_consoles_of_the_machines_are_shown(desk: Ec2Desk) -> None:
 def test_a_watcher_asks_ec2_only_while_the_store_is_silent(desk: Ec2Desk) -> None:
     record, instance = running(desk)
     now = [0.0]
-    watcher = Watcher(lookout(record, later=timedelta(seconds=90)), clock=lambda: now[0])
+    watcher = InstanceWatcher(monitor(record, later=timedelta(seconds=90)), clock=lambda: now[0])
 
-    assert watcher.look(news=True, cancelling=False) is None
+    assert watcher.observe(news=True, cancelling=False) is None
     now[0] += 40
-    assert "no sign of life" in str(watcher.look(news=False, cancelling=False))
+    assert "no sign of life" in str(watcher.observe(news=False, cancelling=False))
     now[0] += EVERY / 2
-    assert watcher.look(news=False, cancelling=False) is None
+    assert watcher.observe(news=False, cancelling=False) is None
     now[0] += EVERY
-    assert watcher.look(news=False, cancelling=False) is None
+    assert watcher.observe(news=False, cancelling=False) is None
     desk.ec2.terminate_instances(InstanceIds=[instance])
     now[0] += EVERY
-    assert "terminated" in str(watcher.look(news=False, cancelling=False))
+    assert "terminated" in str(watcher.observe(news=False, cancelling=False))
     assert record.result() is not None
 
 
@@ -354,10 +356,10 @@ def test_who_follows_a_job_hears_of_its_machine_and_gets_its_exit_code(desk: Ec2
 
     # And one whose machine vanishes while somebody follows it
     stream, clock = io.StringIO(), itertools.count(0, 40)
-    watcher = Watcher(lookout(record, later=timedelta(seconds=90)), clock=lambda: next(clock))
-    desk.ec2.terminate_instances(InstanceIds=[each.id for each in watcher.lookout.instances()])
-    picture = Picture(job_id="digits-1", job=record.job(), place="")
-    result = watch(record, picture, JsonView(stream), agent=None, watcher=watcher, pause=0.01)
+    watcher = InstanceWatcher(monitor(record, later=timedelta(seconds=90)), clock=lambda: next(clock))
+    desk.ec2.terminate_instances(InstanceIds=[each.id for each in watcher.monitor.instances()])
+    job_view = JobView(job_id="digits-1", job=record.job(), place="")
+    result = watch(record, job_view, JsonView(stream), agent=None, watcher=watcher, pause=0.01)
 
     assert result is not None
     assert result["exit_code"] == 5

@@ -15,12 +15,12 @@ from bai_program import Answer, ask_bai
 from handmade_job import HandmadeJob
 from s3_gate import Gate
 
-from bai_agent.job import Metric
-from bai_agent.rundir import locked
-from bai_agent.store import open_store
-from bai_agent.store.record import JobRecord
+from bai_agent.job.descriptor import Metric
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import locked
+from bai_agent.job.store import open_store
 from executor.errors import UsageError
-from executor.extract import NodeExtract, complete_sets, extract_again, stream_of
+from executor.jobs.extract import NodeExtract, complete_sets, extract_again, stream_of
 
 PROGRAM = """
 for step in range(3000):

@@ -11,8 +11,8 @@ from bai_desk import Desk, Terminal
 from bai_program import PROGRAM
 from terminal_screen import Screen
 
-from bai_agent.benchmark.remains import kill_remains
-from bai_agent.rundir import RunDir, is_locked
+from bai_agent.benchmark.orphans import kill_remains
+from bai_agent.job.run_directory import RunDir, is_locked
 
 COUNTS = """
 import os, sys, time

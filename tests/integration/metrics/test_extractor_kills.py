@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from extraction_runs import entries, extracted, finish_run, make_run, records
 
-from bai_agent.rundir import RunDir
+from bai_agent.job.run_directory import RunDir
 
 LIMIT_SECONDS = 60
 FIRST: dict[str, Any] = {"units": "ms", "repaint": "last"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from extraction_runs import entries, extracted, finish_run, make_run, records
 
-from bai_agent.metrics.supervise import Extractor
-from bai_agent.rundir import RunDir
+from bai_agent.job.run_directory import RunDir
+from bai_agent.run.extractor import ExtractorProcess
 
 LIMIT_SECONDS = 60
 LOSS = ("loss", r"loss=([\d.]+)")
@@ -27,7 +27,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def supervise(rundir: RunDir) -> None:
     """Run the extractor as the agent does, to its end."""
-    extractor = Extractor(rundir)
+    extractor = ExtractorProcess(rundir)
     extractor.start()
 
     def finished() -> bool:
@@ -101,7 +101,7 @@ def test_a_hundred_megabyte_line_and_binary_garbage_take_no_memory_and_hide_noth
         file.write(b"loss=1 " + b"x" * 100_000_000 + b" loss=2\nloss=3 \xb5=1 \xc2\xb5=2\n")
         file.write(garbage + b"\nloss=4\r")
         file.write(b"\xff" * 10_000_000)
-    extractor = Extractor(rundir)
+    extractor = ExtractorProcess(rundir)
     extractor.start()
     try:
         wait_for_values(rundir, 4)
@@ -120,7 +120,7 @@ def test_a_hundred_megabyte_line_and_binary_garbage_take_no_memory_and_hide_noth
 
 def test_a_benchmark_that_runs_is_followed_live_and_the_host_is_sampled_meanwhile(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False, host_metrics=True)
-    extractor = Extractor(rundir)
+    extractor = ExtractorProcess(rundir)
     extractor.start()
     try:
         for number in range(3):
@@ -145,7 +145,7 @@ def test_the_extractor_dies_with_its_parent(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False, output=b"loss=1\n")
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from bai_agent.metrics.supervise import Extractor\nfrom bai_agent.rundir import RunDir\n"
+        "from bai_agent.run.extractor import Extractor\nfrom bai_agent.job.run_directory import RunDir\n"
         f"extractor = Extractor(RunDir(Path({str(tmp_path)!r})))\nextractor.start()\n"
         "print(extractor.pid, flush=True)\ntime.sleep(60)\n"
     )
@@ -164,7 +164,7 @@ def test_the_extractor_dies_with_its_parent(tmp_path: Path) -> None:
 
 def test_a_second_extractor_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False, output=b"loss=1\n")
-    extractor = Extractor(rundir)
+    extractor = ExtractorProcess(rundir)
     extractor.start()
     try:
         wait_for_values(rundir, 1)
@@ -183,7 +183,7 @@ def test_a_second_extractor_on_the_same_directory_is_refused(tmp_path: Path) -> 
 
 def test_nothing_of_the_parents_files_is_inherited(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False)
-    extractor = Extractor(rundir)
+    extractor = ExtractorProcess(rundir)
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
     try:

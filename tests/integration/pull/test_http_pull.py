@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, SourceKind
-from bai_agent.pull import Progress, PullStopped, http, pull
+from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.errors import PullError
+from bai_agent.pull import PullProgress, PullStopped, http, pull
 from bai_agent.pull.s3 import PATIENCE
 
 CONTENT = os.urandom(3 << 20)
@@ -115,8 +115,8 @@ def bring(
     seconds: float = 30.0,
     job: str = "job",
     stopping: Callable[[], bool] = lambda: False,
-) -> list[Progress]:
-    reports: list[Progress] = []
+) -> list[PullProgress]:
+    reports: list[PullProgress] = []
     pull(
         [source],
         folders={SourceKind.DATA: tmp_path},

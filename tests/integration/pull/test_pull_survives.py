@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from s3_gate import Gate
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, SourceKind
+from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.errors import PullError
 from bai_agent.pull import NoSpaceError, pull
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ PART = 16 * MIB
 CHILD = """
 import os, sys, time
 from pathlib import Path
-from bai_agent.job import Source, SourceKind, Unpack
+from bai_agent.job.descriptor import Source, SourceKind, Unpack
 from bai_agent.pull import pull
 src, path, sha256, unpack, manifest = sys.argv[1:]
 source = Source(src=src, path=path, sha256=sha256 or None, unpack=Unpack(unpack))

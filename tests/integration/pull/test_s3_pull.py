@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from s3_gate import Gate, denied
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, SourceKind, Unpack
-from bai_agent.pull import Progress, PullStopped, pull
+from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.errors import PullError
+from bai_agent.pull import PullProgress, PullStopped, pull
 from bai_agent.pull.s3 import PATIENCE
 
 LARGE = 40 << 20
@@ -32,8 +32,8 @@ def bring(
     job: str = "job",
     seconds: float = 60.0,
     stopping: Callable[[], bool] = lambda: False,
-) -> list[Progress]:
-    reports: list[Progress] = []
+) -> list[PullProgress]:
+    reports: list[PullProgress] = []
     pull(
         sources,
         folders={SourceKind.DATA: tmp_path / "data", SourceKind.SCRIPTS: tmp_path / "scripts"},
@@ -82,7 +82,7 @@ def test_a_large_object_arrives_in_ranges_and_is_checked(
         "bytes=16777216-33554431",
         "bytes=33554432-41943039",
     ]
-    assert reports[-1] == Progress(
+    assert reports[-1] == PullProgress(
         "s3://bucket/large", str(tmp_path / "data/x"), LARGE, LARGE, 1, 1, done=True
     )
 
@@ -292,7 +292,7 @@ def test_credentials_come_from_the_instances_role_where_there_is_no_botocore(
 ) -> None:
     put(k=b"1")
     without_keys(monkeypatch)
-    monkeypatch.setattr("bai_agent.s3.credentials.find_spec", lambda _name: None)
+    monkeypatch.setattr("bai_agent.aws.credentials.find_spec", lambda _name: None)
     source = Source(src="s3://bucket/k", path="one")
     with pytest.raises(PullError, match="no AWS credentials"):
         bring(tmp_path, source)

@@ -15,16 +15,16 @@ import pytest
 from kafka_brokers import Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
-from bai_agent.push.backlog import MAX_RECORDS, read_progress
-from bai_agent.push.kafka import KafkaPusher
-from bai_agent.rundir import RunDir
+from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.backlog import MAX_RECORDS, read_progress
+from bai_agent.sinks.kafka.pusher import KafkaPusher
 
 PUSH = """
 import sys, time
 from pathlib import Path
 from metric_files import kafka_job
-from bai_agent.push.kafka import KafkaPusher
-from bai_agent.rundir import RunDir
+from bai_agent.sinks.kafka.pusher import KafkaPusher
+from bai_agent.job.run_directory import RunDir
 folder, address, topic = sys.argv[1:]
 pusher = KafkaPusher(kafka_job(address, topic), RunDir(Path(folder)), rank=0)
 pusher.start()

@@ -14,10 +14,10 @@ import pytest
 from kafka_brokers import Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
-from bai_agent.push import connection
-from bai_agent.push.connection import ConnectError, connect
-from bai_agent.push.kafka import KafkaPusher
-from bai_agent.rundir import now_ms
+from bai_agent.job.run_directory import now_ms
+from bai_agent.sinks.kafka import connection
+from bai_agent.sinks.kafka.connection import ConnectError, connect
+from bai_agent.sinks.kafka.pusher import KafkaPusher
 
 
 def soon() -> float:

@@ -17,12 +17,12 @@ from obstore.exceptions import BaseError
 from s3_gate import Gate, denied
 from store_contract import StoreContract
 
-from bai_agent.errors import StoreError
-from bai_agent.s3.client import connect
-from bai_agent.s3.credentials import from_botocore
-from bai_agent.store import JobStore, MissingObjectError, StoreRefusedError, open_store
-from bai_agent.store.record import JobRecord
-from bai_agent.store.s3 import PATIENCE, S3Store
+from bai_agent.aws.credentials import from_botocore
+from bai_agent.aws.s3_client import connect
+from bai_agent.job.errors import StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore, MissingObjectError, StoreRefusedError, open_store
+from bai_agent.job.store.s3 import PATIENCE, S3Store
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_store_that_is_away_is_said_to_be_and_may_come_back(gate: Gate) -> Non
 
 def test_without_credentials_the_store_cannot_be_opened(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.setattr("bai_agent.s3.credentials.find_spec", lambda _name: None)
+    monkeypatch.setattr("bai_agent.aws.credentials.find_spec", lambda _name: None)
 
     with pytest.raises(StoreError, match=r"s3://bucket/jobs: there are no AWS credentials"):
         open_store("s3://bucket/jobs")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.artifacts import Kept, keep_artifacts
-from bai_agent.store.directory import DirectoryStore
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.artifacts import ArtifactSummary, keep_artifacts
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def keep(work: Path, *globs: str, stopping: bool = False) -> tuple[Kept, list[str]]:
+def keep(work: Path, *globs: str, stopping: bool = False) -> tuple[ArtifactSummary, list[str]]:
     store = DirectoryStore(work.parent / "store")
     kept = keep_artifacts(
         globs, folder=work, store=store, prefix="job-1/artifacts/", stopping=lambda: stopping

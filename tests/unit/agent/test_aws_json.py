@@ -9,8 +9,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from bai_agent.aws_json import signed
-from bai_agent.instance_metadata import Keys
+from bai_agent.aws.imds import Keys
+from bai_agent.aws.json_service import signed
 
 
 @pytest.mark.parametrize("token", [None, "a session's token/+="])

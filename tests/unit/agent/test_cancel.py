@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.cancel import CancelLook
-from bai_agent.errors import StoreError
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.errors import StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.cancel import CancelLook
 
 
 class PanicException(BaseException):

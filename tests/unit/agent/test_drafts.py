@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from without_hard_links import without_hard_links
 
-from bai_agent.drafts import draft_beside, place_new
-from bai_agent.rundir import write_atomic
+from bai_agent.job.new_files import draft_beside, place_new
+from bai_agent.job.run_directory import write_atomic
 
 
 @pytest.mark.parametrize("name", ["n", "n" * 250, "n" * 255, "é" * 127])
@@ -46,7 +46,7 @@ def test_what_has_the_name_stays(tmp_path: Path) -> None:
 _CLAIM = """
 import sys, threading
 from pathlib import Path
-from bai_agent.store.directory import DirectoryStore
+from bai_agent.job.store.directory import DirectoryStore
 store = DirectoryStore(Path(sys.argv[1]))
 won = []
 def claim(number):
@@ -69,7 +69,7 @@ def test_without_hard_links_nothing_is_overwritten_either(tmp_path: Path) -> Non
     program = """
 import sys
 from pathlib import Path
-from bai_agent.drafts import place_new
+from bai_agent.job.new_files import place_new
 Path(sys.argv[1]).write_text("theirs")
 place_new(Path(sys.argv[1]), Path(sys.argv[2]))
 """

@@ -5,14 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bai_agent.events import EventLog, read_events
-from bai_agent.rundir import read_json, write_json
+from bai_agent.job.events import EventLog, read_events
+from bai_agent.job.run_directory import read_json, write_json
 
 # A file that may not grow beyond a limit takes a part of a line, as a disk does that runs full within it.
 HALF_WRITTEN = """
 import resource, sys
 from pathlib import Path
-from bai_agent.events import EventLog
+from bai_agent.job.events import EventLog
 
 path = Path(sys.argv[1])
 events = EventLog(path)

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from bai_agent import alongside
-from bai_agent.alongside import beating
-from bai_agent.errors import StoreError
-from bai_agent.run_state import Run
-from bai_agent.rundir import RunDir
+from bai_agent.job.errors import StoreError
+from bai_agent.job.run_directory import RunDir
+from bai_agent.run import background as alongside
+from bai_agent.run.background import heartbeat
+from bai_agent.run.context import RunContext
 
 
 class PanicException(BaseException):
@@ -42,5 +42,5 @@ def test_a_heartbeat_that_fails_is_not_the_last_one(
     place = Failing(failure)
     this = SimpleNamespace(rundir=RunDir(tmp_path), place=place, uploader=object(), phase="run")
 
-    with beating(cast("Run", this)):
+    with heartbeat(cast("RunContext", this)):
         assert place.taken.wait(30)

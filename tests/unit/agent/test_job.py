@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.errors import DescriptorError
-from bai_agent.job import Better, Unpack
-from bai_agent.job_file import job_table, parse_job, read_job
-from bai_agent.tables import read_table
+from bai_agent.job.descriptor import Better, Unpack
+from bai_agent.job.descriptor_file import job_table, parse_job, read_job
+from bai_agent.job.errors import DescriptorError
+from bai_agent.job.tables import read_table
 
 MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'
 
@@ -128,7 +128,7 @@ def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> 
 
 
 def test_a_wrong_type_deep_inside_says_where() -> None:
-    from bai_agent.job import Benchmark
+    from bai_agent.job.descriptor import Benchmark
 
     with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):
         read_table(Benchmark, {"argv": ["a", 5]}, where="x: [benchmark]")
@@ -149,7 +149,7 @@ def test_a_group_with_the_name_of_another_label_is_refused(labels: str, group: s
 
 
 def test_an_agent_starts_without_what_only_suggestions_need() -> None:
-    program = "import sys, bai_agent.cli, bai_agent.job_file, bai_agent.run; print('difflib' in sys.modules)"
+    program = "import sys, bai_agent.cli, bai_agent.job.descriptor_file, bai_agent.run.run; print('difflib' in sys.modules)"
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

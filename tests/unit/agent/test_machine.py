@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.machine import NotReadyError, count_gpus, local_disks, wait_for_disks, wait_for_gpus
+from bai_agent.run.machine import NotReadyError, count_gpus, local_disks, wait_for_disks, wait_for_gpus
 
 GPU = ("0x10de", "0x030200")
 NVSWITCH = ("0x10de", "0x068000")

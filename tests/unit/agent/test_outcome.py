@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bai_agent.outcome import ExitCode, Outcome, Status
+from bai_agent.job.outcome import ExitCode, Outcome, Status
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

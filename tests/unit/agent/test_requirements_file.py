@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.requirements_file import index_requirements
+from bai_agent.benchmark.requirements_file import index_requirements
 
 
 def read(tmp_path: Path, text: str) -> list[str] | None:

@@ -9,8 +9,8 @@ import pytest
 from obstore.exceptions import UnauthenticatedError
 from obstore.store import S3Store
 
-from bai_agent.instance_metadata import MetadataError
-from bai_agent.s3.meaning import is_refusal, meaning
+from bai_agent.aws.imds import MetadataError
+from bai_agent.aws.s3_errors import classify_s3_error, is_refusal
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -26,4 +26,7 @@ def test_a_metadata_service_that_is_away_is_waited_for() -> None:
         obstore.get(store, "key")
 
     assert not is_refusal(caught.value)
-    assert meaning(caught.value) == "there are no credentials: the instance metadata service does not answer"
+    assert (
+        classify_s3_error(caught.value)
+        == "there are no credentials: the instance metadata service does not answer"
+    )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.events import EventLog
-from bai_agent.held import HeldFile
-from bai_agent.rundir import RunDir
-from bai_agent.salvage import Salvage
+from bai_agent.job.events import EventLog
+from bai_agent.job.run_directory import RunDir
+from bai_agent.run.open_file import OpenFile
+from bai_agent.run.salvage import Salvage
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_nobody_waits_for_the_writer_of_a_fifo_in_a_files_place(tmp_path: Path) 
     # given
     os.mkfifo(tmp_path / "emit.log")
     # when
-    with closing(HeldFile(tmp_path / "emit.log")) as file:
+    with closing(OpenFile(tmp_path / "emit.log")) as file:
         status = file.stat()
     # then
     assert status is not None

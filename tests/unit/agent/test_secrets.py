@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.events import EventLog
-from bai_agent.redaction import Redactor
-from bai_agent.secrets import SecretError, resolve
+from bai_agent.aws.secrets import SecretError, resolve
+from bai_agent.job.events import EventLog
+from bai_agent.job.redaction import Redactor
 
 
 def test_a_reference_to_the_environment_is_resolved() -> None:
@@ -103,7 +103,7 @@ def test_a_secret_of_several_lines_is_known_line_by_line() -> None:
 
 _LONG_SECRET = r"""
 import random
-from bai_agent.redaction import Redactor
+from bai_agent.job.redaction import Redactor
 
 lines = ["".join(random.Random(number).choices("abcdefgh0123+/", k=64)) for number in range(5_000)]
 redactor = Redactor()

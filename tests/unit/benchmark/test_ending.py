@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bai_agent.benchmark.ending import classify
-from bai_agent.outcome import Outcome
+from bai_agent.job.outcome import Outcome
 
 
 def _ended(**what: Any) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from bai_agent.benchmark.environment import (
     prepare_environment,
     working_folder,
 )
-from bai_agent.job import Benchmark, Buffering, Identity, Job
-from bai_agent.rundir import RunDir
+from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
+from bai_agent.job.run_directory import RunDir
 
 NAMES = st.text("ABC_19", min_size=1, max_size=4)
 

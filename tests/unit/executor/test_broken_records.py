@@ -18,24 +18,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bai_agent.errors import BaiError
-from bai_agent.events import read_events
-from bai_agent.rundir import now_ms, read_json
-from bai_agent.store import RecordError
-from executor.ec2.launch import read_launch, refusal_of
-from executor.ec2.launch_record import read_decision, read_refusal
-from executor.ec2.lookout import Lookout
-from executor.ec2.moments import parse_moment
-from executor.ec2.session import Aws
-from executor.follow import Follower, events_of
-from executor.given import Given
-from executor.jobs import last_values, standing, started_of
-from executor.reach import Reach
-from executor.records import result_of
-from executor.state import RunState
-from executor.statistics import Measurements
-from executor.view.listing import print_listing, print_standing
-from executor.view.picture import Picture
+from bai_agent.job.errors import BaiError
+from bai_agent.job.events import read_events
+from bai_agent.job.run_directory import now_ms, read_json
+from bai_agent.job.store import RecordError
+from executor.backends.ec2.launch.launch import read_launch, refusal_of
+from executor.backends.ec2.launch.launch_record import read_decision, read_refusal
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.timestamps import parse_moment
+from executor.job_options import JobOptions
+from executor.jobs.follow import JobFollower, events_of
+from executor.jobs.jobs import job_status, last_values, started_of
+from executor.jobs.records import result_of
+from executor.jobs.retry_window import RetryWindow
+from executor.jobs.run_state import RunState
+from executor.jobs.statistics import Measurements
+from executor.view.job_view import JobView
+from executor.view.listing import print_listing, print_status
 from executor.view.plain import PlainView
 from executor.view.summary import print_summary
 
@@ -243,11 +243,11 @@ def test_a_broken_launch_is_named_and_never_taken_for_none(
     job.store.put(f"digits-1/attempts/0/{name}", stored)
 
     with pytest.raises(RecordError) as caught:
-        Lookout(job.record, lambda region: Aws("us-east-1")).look(ask=False)
+        JobMonitor(job.record, lambda region: AwsSession("us-east-1")).observe(ask=False)
 
     assert f"{job.store.url}/digits-1/attempts/0/{said}" in str(caught.value)
     with pytest.raises(RecordError):
-        Reach(far=True).failed(caught.value)
+        RetryWindow(far=True).failed(caught.value)
 
 
 nonsense = st.recursive(
@@ -307,15 +307,15 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
     told: list[str] = []
     with redirect_stdout(io.StringIO()):
         try:
-            found = standing(job.record)
+            found = job_status(job.record)
             print_listing([(found, "")])
-            print_standing(job.job, found, last_values(job.record), Given())
-            picture = Picture(job_id="digits-1", job=job.job, place="")
-            news = Follower(job.record).look()
-            picture.take_in(news)
-            PlainView(io.BytesIO()).show(picture, news)
-            picture.result = result_of(job.record)
-            print_summary(Console(file=io.StringIO(), width=100), picture)
+            print_status(job.job, found, last_values(job.record), JobOptions())
+            job_view = JobView(job_id="digits-1", job=job.job, place="")
+            news = JobFollower(job.record).observe()
+            job_view.apply(news)
+            PlainView(io.BytesIO()).show(job_view, news)
+            job_view.result = result_of(job.record)
+            print_summary(Console(file=io.StringIO(), width=100), job_view)
         except BaiError as error:
             told.append(str(error))
     assert all("digits-1/" in each for each in told)
@@ -336,11 +336,13 @@ def test_whatever_stands_in_a_launch_it_is_judged_or_named(tmp_path: Path, data:
         job.store.put(f"digits-1/attempts/0/{name}.json", data.draw(mutated(of=kind)))
     for name in ("ready", "heartbeat"):
         job.store.put(f"{job.record.node()}/{name}.json", data.draw(mutated(of={"instance_id": "i-1"})))
-    lookout = Lookout(job.record, lambda region: Aws("us-east-1"), clock=lambda url: now_ms() + 10**9)
+    monitor = JobMonitor(
+        job.record, lambda region: AwsSession("us-east-1"), clock=lambda url: now_ms() + 10**9
+    )
 
     told: list[str] = []
     for look in (
-        lambda: lookout.look(known=[], ask=False),
+        lambda: monitor.observe(known=[], ask=False),
         lambda: read_launch(job.record),
         lambda: refusal_of(job.record),
         lambda: read_decision(job.record, attempt=0),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.errors import DescriptorError
-from bai_agent.job import Kafka
-from executor.config import VARIABLES, Limits, Table, config_file, read_settings
+from bai_agent.job.descriptor import Kafka
+from bai_agent.job.errors import DescriptorError
+from executor.config import VARIABLES, LimitSettings, SettingsTable, config_file, read_settings
 from executor.errors import UsageError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "ec2.md"
@@ -76,7 +76,7 @@ def test_all_that_a_file_may_hold(tmp_path: Path) -> None:
     assert settings.public_ip is False
     assert settings.client == "team"
     assert settings.kafka == Kafka(brokers=("k:9092",), sasl_password="ssm:/kafka")
-    assert settings.limits == Limits(max_runtime=timedelta(hours=2))
+    assert settings.limits == LimitSettings(max_runtime=timedelta(hours=2))
     assert settings.prices == {"t3.small": 0.02, "p5.48xlarge": 60.0}
     assert settings.store_url == "s3://b/jobs"
     assert settings.origins["limits.max_runtime"].endswith("config.toml")
@@ -134,8 +134,8 @@ def test_the_usual_place_of_the_file() -> None:
 
 def test_the_document_has_every_key_and_variable() -> None:
     document = DOCUMENT.read_text("utf-8")
-    keys = {each.name for each in dataclasses.fields(Table)} | {
-        each.name for each in dataclasses.fields(Limits)
+    keys = {each.name for each in dataclasses.fields(SettingsTable)} | {
+        each.name for each in dataclasses.fields(LimitSettings)
     }
     told = set(re.findall(r"^\| `\[?(\w+)\]?`", document, re.MULTILINE))
 

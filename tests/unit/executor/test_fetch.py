@@ -11,7 +11,7 @@ from handmade_job import HandmadeJob
 from without_hard_links import without_hard_links
 
 from executor.errors import UsageError
-from executor.fetch import FetchError, fetch_job
+from executor.jobs.fetch import JobFetchError, fetch_job
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Pa
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
 
-    with pytest.raises(FetchError, match="nothing is overwritten"):
+    with pytest.raises(JobFetchError, match="nothing is overwritten"):
         list(fetch_job(job.record, tmp_path / "there"))
 
     assert mine.read_text() == "mine"
@@ -129,7 +129,7 @@ def test_a_folder_is_claimed_before_anything_else_comes(job: HandmadeJob, tmp_pa
 def test_a_descriptor_that_is_none_keeps_a_job_out(job: HandmadeJob, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.toml").write_bytes(content)
 
-    with pytest.raises(FetchError, match="nothing is overwritten"):
+    with pytest.raises(JobFetchError, match="nothing is overwritten"):
         list(fetch_job(job.record, tmp_path))
 
 
@@ -139,7 +139,7 @@ def test_no_link_leads_out_of_the_folder(job: HandmadeJob, tmp_path: Path) -> No
     outside.mkdir()
     (there / "artifacts").symlink_to(outside)
 
-    with pytest.raises(FetchError, match="leads out of"):
+    with pytest.raises(JobFetchError, match="leads out of"):
         list(fetch_job(job.record, there))
 
     assert list(outside.rglob("*.bin")) == []

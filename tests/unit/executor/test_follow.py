@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from handmade_job import HandmadeJob
 
-from executor.follow import PIECE, Follower, News, tail_position
-from executor.stream import pieces, position_of_last_lines, whole_lines
+from executor.jobs.follow import PIECE, JobFollower, News, tail_position
+from executor.jobs.stream import pieces, position_of_last_lines, whole_lines
 
 
-def everything(follower: Follower) -> list[News]:
-    found = [follower.look()]
+def everything(follower: JobFollower) -> list[News]:
+    found = [follower.observe()]
     while found[-1].more:
-        found.append(follower.look())
+        found.append(follower.observe())
     return found
 
 
@@ -26,16 +26,16 @@ def kinds(events: tuple[Any, ...]) -> list[str]:
 
 def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
-    follower = Follower(job.record)
+    follower = JobFollower(job.record)
     job.event("agent_started", pid=1)
     job.prints("first li")
     job.measures("loss", 1.0)
 
-    first = follower.look()
+    first = follower.observe()
     job.prints("ne\n")
     job.measures("loss", 2.0)
-    second = follower.look()
-    third = follower.look()
+    second = follower.observe()
+    third = follower.observe()
 
     assert (kinds(first.before), first.log) == (["agent_started"], b"first li")
     assert (kinds(second.before), second.log) == ([], b"ne\n")
@@ -47,19 +47,19 @@ def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) 
     # Given a follower that has read all of the output
     job = HandmadeJob(tmp_path)
     job.prints("a first line\nand more")
-    follower = Follower(job.record)
-    follower.look()
+    follower = JobFollower(job.record)
+    follower.observe()
 
     # When the benchmark truncates it
     (job.node / "output.log").write_bytes(b"")
-    nothing = follower.look()
+    nothing = follower.observe()
     job.prints("again\n")
 
     # Then that is told once, and what comes is read
     assert (nothing.truncated, nothing.log) == (True, b"")
-    again = follower.look()
+    again = follower.observe()
     assert (again.truncated, again.log) == (False, b"again\n")
-    assert follower.look().log == b""
+    assert follower.observe().log == b""
 
 
 def test_a_stream_of_a_log_starts_again_where_that_was_truncated(tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_half_a_record_waits_for_its_other_half(tmp_path: Path) -> None:
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.truncate(len(whole) - 10)
-    follower = Follower(job.record)
+    follower = JobFollower(job.record)
 
-    assert follower.look().records == b""
+    assert follower.observe().records == b""
     with path.open("ab") as file:
         file.write(whole[-10:])
-    assert follower.look().records == whole
+    assert follower.observe().records == whole
 
 
 def test_the_end_is_told_after_the_last_line_however_much_was_printed(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_end_is_told_after_the_last_line_however_much_was_printed(tmp_path: 
     job.event("warning", message="after the end")
     job.ends()
 
-    found = everything(Follower(job.record))
+    found = everything(JobFollower(job.record))
 
     assert len(found) > 3
     assert b"".join(news.log for news in found) == (job.node / "output.log").read_bytes()
@@ -115,7 +115,7 @@ def test_one_record_larger_than_a_piece_comes_whole(tmp_path: Path) -> None:
     job.measures("x" * (3 * PIECE), 1.0)
     job.measures("after", 2.0)
 
-    content = b"".join(news.records for news in everything(Follower(job.record)))
+    content = b"".join(news.records for news in everything(JobFollower(job.record)))
     assert content == (job.node / "metrics.jsonl").read_bytes()
 
 
@@ -124,7 +124,7 @@ def test_a_screen_jumps_to_the_newest_output_and_says_how_much_it_left_out(tmp_p
     lines = b"".join(b"%099d\n" % each for each in range(200_000))
     job.prints(lines)
 
-    found = everything(Follower(job.record, newest_only=True))
+    found = everything(JobFollower(job.record, newest_only=True))
 
     shown = b"".join(news.log for news in found)
     assert sum(news.skipped for news in found) + len(shown) == len(lines)

@@ -11,9 +11,9 @@ from bai_program import ask_bai
 from handmade_job import HandmadeJob
 from rich.console import Console
 
+from executor.jobs.watch import watch
+from executor.view.job_view import JobView
 from executor.view.live import LiveView
-from executor.view.picture import Picture
-from executor.watch import watch
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mevil\x1b[31m"
 """Sets the window's title, clears the screen, and leaves a colour switched on."""
@@ -87,7 +87,7 @@ def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:
     stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
     console = Console(file=stream, force_terminal=True, width=100, height=40, color_system="standard")
 
-    watch(job.record, Picture(job_id="digits-1", job=job.job, place="/x"), LiveView(console), agent=None)
+    watch(job.record, JobView(job_id="digits-1", job=job.job, place="/x"), LiveView(console), agent=None)
 
     shown = raw.getvalue().decode()
     assert "It ended: 31mevil" in shown

@@ -12,7 +12,7 @@ import tomli_w
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job import (
+from bai_agent.job.descriptor import (
     Benchmark,
     Better,
     Buffering,
@@ -29,11 +29,11 @@ from bai_agent.job import (
     Source,
     SourceKind,
     Store,
-    Strategy,
+    StrategyTable,
     Unpack,
 )
-from bai_agent.job_file import parse_job
-from executor.job_file import job_toml
+from bai_agent.job.descriptor_file import parse_job
+from executor.planning.job_toml import job_toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,7 +103,7 @@ JOBS = st.builds(
     Job,
     job=IDENTITIES,
     benchmark=BENCHMARKS,
-    strategy=st.builds(Strategy, name=TEXT, nodes=st.integers(1, 1000), processes_per_node=TEXT),
+    strategy=st.builds(StrategyTable, name=TEXT, nodes=st.integers(1, 1000), processes_per_node=TEXT),
     limits=st.builds(
         Limits,
         max_runtime=maybe(DURATIONS),

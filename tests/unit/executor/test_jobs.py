@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from handmade_job import START, HandmadeJob
 
-from bai_agent.errors import StoreError
+from bai_agent.job.errors import StoreError
+from executor.backends.local.agent import local_agent
 from executor.errors import UsageError
-from executor.jobs import find_job, last_values, standing, store_at
-from executor.local import local_agent
-from executor.prune import prune_jobs
+from executor.jobs.jobs import find_job, job_status, last_values, store_at
+from executor.jobs.prune import prune_jobs
 
 DAY = 86_400_000
 
@@ -73,9 +73,9 @@ def test_a_job_runs_only_as_long_as_its_agent_lives(tmp_path: Path) -> None:
 
     # When its agent lives
     with held(job.node / "agent.lock"):
-        alive = standing(job.record)
+        alive = job_status(job.record)
     # And when it has died
-    dead = standing(job.record)
+    dead = job_status(job.record)
 
     assert (alive.status, alive.phase, alive.agent_alive) == ("RUNNING", "run", True)
     assert (dead.status, dead.phase, dead.agent_alive) == ("DIED", "run", False)
@@ -90,18 +90,18 @@ def test_the_phase_decides_the_status(tmp_path: Path, phase: str | None, status:
     job.phases(until=phase)
 
     with held(job.node / "agent.lock"):
-        assert standing(job.record).status == status
+        assert job_status(job.record).status == status
 
 
 def test_a_result_is_the_last_word_also_where_only_the_node_has_it(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends("cancelled", 4, sentence="The job was cancelled.")
 
-    now = standing(job.record)
+    now = job_status(job.record)
     assert (now.status, now.outcome, now.exit_code, now.seconds) == ("CANCELED", "cancelled", 4, 12.0)
 
     (tmp_path / "digits-1" / "result.json").rename(job.node / "result.json")
-    assert standing(job.record) == now
+    assert job_status(job.record) == now
 
 
 def test_the_last_value_of_each_metric_is_found_however_many_there_are(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Better, Buffering, Git, Job, Kafka, SourceKind, Store, Unpack
+from bai_agent.job.descriptor import Better, Buffering, Git, Job, Kafka, SourceKind, Store, Unpack
 from executor.descriptor import Descriptor
-from executor.job_sources import PlanError, scripts_folder
-from executor.plan import plan
-from executor.scripts_folder import ScriptsOrigin
+from executor.planning.job_sources import PlanError, scripts_folder
+from executor.planning.plan import plan
+from executor.planning.scripts_folder import ScriptsOrigin
 
 FOLDER = Path("/home/alice/my benchmark")
 

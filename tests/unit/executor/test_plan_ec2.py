@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Job, Kafka, Power, SourceKind, Store, Unpack
-from executor.config import Limits
+from bai_agent.job.descriptor import Job, Kafka, Power, SourceKind, Store, Unpack
+from executor.backends.ec2.launch.user_data import deadman
+from executor.backends.ec2.local_files import local_files
+from executor.backends.ec2.local_files import pack as pack_folder
+from executor.config import LimitSettings
 from executor.descriptor import Descriptor
-from executor.ec2.boot import deadman
-from executor.ec2.local_files import local_files
-from executor.ec2.local_files import pack as pack_folder
-from executor.job_sources import PlanError, Uploaded
-from executor.plan import plan
+from executor.planning.job_sources import PlanError, Uploaded
+from executor.planning.plan import plan
 
 FOLDER = Path("/home/alice/my benchmark")
 
@@ -34,7 +34,7 @@ def descriptor(**tables: Any) -> Descriptor:
 
 
 def planned(
-    defaults: Limits = Limits(),  # noqa: B008 - frozen
+    defaults: LimitSettings = LimitSettings(),  # noqa: B008 - frozen
     uploads: dict[Path, Uploaded] | None = None,
     **tables: Any,
 ) -> Job:
@@ -60,7 +60,7 @@ def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
 
 
 def test_limits_come_from_the_descriptor_then_the_configuration_then_us() -> None:
-    defaults = Limits(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
+    defaults = LimitSettings(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
 
     limits = planned(defaults, limits={"drain": "60s"}).limits
 

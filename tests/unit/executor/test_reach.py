@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from handmade_job import HandmadeJob
 
-from bai_agent.errors import StoreError
-from bai_agent.store import StoreRefusedError
-from bai_agent.store.record import JobRecord
-from executor import stream
-from executor.reach import Reach
+from bai_agent.job.errors import StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import StoreRefusedError
+from executor.jobs import stream
+from executor.jobs.retry_window import RetryWindow
 
 
 class Elsewhere:
@@ -33,7 +33,7 @@ class Elsewhere:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandmadeJob:
-    monkeypatch.setattr("executor.stream.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("executor.jobs.stream.time.sleep", lambda seconds: None)
     made = HandmadeJob(tmp_path)
     made.prints("a line\n")
     made.ends()
@@ -54,7 +54,9 @@ def test_who_takes_what_is_printed_slowly_does_not_use_up_the_patience(
     job: HandmadeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("executor.stream.Reach", lambda *, far: Reach(far=far, clock=lambda: now[0]))
+    monkeypatch.setattr(
+        "executor.jobs.stream.RetryWindow", lambda *, far: RetryWindow(far=far, clock=lambda: now[0])
+    )
     failures: list[StoreError] = []
     store: Any = Elsewhere(job, failures)
 
@@ -80,7 +82,7 @@ def test_who_does_not_wait_and_who_has_no_rights_hears_it_at_once(
 
 def test_patience_ends_ten_minutes_after_the_last_answer() -> None:
     now = 0.0
-    reach = Reach(far=True, clock=lambda: now)
+    reach = RetryWindow(far=True, clock=lambda: now)
     away = StoreError("away")
 
     now = 600.0
@@ -95,4 +97,4 @@ def test_patience_ends_ten_minutes_after_the_last_answer() -> None:
 
 def test_a_folder_of_this_machine_that_fails_fails_for_good() -> None:
     with pytest.raises(StoreError):
-        Reach(far=False).failed(StoreError("no such device"))
+        RetryWindow(far=False).failed(StoreError("no such device"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.scripts_folder import (
+from executor.planning.scripts_folder import (
     ScriptsError,
     ScriptsOrigin,
     copy_scripts,

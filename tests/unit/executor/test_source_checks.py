@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job import Source
-from executor.source_checks import refused_sources
+from bai_agent.job.descriptor import Source
+from executor.planning.source_checks import refused_sources
 
 
 @contextmanager

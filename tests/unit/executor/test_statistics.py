@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from bai_agent.job import Benchmark, Better, Identity, Job, Metric
-from executor.statistics import Measurements, Series, Trend
+from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric
+from executor.jobs.statistics import Measurements, Series, Trend
 
 
 def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:

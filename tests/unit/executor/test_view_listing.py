@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
-from executor.given import Given
-from executor.jobs import last_values, standing
-from executor.records import result_of
-from executor.view.listing import print_listing, print_standing
+from executor.job_options import JobOptions
+from executor.jobs.jobs import job_status, last_values
+from executor.jobs.records import result_of
+from executor.view.listing import print_listing, print_status
 from executor.view.records import print_statistics
 
 RECORD = b'{"name": "loss", "src": "log", "value": 1, "timestamp": 1}\n'
@@ -38,7 +38,7 @@ def test_a_narrow_screen_keeps_id_and_status_whole(
     job = HandmadeJob(tmp_path, "digits-20261121-5209fd")
     job.ends()
 
-    print_listing([(standing(job.record), "digits")])
+    print_listing([(job_status(job.record), "digits")])
 
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split() == headings
@@ -54,7 +54,7 @@ def test_a_long_name_leaves_room_for_its_value(
     job.measures("a_name_that_is_as_long_as_the_whole_screen", 0.5, src="emit", units="nats")
     job.ends()
 
-    print_standing(job.job, standing(job.record), last_values(job.record), Given())
+    print_status(job.job, job_status(job.record), last_values(job.record), JobOptions())
 
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("a_name_that")
@@ -90,7 +90,7 @@ def test_of_an_ended_job_the_status_says_what_went_wrong_and_where_to_look(
     )
     result = result_of(job.record)
 
-    print_standing(job.job, standing(job.record), {}, Given(), result=result)
+    print_status(job.job, job_status(job.record), {}, JobOptions(), result=result)
 
     said = capsys.readouterr().out
     assert "3 messages delivered, 2 not delivered (broker-1:9092 is away)" in said
@@ -105,10 +105,10 @@ def test_while_a_sink_is_out_of_reach_the_status_says_so(tmp_path: Path) -> None
     job.event("warning", message="Careful.")
     job.event("sink", sink="Kafka", error="refused", message=message)
 
-    assert standing(job.record).warnings == ("Careful.", message)
+    assert job_status(job.record).warnings == ("Careful.", message)
 
     job.event("sink", sink="Kafka", error=None, message="Kafka takes everything again.")
-    assert standing(job.record).warnings == ("Careful.",)
+    assert job_status(job.record).warnings == ("Careful.",)
 
 
 def test_a_restarted_agent_voids_what_was_out_of_reach(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_restarted_agent_voids_what_was_out_of_reach(tmp_path: Path) -> None:
     job.event("sink", sink="Kafka", error="refused", message=message)
 
     job.event("agent_started", pid=2)
-    assert standing(job.record).warnings == ("Careful.",)
+    assert job_status(job.record).warnings == ("Careful.",)
 
     job.event("sink", sink="Kafka", error="refused", message=message)
-    assert standing(job.record).warnings == ("Careful.", message)
+    assert job_status(job.record).warnings == ("Careful.", message)

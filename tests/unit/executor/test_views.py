@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bai_agent.job import Better, Source, SourceKind
-from executor.statistics import Series
+from bai_agent.job.descriptor import Better, Source, SourceKind
+from executor.jobs.statistics import Series
+from executor.jobs.watch import watch
+from executor.view.job_view import JobView, View
 from executor.view.json_lines import JsonView
 from executor.view.live import LiveView
 from executor.view.metrics import metric_table
-from executor.view.picture import Picture, View
 from executor.view.plain import PlainView
 from executor.view.summary import print_summary
-from executor.watch import watch
 
 
 def finished_job(folder: Path, **details: Any) -> HandmadeJob:
@@ -44,8 +44,8 @@ def finished_job(folder: Path, **details: Any) -> HandmadeJob:
     return job
 
 
-def picture_of(job: HandmadeJob) -> Picture:
-    return Picture(job_id=job.record.job_id, job=job.job, place="/somewhere/digits-1")
+def picture_of(job: HandmadeJob) -> JobView:
+    return JobView(job_id=job.record.job_id, job=job.job, place="/somewhere/digits-1")
 
 
 def shown(job: HandmadeJob, view: View) -> None:
@@ -93,7 +93,7 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
     own = Source(
         src="file:///the%20store/digits-1/scripts/", path=".", kind=SourceKind.SCRIPTS, directory=True
     )
-    picture = Picture(job_id="digits-1", job=replace(job.job, sources=(own,)), place="")
+    job_view = JobView(job_id="digits-1", job=replace(job.job, sources=(own,)), place="")
     for src in (scripts, data):
         job.event("pull", src=src, path="", bytes=2048, total_bytes=2048, done=True)
     job.event("benchmark_exited", code=1)
@@ -101,7 +101,7 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
     job.ends("failed", 1, warnings=["No file matched."])
 
     # When it is shown
-    watch(job.record, picture, PlainView(), agent=None)
+    watch(job.record, job_view, PlainView(), agent=None)
 
     # Then the data are named as a person would, and the warning stands in the summary only
     told = capfdbinary.readouterr().out.decode()
@@ -236,10 +236,10 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
         kafka={"delivered": 10, "undelivered": 3, "error": "no broker"},
     )
     console, raw = terminal(width=100)
-    picture = picture_of(job)
-    picture.result = job.record.result()
+    job_view = picture_of(job)
+    job_view.result = job.record.result()
 
-    print_summary(console, picture)
+    print_summary(console, job_view)
 
     plain = without_control(raw.getvalue().decode())
     for expected in (
@@ -258,10 +258,10 @@ def test_of_a_benchmark_whose_end_nobody_saw_nothing_is_told(tmp_path: Path) -> 
     nothing = dict.fromkeys(("code", "signal", "exec_error", "wall_seconds", "peak_memory_bytes"))
     job = finished_job(tmp_path, outcome="lost", exit_code=5, benchmark={**nothing, "lost": True})
     console, raw = terminal()
-    picture = picture_of(job)
-    picture.result = job.record.result()
+    job_view = picture_of(job)
+    job_view.result = job.record.result()
 
-    print_summary(console, picture)
+    print_summary(console, job_view)
 
     assert "benchmark" not in without_control(raw.getvalue().decode()).replace("The benchmark finished", "")
 
@@ -326,6 +326,6 @@ def test_why_a_run_ended_before_its_benchmark_is_said_once(
     job.event("stop", reason="pull_failed", message=why)
     job.ends("pull_failed", 5, sentence=why)
 
-    watch(job.record, Picture(job_id="digits-1", job=job.job, place=""), PlainView(), agent=None)
+    watch(job.record, JobView(job_id="digits-1", job=job.job, place=""), PlainView(), agent=None)
 
     assert capfdbinary.readouterr().out.decode().count(why) == 1

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
-from bai_agent.errors import StoreError
-from bai_agent.store import StoredObject, StoreRefusedError
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.errors import StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import StoredObject, StoreRefusedError
+from bai_agent.job.store.directory import DirectoryStore
+from executor.jobs.watch import LeftError, watch
+from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
-from executor.view.picture import Picture
-from executor.watch import LeftError, watch
 
 
 @dataclass
@@ -55,9 +55,9 @@ def notices(stream: io.StringIO) -> list[str]:
 def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job)
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
+    assert watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0) is None
 
     assert agent.starts == 3
     assert notices(stream) == [
@@ -71,9 +71,9 @@ def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> No
 def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_again(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, says="OSError: no room for .ready.{number}.tmp")
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    assert watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0) is None
+    assert watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0) is None
 
     assert agent.starts == 1
     assert notices(stream)[-1] == (
@@ -85,9 +85,9 @@ def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_ag
 def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, ends_at=2)
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    result = watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+    result = watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
 
     assert result is not None
     assert result["outcome"] == "succeeded"
@@ -97,16 +97,16 @@ def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
 def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, at_look=[signal.SIGINT])
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
     before = signal.getsignal(signal.SIGINT)
 
-    watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+    watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
     assert job.record.cancelled()
     assert len([each for each in notices(stream) if each.startswith("cancelling")]) == 1
 
     agent = MortalAgent(job, at_look=[signal.SIGINT, signal.SIGINT])
     with pytest.raises(LeftError) as left:
-        watch(job.record, picture, JsonView(stream), agent=agent, agent_look=0)
+        watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
     assert left.value.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -119,7 +119,7 @@ class FarWatcher:
     ends_at: int = 1
     looks: list[tuple[bool, bool]] = field(default_factory=list)
 
-    def look(self, *, news: bool, cancelling: bool) -> str | None:
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
         self.looks.append((news, cancelling))
         if len(self.looks) == self.ends_at:
             self.job.ends("lost", 5)
@@ -142,9 +142,9 @@ def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     job.prints("a line\n")
     watcher = FarWatcher(job, ends_at=3)
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    result = watch(job.record, picture, JsonView(stream), agent=None, watcher=watcher, pause=0)
+    result = watch(job.record, job_view, JsonView(stream), agent=None, watcher=watcher, pause=0)
 
     assert result is not None
     assert result["outcome"] == "lost"
@@ -155,10 +155,10 @@ def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path
 def test_a_store_elsewhere_that_is_away_for_a_while_is_asked_again(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     store = AwayStore(tmp_path, [StoreError("away"), StoreError("away")])
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
     result = watch(
-        JobRecord(store, "digits-1"), picture, JsonView(stream), agent=None, watcher=FarWatcher(job), pause=0
+        JobRecord(store, "digits-1"), job_view, JsonView(stream), agent=None, watcher=FarWatcher(job), pause=0
     )
 
     assert result is not None
@@ -168,7 +168,7 @@ def test_a_store_elsewhere_that_is_away_for_a_while_is_asked_again(tmp_path: Pat
 def test_a_store_that_refuses_is_not_asked_again(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     record = JobRecord(AwayStore(tmp_path, [StoreRefusedError("no rights")]), "digits-1")
-    picture = Picture(job_id="digits-1", job=job.job, place="")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
     with pytest.raises(StoreRefusedError):
-        watch(record, picture, JsonView(io.StringIO()), agent=None, watcher=FarWatcher(job), pause=0)
+        watch(record, job_view, JsonView(io.StringIO()), agent=None, watcher=FarWatcher(job), pause=0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job import Metric, NumberForm
+from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.number import JSON, are_json, fast_number, needs_look
 from bai_agent.metrics.patterns import Found, compile_patterns, line_counter

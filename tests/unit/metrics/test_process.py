@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from extraction_runs import EXITED, entries, extracted, finish_run, make_run, records
 
-from bai_agent.job_file import read_job
+from bai_agent.job.descriptor_file import read_job
+from bai_agent.job.run_directory import RunDir, write_all
 from bai_agent.metrics import process
 from bai_agent.metrics import records as records_module
-from bai_agent.metrics.process import Work
+from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.tally import missing_sentence
-from bai_agent.rundir import RunDir, write_all
 
 LOSS = ("loss", r"loss=(\S+)")
 ACCURACY = ("accuracy", r"acc=([\d.]+)")
@@ -27,7 +27,7 @@ EMITTED = b'{"a": 1, "b": 2.5}\nrubbish\n{"c": "text", "d": 4}\n{"half": {"e": 5
 
 
 def extract(rundir: RunDir) -> None:
-    Work(rundir, read_job(rundir.job), sleep=lambda _: None).run()
+    Extractor(rundir, read_job(rundir.job), sleep=lambda _: None).run()
 
 
 def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_record_is_complete_and_says_when_it_was_read(tmp_path: Path) -> None:
         tmp_path, [("näme", r"step (?P<step>\d+) (?P<value>\d+)")], output=b"step 3 7\n", units='"%"'
     )
 
-    Work(rundir, read_job(rundir.job), sleep=lambda _: None, now=lambda: 1234).run()
+    Extractor(rundir, read_job(rundir.job), sleep=lambda _: None, now=lambda: 1234).run()
 
     assert records(rundir)[0] == {
         "seq": 0,
@@ -126,7 +126,7 @@ def test_a_restart_goes_on_from_the_checkpoint_and_counts_what_came_before(tmp_p
     # given a process that was killed after it had read two of three lines, and a checkpoint after the first
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=x\n", exited=False)
     with pytest.raises(KilledError):
-        Work(rundir, read_job(rundir.job), sleep=_killed).run()
+        Extractor(rundir, read_job(rundir.job), sleep=_killed).run()
     with rundir.output.open("ab") as file:
         file.write(b"loss=3\n")
     finish_run(rundir)
@@ -159,7 +159,7 @@ def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> Non
             rundir.output.write_bytes(b"loss=3\n")
             finish_run(rundir)
 
-    Work(rundir, read_job(rundir.job), sleep=truncate).run()
+    Extractor(rundir, read_job(rundir.job), sleep=truncate).run()
 
     assert [(each[1], each[2], each[6]) for each in entries(rundir)["log"]] == [
         (0, 0, 1),
@@ -174,7 +174,7 @@ def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> Non
 def test_a_truncation_while_nobody_looked_is_noticed_at_the_restart(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\n", exited=False)
     with pytest.raises(KilledError):
-        Work(rundir, read_job(rundir.job), sleep=_killed).run()
+        Extractor(rundir, read_job(rundir.job), sleep=_killed).run()
     rundir.output.write_bytes(b"loss=3\n")
     finish_run(rundir)
 
@@ -296,7 +296,7 @@ def test_a_doubtful_number_is_warned_of_once_with_its_line(tmp_path: Path) -> No
 def test_what_a_warning_quotes_is_looked_through_for_secrets(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=b"key=hunter2222 rate=60,911\n")
 
-    Work(rundir, read_job(rundir.job), quote=lambda text: text.replace("hunter2222", "***")).run()
+    Extractor(rundir, read_job(rundir.job), quote=lambda text: text.replace("hunter2222", "***")).run()
 
     (warning,) = (each for each in extracted(rundir)["warnings"] if '"rate"' in each)
     assert "hunter2222" not in warning

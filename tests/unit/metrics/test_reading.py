@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Metric, NumberForm
+from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.patterns import compile_patterns
 from bai_agent.metrics.reading import LABEL_LIMIT, Doubt

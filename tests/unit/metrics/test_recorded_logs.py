@@ -10,12 +10,12 @@ import pytest
 from extraction_runs import EXITED, extracted, records
 from recorded_logs import PAGE, RecordedLog, page, recorded_logs
 
-from bai_agent.job_file import parse_job
-from bai_agent.metrics.process import Work
-from bai_agent.rundir import RunDir
+from bai_agent.job.descriptor_file import parse_job
+from bai_agent.job.run_directory import RunDir
+from bai_agent.metrics.process import Extractor
 from executor.descriptor import Severity, load
-from executor.job_file import job_toml
-from executor.plan import plan
+from executor.planning.job_toml import job_toml
+from executor.planning.plan import plan
 
 
 @pytest.mark.parametrize("recorded", recorded_logs(), ids=lambda recorded: recorded.name)
@@ -30,7 +30,7 @@ def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: Rec
     rundir.output.write_bytes(recorded.log.read_bytes())
     rundir.exit.write_text(json.dumps(EXITED))
 
-    Work(rundir, parse_job(rundir.job.read_bytes(), where="job.toml")).run()
+    Extractor(rundir, parse_job(rundir.job.read_bytes(), where="job.toml")).run()
 
     assert values_in(rundir) == recorded.values
     assert extracted(rundir)["warnings"] == []

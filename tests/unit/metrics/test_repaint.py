@@ -11,9 +11,9 @@ from extraction_runs import entries, extracted, make_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job_file import read_job
-from bai_agent.metrics.follow import Place
-from bai_agent.metrics.process import Work
+from bai_agent.job.descriptor_file import read_job
+from bai_agent.metrics.follow import LogPosition
+from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.repaint import RepaintFollower, repainted_states
 from bai_agent.metrics.terminal import last_lines, on_screen
 
@@ -32,7 +32,9 @@ def expected(data: bytes) -> list[State]:
     return found
 
 
-def followed(data: bytes, pieces: list[int], folder: Path) -> tuple[list[State], list[tuple[Place, int]]]:
+def followed(
+    data: bytes, pieces: list[int], folder: Path
+) -> tuple[list[State], list[tuple[LogPosition, int]]]:
     """Return the states as a follower tells them while the file grows, and each place with how many came before it."""
     path = folder / "log"
     path.write_bytes(b"")
@@ -108,7 +110,7 @@ BAR = b"10% loss=3\r20% loss=2\r\x1b[32m30% loss=1\x1b[0m\r   \r\nepoch loss=9\n
 def test_a_bar_gives_all_of_its_states_or_the_last(tmp_path: Path, repaint: str, values: list[int]) -> None:
     rundir = make_run(tmp_path, [("loss", r"loss=(\d)"), ("percent", r"(\d+)%")], output=BAR, repaint=repaint)
 
-    Work(rundir, read_job(rundir.job)).run()
+    Extractor(rundir, read_job(rundir.job)).run()
 
     found = entries(rundir)["log"]
     assert [each[6] for each in found if each[5] == "loss"] == values
@@ -121,7 +123,7 @@ def test_blank_states_are_not_waited_through_for_ever(tmp_path: Path) -> None:
     output = b"loss=1\r" + b" \r" * 40_000 + b"loss=2\n"
     rundir = make_run(tmp_path, [("loss", r"loss=(\d)")], output=output, repaint="last")
 
-    Work(rundir, read_job(rundir.job)).run()
+    Extractor(rundir, read_job(rundir.job)).run()
 
     assert [each[6] for each in entries(rundir)["log"]] == [1, 2]
 
@@ -129,7 +131,7 @@ def test_blank_states_are_not_waited_through_for_ever(tmp_path: Path) -> None:
 def test_what_a_repainted_state_holds_is_not_warned_of(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("loss", r"loss=(\S+)")], output=b"loss=nan\rloss=1\n", repaint="last")
 
-    Work(rundir, read_job(rundir.job)).run()
+    Extractor(rundir, read_job(rundir.job)).run()
 
     assert extracted(rundir)["not_numbers"] == {}
 

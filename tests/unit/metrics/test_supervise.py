@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from bai_agent.metrics.supervise import BLAME, CAREFUL, next_flags
+from bai_agent.run.extractor import BLAME, CAREFUL, next_flags
 
 TIMED_OUT = -signal.SIGVTALRM
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.errors import PullError
-from bai_agent.job import Source, SourceKind, Unpack
-from bai_agent.pull import Progress, PullStopped, pull, sources
+from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.errors import PullError
+from bai_agent.pull import PullProgress, PullStopped, pull, sources
 from bai_agent.pull.problems import shown
 
-Puller = Callable[..., list[Progress]]
+Puller = Callable[..., list[PullProgress]]
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def bring(tmp_path: Path) -> Puller:
         job: str = "job",
         stopping: Callable[[], bool] = lambda: False,
         seconds: float = 30.0,
-    ) -> list[Progress]:
-        reports: list[Progress] = []
+    ) -> list[PullProgress]:
+        reports: list[PullProgress] = []
         pull(
             sources,
             folders={SourceKind.DATA: tmp_path / "work", SourceKind.SCRIPTS: tmp_path / "scripts"},
@@ -84,7 +84,7 @@ def test_a_file_lands_at_its_path_with_mode_and_checksum(tmp_path: Path, bring: 
     target = tmp_path / "work/a b/x"
     assert target.read_bytes() == b"content"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    assert reports[-1] == Progress(str(path), str(target), 7, 7, 1, 1, done=True)
+    assert reports[-1] == PullProgress(str(path), str(target), 7, 7, 1, 1, done=True)
 
 
 def test_a_path_with_a_slash_at_its_end_keeps_the_name(tmp_path: Path, bring: Puller) -> None:
@@ -325,7 +325,7 @@ def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -
     bring(Source(src=url(path), path="x"))
     path.unlink()
     reports = bring(Source(src=url(path), path="x"))
-    assert reports == [Progress(str(path), str(tmp_path / "work/x"), 7, 7, 1, 1, done=True)]
+    assert reports == [PullProgress(str(path), str(tmp_path / "work/x"), 7, 7, 1, 1, done=True)]
 
 
 def test_a_restarted_job_brings_back_what_was_removed(tmp_path: Path, bring: Puller) -> None:

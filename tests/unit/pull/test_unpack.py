@@ -22,11 +22,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.errors import PullError
+from bai_agent.job.errors import PullError
 from bai_agent.pull.archive import ArchiveError, MemberKind, open_archive
 from bai_agent.pull.journal import folder_journal, open_journal
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.progress import EndedError, Tally, Watch
+from bai_agent.pull.progress import PullEndedError, PullTally, PullWatch
 from bai_agent.pull.unpack import unpack
 
 Add = Callable[[tarfile.TarFile], None]
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def landing(root: Path) -> Iterator[Landing]:
-    watch = Watch()
+    watch = PullWatch()
     with open_journal(folder_journal(root), watch) as journal:
         yield Landing(
             root=root,
@@ -47,7 +47,7 @@ def landing(root: Path) -> Iterator[Landing]:
             src="s3://b/k.tar",
             mode=None,
             watch=watch,
-            tally=Tally("s3://b/k.tar", str(root)),
+            tally=PullTally("s3://b/k.tar", str(root)),
         )
 
 
@@ -306,7 +306,7 @@ def test_a_zip_member_without_a_name_is_refused(tmp_path: Path, landing: Landing
 
 def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
     landing.watch.end()
-    with pytest.raises(EndedError):
+    with pytest.raises(PullEndedError):
         unpack(archive(tmp_path, tar_bytes(file("a"))), landing)
 
 

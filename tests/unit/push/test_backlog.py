@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job import Benchmark, Identity, Job, Kafka
-from bai_agent.push.backlog import MAX_BYTES, MAX_RECORDS, Backlog, Progress, read_progress, write_progress
-from bai_agent.push.message import MessageWriter
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
+from bai_agent.sinks.backlog import (
+    MAX_BYTES,
+    MAX_RECORDS,
+    Backlog,
+    SendProgress,
+    read_progress,
+    write_progress,
+)
+from bai_agent.sinks.kafka.message import MessageWriter
 
 JOB = Job(job=Identity(id="j"), benchmark=Benchmark(argv=("true",)), kafka=Kafka(brokers=("b:1",)))
 
@@ -106,7 +113,7 @@ def test_a_name_that_quotes_a_record_is_not_taken_for_a_host_metric(tmp_path: Pa
 
 
 def test_progress_survives(tmp_path: Path) -> None:
-    progress = Progress(offset=123, delivered=4, refused=1, malformed=2)
+    progress = SendProgress(offset=123, delivered=4, refused=1, malformed=2)
 
     write_progress(tmp_path / "kafka.offset", progress)
 
@@ -119,4 +126,4 @@ def test_progress_survives(tmp_path: Path) -> None:
 def test_progress_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kafka.offset").write_bytes(content)
 
-    assert read_progress(tmp_path / "kafka.offset") == Progress()
+    assert read_progress(tmp_path / "kafka.offset") == SendProgress()

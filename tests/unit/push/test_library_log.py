@@ -5,7 +5,7 @@ import logging
 import pytest
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, SaslAuthenticationFailedError
 
-from bai_agent.push.library_log import forget_trouble, last_trouble, quieten
+from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
 
 
 def test_a_broker_that_never_comes_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Benchmark, Identity, Job, Kafka
-from bai_agent.push.message import MessageWriter
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
+from bai_agent.sinks.kafka.message import MessageWriter
 
 
 def job(**identity: Any) -> Job:

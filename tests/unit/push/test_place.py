@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.push.place import LAUNCH_SECONDS, ClaimedError, Place
-from bai_agent.store import StoreRefusedError
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import StoreRefusedError
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.sinks.job_store.node_store import LAUNCH_SECONDS, ClaimedError, NodeStore
 
 
 class Denying(DirectoryStore):
@@ -45,7 +45,7 @@ def write(record: JobRecord, name: str, **content: object) -> None:
 
 
 def claim(record: JobRecord, instance: str | None, clock: Clock) -> bool:
-    return Place(record=record, rank=0, attempt=0).claim(
+    return NodeStore(record=record, rank=0, attempt=0).claim(
         {"instance_id": instance, "host": "here"},
         descriptor=b"",
         until=lambda: False,

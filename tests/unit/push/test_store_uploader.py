@@ -3,11 +3,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bai_agent.push.place import Place
-from bai_agent.push.store import StoreUploader
-from bai_agent.rundir import RunDir, write_json
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import RunDir, write_json
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.sinks.job_store.node_store import NodeStore
+from bai_agent.sinks.job_store.uploader import StoreUploader
 
 
 class Panic(BaseException):
@@ -24,7 +24,7 @@ def test_an_uploader_that_ended_by_a_defect_says_so_and_nobody_waits_for_it(tmp_
     rundir.path.mkdir()
     rundir.events.write_text('{"type": "phase"}\n')
     write_json(rundir.store_offset, {})
-    place = Place(record=JobRecord(PanickingStore(tmp_path / "store"), "job"), rank=0, attempt=0)
+    place = NodeStore(record=JobRecord(PanickingStore(tmp_path / "store"), "job"), rank=0, attempt=0)
     uploader = StoreUploader(place, rundir)
 
     uploader.start()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.push.stream import Reached, StreamUpload
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
 
 FULL = 64
 
@@ -28,7 +28,7 @@ class Bucket:
         self.record = JobRecord(DirectoryStore(folder / "store"), "job")
         self.path = folder / "file"
         self.path.touch()
-        self.reached = Reached()
+        self.reached = UploadOffset()
         self.before_put: Callable[[], None] = lambda: None
         self.before_save: Callable[[], None] = lambda: None
         self._whole_lines = whole_lines
@@ -57,7 +57,7 @@ class Bucket:
         self.before_put()
         self.record.store.put(f"{self.record.node()}/log/{start:020}", content)
 
-    def _save(self, reached: Reached) -> None:
+    def _save(self, reached: UploadOffset) -> None:
         self.before_save()
         self.reached = reached
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bai_agent.push.trouble import PATIENCE, SinkTroubles
+from bai_agent.sinks.trouble import PATIENCE, SinkTroubles
 
 
 def test_a_lasting_trouble_is_told_once_and_so_is_its_end() -> None:
@@ -14,8 +14,8 @@ def test_a_lasting_trouble_is_told_once_and_so_is_its_end() -> None:
 
     for seconds in (0, 1, PATIENCE, PATIENCE + 1, PATIENCE + 2):
         now[0] = seconds
-        troubles.look({"Kafka": "broker-1:9092 refuses", "The job store": None})
-    troubles.look({"Kafka": None, "The job store": None})
+        troubles.observe({"Kafka": "broker-1:9092 refuses", "The job store": None})
+    troubles.observe({"Kafka": None, "The job store": None})
 
     assert [(kind, event["sink"], event["error"]) for kind, event in told] == [
         ("sink", "Kafka", "broker-1:9092 refuses"),
@@ -30,6 +30,6 @@ def test_a_short_trouble_is_not_told() -> None:
 
     for error in ("away", None, "away", None):
         now[0] += PATIENCE - 1
-        troubles.look({"Kafka": error})
+        troubles.observe({"Kafka": error})
 
     assert told == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job_file import parse_job
+from bai_agent.job.descriptor_file import parse_job
 from executor.descriptor import Descriptor, Finding, load, render_findings
 
 SCRIPT_MODE = r"""

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from bai_agent.durations import format_duration
-from bai_agent.job import (
+from bai_agent.job.descriptor import (
     Benchmark,
     End,
     Git,
@@ -28,16 +27,17 @@ from bai_agent.job import (
     Output,
     Source,
     Store,
-    Strategy,
+    StrategyTable,
 )
+from bai_agent.job.durations import format_duration
 from executor.descriptor import TEMPLATE, json_schema, load
 from executor.descriptor.model import Descriptor
 from executor.descriptor.reference import reference
 from executor.descriptor.schema import resolved, schema_at, tables
 from executor.descriptor.toml_file import parse_toml
 from executor.descriptor.toml_text import toml_value
-from executor.job_file import job_toml
-from executor.plan import plan
+from executor.planning.job_toml import job_toml
+from executor.planning.plan import plan
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -159,7 +159,7 @@ def test_the_reference_of_the_benchmark_descriptor_is_the_models() -> None:
 JOB_TABLES = {
     "At the top of the file": Job,
     "`[job]`": Identity,
-    "`[strategy]`": Strategy,
+    "`[strategy]`": StrategyTable,
     "`[benchmark]`": Benchmark,
     "`[limits]`": Limits,
     "`[[sources]]`": Source,

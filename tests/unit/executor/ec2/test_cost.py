@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from executor.ec2.cost import Cost, is_bound, not_included, price
-from executor.ec2.images import Image
-from executor.ec2.session import Aws
+from executor.backends.ec2.launch.cost import Cost, is_bound, not_included, price
+from executor.backends.ec2.launch.images import Image
+from executor.backends.ec2.session import AwsSession
 
 LINUX = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8, operation="RunInstances")
 
@@ -77,11 +77,11 @@ def test_an_image_whose_licence_is_unknown_leaves_no_bound() -> None:
 
 @pytest.mark.parametrize("region", ["cn-north-1", "us-gov-west-1"])
 def test_the_price_list_is_not_asked_in_other_partitions(region: str) -> None:
-    hourly, why = price("t3.small", {}, Aws(region))
+    hourly, why = price("t3.small", {}, AwsSession(region))
 
     assert hourly is None
     assert "[prices]" in why
 
 
 def test_a_host_has_no_price_of_an_instance() -> None:
-    assert price("c7i.large", {}, Aws("us-east-1"), tenancy="host")[0] is None
+    assert price("c7i.large", {}, AwsSession("us-east-1"), tenancy="host")[0] is None

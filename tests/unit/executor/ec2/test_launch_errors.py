@@ -17,9 +17,9 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from bai_agent.outcome import Outcome
-from executor.ec2.errors import Next, meaning
-from executor.ec2.session import said
+from bai_agent.job.outcome import Outcome
+from executor.backends.ec2.launch.errors import RetryAction, classify_error
+from executor.backends.ec2.session import aws_error
 
 
 def answer(
@@ -43,7 +43,7 @@ def answer(
     ],
 )
 def test_another_zone_is_tried_where_this_one_lacks_something(code: str, status: int) -> None:
-    assert meaning(answer(code, status)).next is Next.NEXT_SUBNET
+    assert classify_error(answer(code, status)).next is RetryAction.NEXT_SUBNET
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_another_zone_is_tried_where_this_one_lacks_something(code: str, status:
 def test_a_person_is_told_what_to_do_where_nothing_else_helps(
     code: str, outcome: Outcome, advice: str
 ) -> None:
-    found = meaning(answer(code))
+    found = classify_error(answer(code))
 
-    assert (found.next, found.outcome, found.code) == (Next.STOP, outcome, code)
+    assert (found.next, found.outcome, found.code) == (RetryAction.STOP, outcome, code)
     assert advice in found.sentence
     assert f"AWS's words on {code}" in found.sentence
 
@@ -73,24 +73,24 @@ def test_a_person_is_told_what_to_do_where_nothing_else_helps(
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (answer("InternalError", 500), Next.AMBIGUOUS),
-        (answer("Unavailable", 503), Next.AMBIGUOUS),
-        (ReadTimeoutError(endpoint_url="e"), Next.AMBIGUOUS),
-        (ConnectionClosedError(endpoint_url="e"), Next.AMBIGUOUS),
-        (ResponseParserError("no XML"), Next.AMBIGUOUS),
-        (answer("RequestLimitExceeded", 503), Next.BACK_OFF),
-        (EndpointConnectionError(endpoint_url="e"), Next.BACK_OFF),
-        (ConnectTimeoutError(endpoint_url="e"), Next.BACK_OFF),
-        (answer("RequestExpired"), Next.GIVE_UP),
-        (answer("AccessDenied", 403, operation="AssumeRole"), Next.GIVE_UP),
-        (NoCredentialsError(), Next.GIVE_UP),
-        (ParamValidationError(report="r"), Next.GIVE_UP),
+        (answer("InternalError", 500), RetryAction.AMBIGUOUS),
+        (answer("Unavailable", 503), RetryAction.AMBIGUOUS),
+        (ReadTimeoutError(endpoint_url="e"), RetryAction.AMBIGUOUS),
+        (ConnectionClosedError(endpoint_url="e"), RetryAction.AMBIGUOUS),
+        (ResponseParserError("no XML"), RetryAction.AMBIGUOUS),
+        (answer("RequestLimitExceeded", 503), RetryAction.BACK_OFF),
+        (EndpointConnectionError(endpoint_url="e"), RetryAction.BACK_OFF),
+        (ConnectTimeoutError(endpoint_url="e"), RetryAction.BACK_OFF),
+        (answer("RequestExpired"), RetryAction.GIVE_UP),
+        (answer("AccessDenied", 403, operation="AssumeRole"), RetryAction.GIVE_UP),
+        (NoCredentialsError(), RetryAction.GIVE_UP),
+        (ParamValidationError(report="r"), RetryAction.GIVE_UP),
     ],
 )
 def test_what_may_have_been_launched_differs_from_what_was_not_asked(
-    error: ClientError | BotoCoreError | ResponseParserError, expected: Next
+    error: ClientError | BotoCoreError | ResponseParserError, expected: RetryAction
 ) -> None:
-    assert meaning(error).next is expected
+    assert classify_error(error).next is expected
 
 
 LONG_AGO = "Fri, 20 Nov 2015 22:00:00 GMT"
@@ -108,8 +108,8 @@ LONG_AGO = "Fri, 20 Nov 2015 22:00:00 GMT"
 def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
     error = answer(code, message=message, date=LONG_AGO)
 
-    assert meaning(error).next is Next.GIVE_UP
-    for sentence in (meaning(error).sentence, str(said(error, doing="asking"))):
+    assert classify_error(error).next is RetryAction.GIVE_UP
+    for sentence in (classify_error(error).sentence, str(aws_error(error, doing="asking"))):
         assert "this machine's clock is off" in sentence
         assert LONG_AGO in sentence
         assert "credentials" not in sentence
@@ -126,5 +126,5 @@ def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
 def test_credentials_are_named_where_the_clock_is_right(code: str, has_date: bool, told: str) -> None:
     error = answer(code, date=formatdate(usegmt=True)) if has_date else answer(code)
 
-    assert told in meaning(error).sentence
-    assert "credentials" in str(said(error, doing="asking"))
+    assert told in classify_error(error).sentence
+    assert "credentials" in str(aws_error(error, doing="asking"))

@@ -14,13 +14,13 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job import Benchmark, Identity, Job, Source, Store, Strategy, Unpack
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Source, Store, StrategyTable, Unpack
+from executor.backends.ec2.launch.images import Image, InstanceType
+from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.request import candidate_token, for_candidate, launch_request, merge
+from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.tags import job_tags
 from executor.descriptor.ec2_table import Ec2, Volume
-from executor.ec2.images import Image, InstanceType
-from executor.ec2.placement import Candidate
-from executor.ec2.request import candidate_token, for_candidate, launch_request, merge
-from executor.ec2.resolve import Resolved
-from executor.ec2.tags import job_tags
 from executor.errors import UsageError
 
 EXPIRES = "2026-11-21T22:15:00Z"
@@ -78,7 +78,7 @@ def test_what_every_launch_has() -> None:
 
 
 def test_all_nodes_come_in_one_call_or_none() -> None:
-    job = dataclasses.replace(JOB, strategy=Strategy(name="torchrun", nodes=8))
+    job = dataclasses.replace(JOB, strategy=StrategyTable(name="torchrun", nodes=8))
 
     assert (sent(job=job)["MinCount"], sent(job=job)["MaxCount"]) == (8, 8)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
+from executor.backends.ec2.launch.preflight import preflight
 from executor.config import Settings
 from executor.descriptor import Finding, load
-from executor.ec2.preflight import preflight
-from executor.submit import Wish
+from executor.planning.submit import JobRequest
 
 GOOD = """
 spec_version = "0.1.0"
@@ -30,7 +30,9 @@ def findings(tmp_path: Path, text: str) -> list[Finding]:
     descriptor, mistakes = load(file)
     assert descriptor is not None, mistakes
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
-    return preflight(Wish(file=file, on="ec2"), descriptor, Settings(), cache=tmp_path / "cache", now=now)
+    return preflight(
+        JobRequest(file=file, on="ec2"), descriptor, Settings(), cache=tmp_path / "cache", now=now
+    )
 
 
 def test_what_can_be_launched_has_no_findings(tmp_path: Path) -> None:

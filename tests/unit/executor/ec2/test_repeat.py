@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job import Benchmark, Identity, Job
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
-from executor.ec2.launch import LaunchFile, expires_at
-from executor.ec2.placement import Candidate
-from executor.ec2.repeat import problem_with
-from executor.ec2.tags import tag_time
+from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.ec2.launch.launch import LaunchFile, expires_at
+from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.repeat import problem_with
+from executor.backends.ec2.tags import tag_time
 from executor.errors import UsageError
-from executor.job_file import job_toml
+from executor.planning.job_toml import job_toml
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 JOB = Job(job=Identity(id="job-1"), benchmark=Benchmark(argv=("true",)))

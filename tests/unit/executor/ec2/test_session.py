@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import TokenRetrievalError
 
+from executor.backends.ec2.instances import described
+from executor.backends.ec2.session import AwsSession, CredentialsError, aws_error, aws_of
+from executor.backends.ec2.staging_bucket import staging_bucket
 from executor.config import Settings, read_settings
-from executor.ec2.exchange import exchange
-from executor.ec2.instances import described
-from executor.ec2.session import Aws, CredentialsError, aws_of, said
-from executor.stores import bucket_store
+from executor.jobs.stores import bucket_store
 
 _CONFIG = """\
 [profile sign-on]
@@ -41,14 +41,14 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask_for_credentials(settings: Settings) -> None:
-    Aws("eu-central-1", settings.aws_profile).credentials()
+    AwsSession("eu-central-1", settings.aws_profile).credentials()
 
 
 def ask_ec2(settings: Settings) -> None:
-    described(Aws("eu-central-1", settings.aws_profile).ec2(), [])
+    described(AwsSession("eu-central-1", settings.aws_profile).ec2(), [])
 
 
-@pytest.mark.parametrize("wants", [ask_for_credentials, ask_ec2, bucket_store, exchange])
+@pytest.mark.parametrize("wants", [ask_for_credentials, ask_ec2, bucket_store, staging_bucket])
 @pytest.mark.parametrize(
     ("profile", "told"),
     [
@@ -99,4 +99,4 @@ def test_a_profile_that_is_not_there_is_named(
 def test_a_sign_on_that_cannot_be_renewed_has_expired() -> None:
     error = TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed")
 
-    assert "aws sso login" in str(said(error, doing="launching"))
+    assert "aws sso login" in str(aws_error(error, doing="launching"))

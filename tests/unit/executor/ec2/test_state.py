@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bai_agent.errors import BaiError
-from bai_agent.outcome import ExitCode, Outcome
-from executor.ec2.console import Console, Step
-from executor.ec2.instances import Instance
-from executor.ec2.reasons import Verdict
-from executor.ec2.state import Facts, Situation, Stage, situation
+from bai_agent.job.errors import BaiError
+from bai_agent.job.outcome import ExitCode, Outcome
+from executor.backends.ec2.instances import Instance
+from executor.backends.ec2.monitor.console import Console, Step
+from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage, Observation, diagnose
+from executor.backends.ec2.monitor.reasons import Verdict
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)
@@ -53,7 +53,7 @@ def machine(
     )
 
 
-def judged(*machines: Instance, console: Console | None = None, **facts: object) -> Situation:
+def judged(*machines: Instance, console: Console | None = None, **facts: object) -> Diagnosis:
     consoles = {each.id: console for each in machines} if console is not None else {}
     defaults = {
         "now": NOW,
@@ -62,7 +62,7 @@ def judged(*machines: Instance, console: Console | None = None, **facts: object)
         "accepted": True,
         "expires": NOW + timedelta(hours=1),
     }
-    return situation(Facts(**{**defaults, "instances": machines, "consoles": consoles, **facts}))  # type: ignore[arg-type]
+    return diagnose(Observation(**{**defaults, "instances": machines, "consoles": consoles, **facts}))  # type: ignore[arg-type]
 
 
 LATE = NOW - timedelta(minutes=20)
@@ -72,37 +72,37 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
 @pytest.mark.parametrize(
     ("found", "stage", "word"),
     [
-        (judged(launch_age=None, accepted=False), Stage.UNLAUNCHED, "not launched"),
-        (judged(accepted=False), Stage.UNLAUNCHED, "being launched"),
-        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.ABANDONED, "launch was cut short 1h ago"),
-        (judged(accepted=False, launch_age=timedelta(hours=1)), Stage.ABANDONED, "again with a new job id"),
-        (judged(accepted=False, launch_age=timedelta(minutes=20)), Stage.ABANDONED, "--job-id job-9"),
-        (judged(launch_age=None, accepted=False, written=timedelta(minutes=9)), Stage.UNLAUNCHED, "not launched"),
-        (judged(launch_age=None, accepted=False, written=timedelta(minutes=11)), Stage.ABANDONED, "--job-id job-9"),
-        (judged(machine(), launch_age=None, written=timedelta(hours=1)), Stage.BOOTING, "booting"),
-        (judged(launch_age=None, written=timedelta(hours=1), signs={0: FRESH}), Stage.RUNNING, "does not show"),
-        (situation(Facts(now=NOW, instances=None, written=timedelta(hours=1))), Stage.ABANDONED, "nothing runs"),
-        (judged(), Stage.PENDING, "accepted"),
-        (judged(machine("pending")), Stage.PENDING, "i-0"),
-        (judged(machine()), Stage.BOOTING, "booting"),
-        (judged(machine(), console=BOOTED), Stage.BOOTING, "last step: python found"),
-        (judged(machine(), console=Console(end="no-python")), Stage.ENDING, "no-python"),
-        (judged(machine(), signs={0: FRESH}), Stage.RUNNING, "running"),
-        (judged(machine(), signs={0: OLD}), Stage.SILENT, "no sign of life for 5m"),
-        (judged(machine("shutting-down"), signs={0: FRESH}), Stage.ENDING, "shutting down"),
-        (judged(machine(), signs={0: FRESH}, cancelled=FRESH), Stage.RUNNING, "running"),
-        (judged(machine(), signs={0: FRESH}, cancelled=OLD), Stage.ENDING, "cancelled"),
-        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=20)), Stage.ENDING, "time is up"),
-        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), Stage.SILENT, "no sign"),
-        (situation(Facts(now=NOW, instances=None, signs={0: FRESH})), Stage.RUNNING, "could not be asked"),
-        (situation(Facts(now=NOW, instances=None, signs={0: OLD})), Stage.SILENT, "could not be asked"),
-        (situation(Facts(now=NOW, instances=None)), Stage.PENDING, "could not be asked"),
-        (situation(Facts(now=NOW, instances=None, expires=LATE)), Stage.UNKNOWN, "credentials"),
-        (situation(Facts(now=NOW, instances=None, expires=LATE, signs={0: OLD})), Stage.UNKNOWN, "time is up"),
-        (situation(Facts(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), Stage.RUNNING, "asked"),
+        (judged(launch_age=None, accepted=False), JobStage.UNLAUNCHED, "not launched"),
+        (judged(accepted=False), JobStage.UNLAUNCHED, "being launched"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), JobStage.ABANDONED, "launch was cut short 1h ago"),
+        (judged(accepted=False, launch_age=timedelta(hours=1)), JobStage.ABANDONED, "again with a new job id"),
+        (judged(accepted=False, launch_age=timedelta(minutes=20)), JobStage.ABANDONED, "--job-id job-9"),
+        (judged(launch_age=None, accepted=False, written=timedelta(minutes=9)), JobStage.UNLAUNCHED, "not launched"),
+        (judged(launch_age=None, accepted=False, written=timedelta(minutes=11)), JobStage.ABANDONED, "--job-id job-9"),
+        (judged(machine(), launch_age=None, written=timedelta(hours=1)), JobStage.BOOTING, "booting"),
+        (judged(launch_age=None, written=timedelta(hours=1), signs={0: FRESH}), JobStage.RUNNING, "does not show"),
+        (diagnose(Observation(now=NOW, instances=None, written=timedelta(hours=1))), JobStage.ABANDONED, "nothing runs"),
+        (judged(), JobStage.PENDING, "accepted"),
+        (judged(machine("pending")), JobStage.PENDING, "i-0"),
+        (judged(machine()), JobStage.BOOTING, "booting"),
+        (judged(machine(), console=BOOTED), JobStage.BOOTING, "last step: python found"),
+        (judged(machine(), console=Console(end="no-python")), JobStage.ENDING, "no-python"),
+        (judged(machine(), signs={0: FRESH}), JobStage.RUNNING, "running"),
+        (judged(machine(), signs={0: OLD}), JobStage.SILENT, "no sign of life for 5m"),
+        (judged(machine("shutting-down"), signs={0: FRESH}), JobStage.ENDING, "shutting down"),
+        (judged(machine(), signs={0: FRESH}, cancelled=FRESH), JobStage.RUNNING, "running"),
+        (judged(machine(), signs={0: FRESH}, cancelled=OLD), JobStage.ENDING, "cancelled"),
+        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=20)), JobStage.ENDING, "time is up"),
+        (judged(machine(), signs={0: OLD}, expires=NOW - timedelta(minutes=10)), JobStage.SILENT, "no sign"),
+        (diagnose(Observation(now=NOW, instances=None, signs={0: FRESH})), JobStage.RUNNING, "could not be asked"),
+        (diagnose(Observation(now=NOW, instances=None, signs={0: OLD})), JobStage.SILENT, "could not be asked"),
+        (diagnose(Observation(now=NOW, instances=None)), JobStage.PENDING, "could not be asked"),
+        (diagnose(Observation(now=NOW, instances=None, expires=LATE)), JobStage.UNKNOWN, "credentials"),
+        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: OLD})), JobStage.UNKNOWN, "time is up"),
+        (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), JobStage.RUNNING, "asked"),
     ],
 )  # fmt: skip
-def test_what_is_seen_has_a_stage_and_a_sentence(found: Situation, stage: Stage, word: str) -> None:
+def test_what_is_seen_has_a_stage_and_a_sentence(found: Diagnosis, stage: JobStage, word: str) -> None:
     assert found.stage is stage
     assert word in found.sentence
     assert found.verdict is None
@@ -176,8 +176,8 @@ PAST = NOW - timedelta(hours=1)
         (judged(accepted=False, refusal=REFUSED), Outcome.CAPACITY, "no room"),
     ],
 )  # fmt: skip
-def test_a_job_whose_machines_are_gone_has_a_verdict(found: Situation, outcome: Outcome, word: str) -> None:
-    assert found.stage is Stage.GONE
+def test_a_job_whose_machines_are_gone_has_a_verdict(found: Diagnosis, outcome: Outcome, word: str) -> None:
+    assert found.stage is JobStage.GONE
     assert found.verdict is not None
     assert found.verdict.outcome is outcome
     assert word in found.verdict.sentence
@@ -201,7 +201,7 @@ LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip lo
         ),
     ],
 )  # fmt: skip
-def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Situation, word: str) -> None:
+def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Diagnosis, word: str) -> None:
     assert found.verdict is not None
     assert found.verdict.outcome is Outcome.BOOT_FAILED
     assert word in found.sentence
@@ -222,7 +222,7 @@ def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Situation, w
         judged(machine(age=timedelta(minutes=14)), boot_limit=HOUR, console=LOGIN),
     ],
 )
-def test_a_machine_that_may_still_boot_is_left_alone(found: Situation) -> None:
+def test_a_machine_that_may_still_boot_is_left_alone(found: Diagnosis) -> None:
     assert (found.verdict, found.terminate) == (None, ())
 
 
@@ -234,7 +234,7 @@ def test_a_machine_of_which_nothing_can_be_seen_has_a_bound_that_is_said() -> No
         expires=NOW + HOUR,
     )
 
-    assert found.stage is Stage.BOOTING
+    assert found.stage is JobStage.BOOTING
     assert "cannot be read (not allowed)" in found.sentence
     assert "terminated at 2026-11-20 23:15 UTC" in found.sentence
     assert "bai cancel job-9 --now" in found.sentence
@@ -263,7 +263,7 @@ def test_a_node_that_has_ended_while_the_first_one_works_is_told_and_no_end() ->
         done=frozenset({1}),
     )
 
-    assert (found.stage, found.terminate) == (Stage.RUNNING, ())
+    assert (found.stage, found.terminate) == (JobStage.RUNNING, ())
     assert "1 of 2 machines have ended" in found.sentence
 
 
@@ -288,7 +288,7 @@ consoles = st.builds(
 
 
 @st.composite
-def facts(draw: st.DrawFn) -> Facts:
+def facts(draw: st.DrawFn) -> Observation:
     nodes = draw(st.integers(1, 3))
     instances = draw(
         st.none()
@@ -304,7 +304,7 @@ def facts(draw: st.DrawFn) -> Facts:
             max_size=4,
         ).map(tuple)
     )
-    return Facts(
+    return Observation(
         now=NOW,
         nodes=nodes,
         written=draw(st.none() | ages),
@@ -323,15 +323,15 @@ def facts(draw: st.DrawFn) -> Facts:
 
 @settings(max_examples=600, deadline=None)
 @given(facts())
-def test_everything_has_an_answer_and_what_is_gone_never_runs(known: Facts) -> None:
-    found = situation(known)
+def test_everything_has_an_answer_and_what_is_gone_never_runs(known: Observation) -> None:
+    found = diagnose(known)
 
     assert found.sentence.endswith(".")
-    assert (found.verdict is not None) == (found.stage is Stage.GONE)
+    assert (found.verdict is not None) == (found.stage is JobStage.GONE)
     if known.instances and not any(each.living for each in known.instances):
-        assert found.stage in (Stage.ENDING, Stage.GONE)
+        assert found.stage in (JobStage.ENDING, JobStage.GONE)
     assert all(each in (known.instances or ()) for each in found.terminate)
-    if found.stage is Stage.RUNNING:
+    if found.stage is JobStage.RUNNING:
         assert found.terminate == ()
     if found.verdict is not None:
         assert found.verdict.outcome.exit_code in (ExitCode.OURS, ExitCode.CANCELLED, ExitCode.USAGE)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.outcome import Outcome
-from bai_agent.store.directory import DirectoryStore
-from bai_agent.store.record import JobRecord
-from executor.ec2.verdict import write_result
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.ec2.monitor.verdict import write_result
 
 _JOB = """
 version = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.ec2.wheels import ARCHITECTURES, PURE, PYTHONS, locked, native, sets
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES, PURE, PYTHONS, locked, native, sets
 
 SETUP = Path(__file__).parents[4] / "setup.cfg"
 

@@ -1,0 +1,135 @@
+"""Asks an AWS service that speaks JSON, with the standard library alone: an instance has no boto3 of ours.
+
+Signature Version 4: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+from bai_agent.aws.credentials import find_keys, keys_in
+from bai_agent.aws.imds import BUSY, Keys, MetadataError, NoRedirects, find_token, read, role_keys
+from bai_agent.job.errors import BaiError
+
+_TIMEOUT = 20.0
+_TRIES = 4
+_LATER_CODES = (
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "InternalServiceError",
+    "InternalServerError",
+)
+
+
+class ServiceError(BaiError):
+    """A service did not do what was asked; the message is half a sentence with its code."""
+
+
+def ask(
+    service: str, target: str, question: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises AwsError.
+
+    `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` names another server than AWS's own.
+    """
+    token = None if keys_in(environment) else find_token(environment)
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    try:
+        keys = find_keys(environment, lambda: role_keys(token=_present(token), environment=environment))
+        region = region or read("placement/region", token=_present(token), environment=environment)
+    except MetadataError as error:
+        raise ServiceError(str(error)) from error
+    url = _endpoint(service, region, environment)
+    body = json.dumps(question).encode()
+    answer = ServiceError(f"{service} was not asked")
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(2.0 ** (attempt - 1))
+        headers = signed(
+            url, body, target=target, service=service, region=region, keys=keys, at=datetime.now(timezone.utc)
+        )
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - AWS's or the user's own
+        try:
+            with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT) as response:
+                return _object(json.load(response))
+        except urllib.error.HTTPError as error:
+            code, message = _problem(error)
+            answer = ServiceError(f"{service} says {code or error.code}{f': {message}' if message else ''}")
+            if error.code not in BUSY and code not in _LATER_CODES:
+                raise answer from error
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            answer = ServiceError(f"{url} did not answer as it should: {error}")
+    raise answer
+
+
+def signed(
+    url: str, body: bytes, *, target: str, service: str, region: str, keys: Keys, at: datetime
+) -> dict[str, str]:
+    """Return the headers of a POST of `body` to `url`, signed."""
+    stamp = at.strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
+    headers = {
+        "content-type": "application/x-amz-json-1.1",
+        "host": urlsplit(url).netloc,
+        "x-amz-date": stamp,
+        "x-amz-target": target,
+    }
+    if keys.token:
+        headers["x-amz-security-token"] = keys.token
+    names = sorted(headers)
+    listed = ";".join(names)
+    lines = "".join(f"{name}:{headers[name]}\n" for name in names)
+    canonical = f"POST\n{urlsplit(url).path or '/'}\n\n{lines}\n{listed}\n{hashlib.sha256(body).hexdigest()}"
+    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{keys.secret}".encode()
+    for part in (stamp[:8], region, service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    headers["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={listed}, Signature={signature}"
+    )
+    return headers
+
+
+def _present(token: str | None) -> str:
+    if token is None:
+        raise ServiceError(
+            "there are no AWS credentials or no region here; set AWS_REGION, AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or give the instance a role"
+        )
+    return token
+
+
+def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
+    for name in (f"AWS_ENDPOINT_URL_{service.upper()}", "AWS_ENDPOINT_URL"):
+        if environment.get(name):
+            return environment[name].rstrip("/") + "/"
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"https://{service}.{region}.{suffix}/"
+
+
+def _problem(error: urllib.error.HTTPError) -> tuple[str, str]:
+    with error:
+        try:
+            said = json.load(error)
+            code = str(said.get("__type", "")).rpartition("#")[2]
+            return code, str(said.get("message") or said.get("Message") or "")
+        except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException):
+            return "", ""
+
+
+def _object(answer: object) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")
+    return answer

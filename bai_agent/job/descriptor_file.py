@@ -1,0 +1,58 @@
+"""The job descriptor as a file: the executor writes it into user data or beside the job, a person may write one by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.descriptor import VERSION, Job, check_patterns
+from bai_agent.job.errors import DescriptorError
+from bai_agent.job.tables import read_table, write_table
+from bai_agent.job.toml import read_toml_text
+
+_DESCRIPTOR_LIMIT = 16 * 2**20
+
+
+def read_job(path: Path, *, checked: bool = False) -> Job:
+    """Return the job descriptor in the file `path`. Raises DescriptorError.
+
+    With `checked` the same content was read before: patterns, which take the longest, are not compiled once more.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_DESCRIPTOR_LIMIT + 1)
+    except OSError as error:
+        raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > _DESCRIPTOR_LIMIT:
+        raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
+    return parse_job(content, where=str(path), checked=checked)
+
+
+def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
+    """Return the job descriptor that `content` (TOML, UTF-8) holds; see `read_job`. Raises DescriptorError."""
+    try:
+        table = read_toml_text(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DescriptorError(f"{where}: not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:
+        raise DescriptorError(f"{where}: not valid TOML: {error}") from error
+    version = table.get("version")
+    if type(version) is not int:
+        raise DescriptorError(f'{where}: lacks "version = {VERSION}"; is it a job descriptor?')
+    if version != VERSION:
+        raise DescriptorError(
+            f"{where}: version {version} of the job descriptor; this agent reads version {VERSION}. "
+            "Use the agent that came with the `bai` that wrote it."
+        )
+    job = read_table(Job, table, where=f"{where}:")
+    if not checked:
+        try:
+            check_patterns(job.metrics, labels=job.job.labels)
+        except ValueError as error:
+            raise DescriptorError(f"{where}: {error}") from error
+    return job
+
+
+def job_table(job: Job) -> dict[str, Any]:
+    """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
+    return {"version": job.version, **write_table(job)}

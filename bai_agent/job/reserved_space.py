@@ -1,0 +1,41 @@
+"""Space that is set aside, so that a run which fills the disk can still say so."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from bai_agent.job.run_directory import RunDir
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a write fails with where there is no space: on the disk, or for this user."""
+
+_RECORDS_BYTES = 2**20
+_RESULT_BYTES = 2**18
+
+
+def keep_room(rundir: RunDir) -> None:
+    """Set space aside. Raises OSError where there is none."""
+    for path, size in zip(_ballasts(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
+
+
+def make_room(rundir: RunDir) -> None:
+    """Give back what was set aside for the last records and events."""
+    _ballasts(rundir)[0].unlink(missing_ok=True)
+
+
+def make_room_for_result(rundir: RunDir) -> None:
+    """Give back all that was set aside."""
+    for path in _ballasts(rundir):
+        path.unlink(missing_ok=True)
+
+
+def _ballasts(rundir: RunDir) -> tuple[Path, Path]:
+    """Return what is set aside for the last records and events, and what for the result alone."""
+    return rundir.path / "ballast", rundir.path / "ballast.result"

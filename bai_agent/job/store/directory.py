@@ -1,0 +1,131 @@
+"""A job store in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.job.errors import StoreError
+from bai_agent.job.new_files import draft_beside, place_new
+from bai_agent.job.run_directory import make_folder, write_atomic
+from bai_agent.job.store import MissingObjectError, StoredObject, check_key
+
+_DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
+"""What `_draft` and `write_atomic` name their files."""
+
+
+@dataclass(frozen=True)
+class DirectoryStore:
+    """Each object is a file; a key is its path. Drafts (writes under way, or cut short by a kill) are no objects."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return self.folder.as_uri()
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        path = self._path(key)
+        with _plain_errors(key):
+            make_folder(path.parent, private=self.folder)
+            if not if_absent:
+                write_atomic(path, content)
+                return True
+            draft = _draft(path)
+            write_atomic(draft, content)
+            try:
+                place_new(draft, path)
+            except FileExistsError:
+                return False
+            finally:
+                draft.unlink(missing_ok=True)
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        target = self._path(key)
+        draft = _draft(target)
+        with _plain_errors(key):
+            make_folder(target.parent, private=self.folder)
+            try:
+                shutil.copyfile(path, draft)
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
+        path = self._path(key)
+        with _plain_errors(key):
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    return file.read(-1 if limit is None else limit)
+            except (FileNotFoundError, IsADirectoryError):
+                raise MissingObjectError(f"{self.folder}: there is no {key}") from None
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        parent, _, start = prefix.rpartition("/")
+        folder = self._path(parent) if parent else self.folder
+        with _plain_errors(prefix):
+            found = [
+                _described(path.relative_to(self.folder).as_posix(), path)
+                for entry in _entries(folder)
+                if entry.name.startswith(start)
+                for path in _files(entry)
+            ]
+        return sorted(found, key=lambda each: each.key)
+
+    def folders(self, prefix: str) -> list[str]:
+        folder = self._path(prefix.rstrip("/")) if prefix else self.folder
+        with _plain_errors(prefix):
+            return sorted(entry.name for entry in _entries(folder) if entry.is_dir())
+
+    def delete(self, prefix: str) -> None:
+        if not prefix.endswith("/"):
+            raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
+        path = self._path(prefix.rstrip("/"))
+        with _plain_errors(prefix):
+            if path.is_dir():
+                shutil.rmtree(path)
+
+    def _path(self, key: str) -> Path:
+        return self.folder.joinpath(*check_key(key))
+
+
+def _described(key: str, path: Path) -> StoredObject:
+    stat = path.stat()
+    return StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _draft(path: Path) -> Path:
+    return draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.new")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [entry for entry in folder.iterdir() if not _DRAFT.fullmatch(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files(entry: Path) -> Iterator[Path]:
+    if entry.is_dir() and not entry.is_symlink():
+        for below in _entries(entry):
+            yield from _files(below)
+    elif entry.is_file():
+        yield entry
+
+
+@contextmanager
+def _plain_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the job store failed at {error.filename or key}: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,185 @@
+"""A job store in a bucket: what lies below `s3://bucket/prefix`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.aws.s3_client import Patience, connect
+from bai_agent.aws.s3_errors import S3Error, classify_s3_error, code_of, is_refusal
+from bai_agent.job.errors import StoreError
+from bai_agent.job.store import MissingObjectError, StoredObject, StoreRefusedError, check_key
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import S3Credential
+    from obstore.store import S3Store as Client
+
+PATIENCE = Patience(
+    retries=4,
+    retry_for=timedelta(seconds=30),
+    silence=timedelta(seconds=20),
+    request=timedelta(seconds=60),
+    longest_pause=timedelta(seconds=5),
+)
+"""Short: whoever uses a store has something to say when it is away, and asks again later."""
+QUICK = Patience(
+    retries=0,
+    retry_for=timedelta(seconds=3),
+    silence=timedelta(seconds=3),
+    request=timedelta(seconds=3),
+)
+"""For what is asked in passing, and may as well be asked the next time."""
+
+_PART = 8 << 20
+_PARTS = 9_000
+"""S3 takes 10,000: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+_AT_A_TIME = 4
+"""Parts under way: with their size, the memory that an upload takes."""
+_DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below it, and s3:ListBucket on its bucket"
+
+
+class S3Store:
+    """Each object is an object. Keys never go beyond the prefix."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        credentials: Callable[[], S3Credential] | None = None,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self._url = f"s3://{bucket}/{prefix}".rstrip("/")
+        try:
+            self._client: Client = connect(
+                bucket,
+                prefix=prefix or None,
+                patience=patience,
+                region=region,
+                endpoint=endpoint,
+                credentials=credentials,
+            )
+        except S3Error as error:
+            raise StoreRefusedError(f"the job store {self._url}: {error}") from error
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        import obstore
+
+        check_key(key)
+        with self._plain_errors(key):
+            try:
+                # Multipart uploads know no condition.
+                obstore.put(
+                    self._client,
+                    key,
+                    content,
+                    mode="create" if if_absent else "overwrite",
+                    use_multipart=False,
+                )
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        import obstore
+
+        check_key(key)
+        size = path.stat().st_size
+        part = max(_PART, -(-size // _PARTS))
+        with self._plain_errors(key):
+            obstore.put(
+                self._client,
+                key,
+                path,
+                use_multipart=size > part,
+                chunk_size=part,
+                max_concurrency=_AT_A_TIME,
+            )
+
+    def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
+        import obstore
+
+        check_key(key)
+        if limit == 0:
+            return b""
+        wanted = {"range": {"offset": start}} if limit is None else {"range": (start, start + limit)}
+        with self._plain_errors(key):
+            try:
+                answer = obstore.get(
+                    self._client,
+                    key,
+                    options=None if start == 0 and limit is None else wanted,  # type: ignore[arg-type] # one of its forms
+                )
+                return bytes(answer.bytes())
+            except obstore.exceptions.BaseError as error:
+                # The text names the key too, so a number alone says nothing.
+                if "status code: 416" in str(error) or code_of(error) == "InvalidRange":
+                    return b""
+                raise
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        import obstore
+
+        with self._plain_errors(prefix):
+            if not prefix or prefix.endswith("/"):
+                found = self._below(prefix)
+            else:
+                # obstore lists folders only: of the folder around, what begins so.
+                around = obstore.list_with_delimiter(self._client, prefix.rpartition("/")[0] or None)
+                found = [_described(each) for each in around["objects"] if each["path"].startswith(prefix)]
+                for folder in around["common_prefixes"]:
+                    if folder.startswith(prefix):
+                        found += self._below(folder)
+        return sorted(found, key=lambda each: each.key)
+
+    def folders(self, prefix: str) -> list[str]:
+        import obstore
+
+        with self._plain_errors(prefix):
+            around = obstore.list_with_delimiter(self._client, prefix.rstrip("/") or None)
+            return sorted(each.rstrip("/").rpartition("/")[2] for each in around["common_prefixes"])
+
+    def delete(self, prefix: str) -> None:
+        import obstore
+
+        if not prefix.endswith("/"):
+            raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
+        with self._plain_errors(prefix):
+            keys = [each.key for each in self._below(prefix)]
+            if keys:
+                obstore.delete(self._client, keys)
+
+    def _below(self, folder: str) -> list[StoredObject]:
+        import obstore
+
+        pages = obstore.list(self._client, folder.rstrip("/") or None, chunk_size=1000)
+        return [_described(each) for page in pages for each in page]
+
+    @contextmanager
+    def _plain_errors(self, key: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        where = f"the job store {self._url}/{key}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            if is_refusal(error):  # a bucket that does not exist
+                raise StoreRefusedError(f"{where}: {classify_s3_error(error)}") from error
+            raise MissingObjectError(f"{self._url}: there is no {key}") from error
+        except (BaseError, ValueError, OSError, S3Error) as error:
+            kind = StoreRefusedError if is_refusal(error) else StoreError
+            raise kind(f"{where}: {classify_s3_error(error, denied=_DENIED)}") from error
+
+
+def _described(item: ObjectMeta) -> StoredObject:
+    return StoredObject(item["path"], item["size"], round(item["last_modified"].timestamp() * 1000))

@@ -1,0 +1,135 @@
+"""Virtual environments that are kept, so that the next job with the same requirements need not install them.
+
+```
+<cache>/  <key>/        the venv: it is made where it stays, as its programs know their own path
+          <key>.json    it is complete, and what was installed in it then; when it was used last is when this was written
+          <key>.lock    held by whoever makes, takes or deletes it
+          <key>.users/  the run directories that use it
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.benchmark.orphans import find_remains
+from bai_agent.job.errors import BusyError
+from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder, now_ms, read_json, write_json
+
+_TICK = 0.1
+
+
+def venv_cache(environment: Mapping[str, str]) -> Path | None:
+    """Return where this user's virtual environments are kept; None where there is no home folder."""
+    named = environment.get("XDG_CACHE_HOME")
+    try:
+        folder = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # a container's arbitrary uid
+        return None
+    return folder / "bai" / "venvs"
+
+
+@dataclass(frozen=True)
+class CachedVenv:
+    """One of them, which need not exist."""
+
+    cache: Path
+    key: str
+
+    @property
+    def venv(self) -> Path:
+        return self.cache / self.key
+
+    @contextmanager
+    def lock(self, *, waiting: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Keep everybody else away. Raises BusyError where another one has it and `waiting()` says to wait no longer."""
+        make_folder(self.cache, private=self.cache)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(locked(self.cache / f"{self.key}.lock"))
+                    break
+                except BusyError:
+                    if not waiting():
+                        raise
+                    time.sleep(_TICK)
+            yield
+
+    def is_complete(self) -> bool:
+        """Return whether it is there, with what was installed in it at first and nothing else."""
+        known = read_json(self._mark)
+        return (
+            known is not None
+            and (self.venv / "bin" / "python").exists()
+            and known.get("installed") == installed(self.venv)
+        )
+
+    def complete(self) -> None:
+        """Say that it is complete."""
+        write_json(self._mark, {"installed": installed(self.venv)})
+
+    def use(self, rundir: RunDir) -> None:
+        """Say that a run uses it from now on."""
+        self._users.mkdir(exist_ok=True)
+        mark = self._users / _name_of(rundir)
+        mark.touch(mode=0o600)
+        mark.write_bytes(os.fsencode(rundir.path))
+        os.utime(self._mark)
+
+    def in_use(self) -> bool:
+        """Return whether an agent or a benchmark lives that uses it."""
+        with suppress(FileNotFoundError):
+            for user in self._users.iterdir():
+                rundir = RunDir(Path(os.fsdecode(user.read_bytes())))
+                if is_locked(rundir.agent_lock) or is_locked(rundir.shim_lock) or find_remains(rundir):
+                    return True
+        return False
+
+    def last_used(self) -> int:
+        """Return when it was used last, ms UTC; for one that was never completed, when it was begun."""
+        for path in (self._mark, self.venv):
+            with suppress(OSError):
+                return path.stat().st_mtime_ns // 1_000_000
+        return now_ms()
+
+    def remove(self) -> None:
+        """Delete it; its lock must be held. Raises OSError."""
+        self._mark.unlink(missing_ok=True)
+        if self.venv.exists():
+            shutil.rmtree(self.venv)
+        shutil.rmtree(self._users, ignore_errors=True)
+
+    @property
+    def _mark(self) -> Path:
+        return self.cache / f"{self.key}.json"
+
+    @property
+    def _users(self) -> Path:
+        return self.cache / f"{self.key}.users"
+
+
+def cached_venvs(cache: Path) -> list[CachedVenv]:
+    """Return those in `cache`, also the unfinished ones."""
+    try:
+        return sorted(
+            (CachedVenv(cache, each.name) for each in cache.iterdir() if each.is_dir() and not each.suffix),
+            key=CachedVenv.last_used,
+        )
+    except FileNotFoundError:
+        return []
+
+
+def installed(venv: Path) -> list[str]:
+    """Return the names, with versions, of the packages installed in `venv` itself."""
+    return sorted(path.name for path in venv.glob("lib/python*/site-packages/*-info"))
+
+
+def _name_of(rundir: RunDir) -> str:
+    return hashlib.sha256(os.fsencode(rundir.path)).hexdigest()[:16]

@@ -1,1 +1,0 @@
-"""Follows metrics.jsonl and sends it on."""

@@ -1,0 +1,92 @@
+"""Keeps the files that the benchmark made and the descriptor asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.job.errors import StoreError
+from bai_agent.job.store import JobStore
+
+log = logging.getLogger(__name__)
+
+_SMALL = 2**20
+_AT_A_TIME = 16
+"""Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger one is read in parts anyway."""
+_NAMED = 20
+"""Artifacts that could not be kept and are named one by one: where a disk is full, thousands may be."""
+
+
+@dataclass(frozen=True)
+class ArtifactSummary:
+    """How many files were kept, their bytes, and a sentence for each that was not."""
+
+    files: int
+    bytes: int
+    warnings: tuple[str, ...]
+
+
+def keep_artifacts(
+    globs: Sequence[str], *, folder: Path, store: JobStore, prefix: str, stopping: Callable[[], bool]
+) -> ArtifactSummary:
+    """Copy what `globs` match below `folder` into `store` under `prefix`, with their relative paths as names.
+
+    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error.
+    """
+    # Only here: most jobs keep nothing, and every start would pay for the import.
+    from concurrent.futures import ThreadPoolExecutor
+
+    found: dict[Path, None] = {}
+    nothing: list[str] = []
+    for pattern in globs:
+        try:
+            matches = list(_matches(folder, pattern))
+        except OSError as error:
+            nothing.append(
+                f'output.artifacts "{pattern}" cannot be looked for in {folder}: {error.strerror}.'
+            )
+            continue
+        found.update(dict.fromkeys(matches))
+        if not matches:
+            nothing.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
+
+    def keep(path: Path) -> int | str | None:
+        """Return the bytes kept, or why it was not, or None where there was no time."""
+        name = path.relative_to(folder).as_posix()
+        if stopping():
+            return None
+        try:
+            store.put_file(f"{prefix}{name}", path)
+            return path.stat().st_size
+        except (StoreError, OSError) as error:
+            return f"The artifact {name} was not kept: {error}"
+
+    small = [path for path in found if _size(path) <= _SMALL]
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="artifacts") as pool:
+        came_of = dict(zip(small, pool.map(keep, small), strict=True))
+    came_of.update((path, keep(path)) for path in found if path not in came_of)
+    kept = [each for each in came_of.values() if isinstance(each, int)]
+    warnings = [each for path in found if isinstance(each := came_of[path], str)]
+    refused = len(warnings)
+    if refused > _NAMED:
+        warnings[_NAMED:] = [f"{refused - _NAMED} more artifacts were not kept."]
+    if late := len(found) - len(kept) - refused:
+        warnings.append(f"{late} artifacts were not kept: there was no time left.")
+    return ArtifactSummary(len(kept), sum(kept), (*warnings, *nothing))
+
+
+def _matches(folder: Path, pattern: str) -> Iterator[Path]:
+    root = folder.resolve()
+    # "**" alone means folders to pathlib and everything to people.
+    for path in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
+        if path.is_file() and path.resolve().is_relative_to(root):
+            yield path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

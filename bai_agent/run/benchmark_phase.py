@@ -1,0 +1,177 @@
+"""The phase in which the benchmark runs: its start, the watch over it, and its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from bai_agent.aws.secrets import SecretError
+from bai_agent.benchmark import process
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.reserved_space import make_room
+from bai_agent.run.context import POWER_OFF_GRACE, RunContext
+from bai_agent.run.prepare import secrets_of
+from bai_agent.run.salvage import Salvage
+from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.sinks.trouble import SinkTroubles
+from bai_agent.strategy import strategy_of
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.05
+"""Seconds between two looks at everything while the benchmark runs."""
+
+_SALVAGE_SECONDS = 1.0
+"""Between two looks whether the run directory is still complete."""
+
+_SHIM_MARGIN = 20.0
+"""Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
+
+
+def run_benchmark(ctx: RunContext) -> None:
+    """Start the benchmark, or adopt the one that runs; stay until nothing of it is left."""
+    start_followers(ctx)
+    with closing(Salvage(ctx.rundir, ctx.events)) as salvage:
+        if process.state(ctx.rundir) is process.State.NOT_STARTED and not _was_started(ctx):
+            if reason := ctx.watch.reason():
+                raise RunEndedError(reason)
+            _launch(ctx)
+        salvage.remember_start()
+        _follow(ctx, salvage)
+        if process.state(ctx.rundir) is not process.State.EXITED:
+            _end_unwatched(ctx, salvage)
+        _put_back(ctx, salvage)
+    left = process.read_exit(ctx.rundir)
+    make_room(ctx.rundir)
+    if left["stop"] is None and left["code"] != 0 and (full := ctx.watch.disk_full()):
+        # It met the full disk before we looked at it: what we set aside is all that is left.
+        ctx.events.add("stop", reason=full.outcome.value, message=full.message)
+    ctx.events.add(
+        "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
+    )
+
+
+def start_followers(ctx: RunContext) -> None:
+    """Start what reads the benchmark's output and its records, unless that runs or has done its work."""
+    if not ctx.extractor.finished:
+        ctx.extractor.start(secrets=ctx.redactor.known if ctx.may_quote else None)
+    if ctx.job.kafka is not None and ctx.kafka is None:
+        from bai_agent.sinks.kafka.pusher import KafkaPusher
+
+        ctx.kafka = KafkaPusher(ctx.job, ctx.rundir, rank=ctx.node.rank, redactor=ctx.redactor)
+        ctx.kafka.start()
+
+
+def _was_started(ctx: RunContext) -> bool:
+    """Return whether it has been started although no file says so any more; it must not be a second time."""
+    return any(event["type"] == "benchmark_started" for event in ctx.events.seen)
+
+
+def _launch(ctx: RunContext) -> None:
+    try:
+        order = process.order(
+            ctx.job,
+            ctx.rundir,
+            argv=strategy_of(ctx.job).argv(),
+            scripts=ctx.scripts,
+            secrets=secrets_of(ctx),
+            umask=ctx.umask,
+        )
+        process.launch(order, ctx.rundir)
+    except (SecretError, process.SetupError, process.ShimError) as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    started = process.wait_started(ctx.rundir, timeout=30)
+    if started is not None:
+        ctx.events.add("benchmark_started", pid=started["pid"], argv=order.argv)
+        for warning in started.get("warnings", ()):
+            ctx.warn(f"{warning[0].upper()}{warning[1:]}.")
+
+
+def _follow(ctx: RunContext, salvage: Salvage) -> None:
+    """Return when the benchmark has gone, asked or unasked, or when nothing tells any more whether it has."""
+    asked_at = time.monotonic() if ctx.rundir.stop.exists() else None
+    size = 0
+    look_for_python = _PythonLook(ctx, salvage.started)
+    next_salvage = time.monotonic() + _SALVAGE_SECONDS
+    troubles = SinkTroubles(ctx.events.add)
+    while process.state(ctx.rundir) is process.State.RUNNING:
+        ctx.extractor.poll()
+        troubles.observe(ctx.sink_errors())
+        if time.monotonic() >= next_salvage:
+            next_salvage = time.monotonic() + _SALVAGE_SECONDS
+            _put_back(ctx, salvage)
+        look_for_python()
+        before, size = size, salvage.output_size()
+        if size < before:
+            ctx.events.add("output_truncated", bytes=before)
+        reason = ctx.watch.reason(running_seconds=process.running_seconds(salvage.started))
+        if reason is not None and asked_at is None:
+            asked_at = time.monotonic()
+            _ask_to_stop(ctx, reason)
+        if (
+            asked_at is not None
+            and time.monotonic() > asked_at + ctx.job.limits.grace.total_seconds() + _SHIM_MARGIN
+        ):
+            log.error("the shim did not end the benchmark in time; ending both without it")
+            process.end_lost(ctx.rundir, started=salvage.started)
+            return
+        time.sleep(_TICK)
+
+
+class _PythonLook:
+    """Looks whether the benchmark runs a Python: often at first, ever more seldom later, as each look reads all of /proc."""
+
+    def __init__(self, ctx: RunContext, started: Mapping[str, Any] | None) -> None:
+        self._this = ctx
+        self._shim = started["shim_pid"] if started is not None else None
+        self._next = 0.0
+        self._pause = _TICK
+
+    def __call__(self) -> None:
+        if self._this.runs_python or self._shim is None or time.monotonic() < self._next:
+            return
+        self._this.runs_python = process.runs_python(self._shim)
+        self._next = time.monotonic() + self._pause
+        self._pause *= 2
+
+
+def _ask_to_stop(ctx: RunContext, reason: StopReason) -> None:
+    ctx.reason = reason
+    if reason.outcome is Outcome.DISK_FULL:
+        make_room(ctx.rundir)
+    try:
+        process.request_stop(
+            ctx.rundir,
+            reason=reason.outcome,
+            grace=min(ctx.job.limits.grace, POWER_OFF_GRACE) if ctx.goes_down else ctx.job.limits.grace,
+            stacks=reason.outcome is Outcome.NO_OUTPUT,
+        )
+    except FileNotFoundError:
+        log.warning("%s is gone: there is no place for the order to stop", ctx.rundir.path)
+    ctx.events.add("stop", reason=reason.outcome.value, message=reason.message)
+
+
+def _end_unwatched(ctx: RunContext, salvage: Salvage) -> None:
+    """End a benchmark whose shim is dead, or cannot be spoken to any more."""
+    message = Outcome.LOST.sentence
+    if not ctx.rundir.shim_lock.exists():
+        message = (
+            f"Files of the run directory {ctx.rundir.path} were deleted or renamed while the benchmark ran, "
+            f"{ctx.rundir.shim_lock.name} among them, and the benchmark was ended for that: it must leave them alone."
+        )
+        ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
+    # Where the job is to end anyway, that is why it ends: this agent may have been started for a cancel.
+    ctx.reason = ctx.reason or ctx.watch.reason()
+    process.end_lost(ctx.rundir, started=salvage.started)
+    ctx.events.add("stop", reason=Outcome.LOST.value, message=message)
+
+
+def _put_back(ctx: RunContext, salvage: Salvage) -> None:
+    told = {event["message"] for event in ctx.events.seen if event["type"] == "warning"}
+    for name in salvage.put_back():
+        message = f"{name} was deleted or renamed in the run directory while the benchmark ran; what it held may be missing."
+        if message not in told:
+            ctx.warn(message)

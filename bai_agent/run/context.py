@@ -1,0 +1,102 @@
+"""What the phases of a run share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.job.descriptor import Job, Power, SourceKind
+from bai_agent.job.events import EventLog
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.run_directory import RunDir
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.extractor import ExtractorProcess
+from bai_agent.run.machine import Node
+from bai_agent.run.stop import StopReason, StopWatch
+from bai_agent.sinks.job_store.node_store import NodeStore
+from bai_agent.sinks.job_store.uploader import StoreUploader
+
+if TYPE_CHECKING:
+    from bai_agent.sinks.kafka.pusher import KafkaPusher
+
+_HURRY = 5.0
+"""Seconds for draining when the agent is told to stop."""
+
+POWER_OFF_GRACE = timedelta(seconds=1)
+_POWER_OFF_HURRY = 0.9
+"""The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
+
+
+@dataclass
+class RunContext:
+    """One run of this agent."""
+
+    job: Job
+    rundir: RunDir
+    events: EventLog
+    watch: StopWatch
+    redactor: Redactor
+    record: JobRecord | None
+    extractor: ExtractorProcess
+    node: Node = field(default_factory=Node)
+    place: NodeStore | None = None
+    """This node's place in the job store, where that is not the run directory itself."""
+    uploader: StoreUploader | None = None
+    """Runs as soon as that place is ours."""
+    kafka: KafkaPusher | None = None
+    phase: str = "prepare"
+    reason: StopReason | None = None
+    """Why the run ended before its benchmark did."""
+    outcome: Outcome = Outcome.AGENT_ERROR
+    umask: int = 0o022
+    """What the caller had: the benchmark's, where that runs as the same user."""
+    runs_python: bool = False
+    """Whether a Python was seen among the benchmark's processes."""
+    knows_secrets: bool = False
+    """Whether the redactor has been told the benchmark's secrets."""
+
+    @property
+    def may_quote(self) -> bool:
+        """Whether what the benchmark printed can be quoted without its secrets."""
+        return self.knows_secrets or not self.job.benchmark.secrets
+
+    @property
+    def scripts(self) -> Path | None:
+        """The scripts' folder, where the job has scripts."""
+        has_scripts = any(source.kind is SourceKind.SCRIPTS for source in self.job.sources)
+        return self.rundir.scripts if has_scripts else None
+
+    def sink_errors(self) -> dict[str, str | None]:
+        """Return what keeps each place that metrics and logs go to from taking them now, by its name for people."""
+        errors: dict[str, str | None] = {}
+        if self.kafka is not None:
+            errors["Kafka"] = self.kafka.error
+        if self.uploader is not None:
+            errors["The job store"] = self.uploader.error
+        return errors
+
+    def warn(self, message: str) -> None:
+        self.events.add("warning", message=message)
+
+    @property
+    def top_folder(self) -> Path:
+        """The outermost folder that is this job's store's or its run directory: what is above it is not ours."""
+        store = self.record.store if self.record is not None else None
+        return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
+
+    @property
+    def goes_down(self) -> bool:
+        """Whether the end of this process is wanted because the machine's is."""
+        return self.watch.hurried and self.job.end.power is Power.OFF
+
+    def drain_deadline(self) -> float:
+        """Return until when (`time.monotonic()`) something may still be sent, from now on."""
+        seconds = self.job.limits.drain.total_seconds()
+        if self.watch.hurried:
+            seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
+        return time.monotonic() + seconds

@@ -1,0 +1,209 @@
+"""Starts the extractor's process, and starts it again whenever it dies before its work is done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import bai_agent
+from bai_agent.benchmark.children import kill
+from bai_agent.job.run_directory import RunDir
+from bai_agent.metrics.checkpoint import logs_done
+
+log = logging.getLogger(__name__)
+
+CAREFUL = "--careful"
+BLAME = "--blame"
+SECRETS = "--secrets"
+NO_QUOTES = "--no-quotes"
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+LEAVE_REST = signal.SIGUSR1
+"""Not SIGTERM, which a machine that shuts down sends to everybody: the benchmark may still print then."""
+STALL_SECONDS = 120.0
+"""Without any progress the extractor does not work slowly, it does not work."""
+_TICK = 0.01
+_PROGRESS_LOOK = 0.25
+
+_LIVED = 10.0
+"""Seconds after which a process counts as having worked: the next pause is the first again."""
+
+
+def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
+    """Return the flags for the next process, after one with `flags` ended with `returncode` (as subprocess has it).
+
+    `watchdog.py` tells what they are about: the timer's signal leads from none to careful to blame; any other end
+    starts afresh.
+    """
+    if returncode != -signal.SIGVTALRM:
+        return []
+    return [CAREFUL, BLAME] if CAREFUL in flags else [CAREFUL]
+
+
+class ExtractorProcess:
+    """The extractor of one run directory. Call its methods from the main thread: the child dies with that thread."""
+
+    def __init__(self, rundir: RunDir, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rundir = rundir
+        self._clock = clock
+        self._child: subprocess.Popen[bytes] | None = None
+        self._flags: list[str] = []
+        self._wanted = False
+        self._secrets: Sequence[str] | None = ()
+        self._started = 0.0
+        self._pause = _FIRST_PAUSE
+        self._not_before = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every record is in `metrics.jsonl`."""
+        return self._rundir.extracted.exists()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while one runs."""
+        return self._child.pid if self._child else None
+
+    def start(self, *, secrets: Sequence[str] | None = ()) -> None:
+        """Start the process unless it runs already.
+
+        `secrets` are what it must not quote of the benchmark's output; None: they are not known, so it quotes nothing.
+        """
+        self._wanted = True
+        self._secrets = secrets
+        if self._child is None:
+            self._spawn()
+
+    def poll(self) -> None:
+        """Start the process again if it has died with its work undone; cheap, to be called many times a second."""
+        if not self._wanted:
+            return
+        if self._child is None:
+            if self._clock() >= self._not_before and not self.finished:
+                self._spawn()
+            return
+        returncode = self._child.poll()
+        if returncode is None:
+            return
+        self._child = None
+        if self.finished:
+            return
+        self._flags = next_flags(returncode, self._flags)
+        if self._flags:
+            self._not_before = self._clock()
+        else:
+            if self._clock() - self._started >= _LIVED:
+                self._pause = _FIRST_PAUSE
+            self._not_before = self._clock() + self._pause
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        log.warning(
+            "the extractor ended with %s before its work was done; it starts again %s",
+            returncode,
+            " ".join(self._flags) or f"in {self._not_before - self._clock():.1f} s",
+        )
+
+    def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Wait until everything is extracted, however long that takes while it makes progress; return whether it is.
+
+        Not longer than until `over()`, and not for an extractor that has made no progress for STALL_SECONDS.
+        """
+        progress, since = self._progress(), self._clock()
+        next_look = since
+        while not self.finished:
+            if over():
+                return False
+            self.poll()
+            if self._clock() >= next_look:
+                next_look = self._clock() + _PROGRESS_LOOK
+                if (now := self._progress()) != progress:
+                    progress, since = now, self._clock()
+                elif self._clock() - since >= STALL_SECONDS:
+                    log.error("the extractor has made no progress for %g s", STALL_SECONDS)
+                    return False
+            sleep(_TICK)
+        return True
+
+    def finish_early(self, *, within: float) -> bool:
+        """Let the process leave the rest, and say in `extracted.json` how much that is; return whether it has said so.
+
+        After `within` seconds it is killed.
+        """
+        self._wanted = False
+        if self._child is not None and not self.finished:
+            self._child.send_signal(LEAVE_REST)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=within)
+        self.stop()
+        return self.finished
+
+    def stop(self) -> None:
+        """End the process; what it has not extracted stays to be extracted."""
+        self._wanted = False
+        if self._child is not None:
+            kill(self._child)
+            self._child = None
+
+    def _progress(self) -> object:
+        sizes = [
+            path.stat().st_size if path.exists() else 0
+            for path in (self._rundir.metrics, self._rundir.extractor_disabled)
+        ]
+        return sizes, logs_done(self._rundir.extractor_offset)
+
+    def _spawn(self) -> None:
+        self._started = self._clock()
+        path = [entry for entry in sys.path if entry]
+        package = str(Path(bai_agent.__file__).resolve().parent.parent)
+        if package not in path:
+            path.append(package)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+        secrets = NO_QUOTES if self._secrets is None else SECRETS
+        command = [
+            sys.executable,
+            "-X",
+            "utf8",
+            "-m",
+            "bai_agent.metrics",
+            f"--parent={os.getpid()}",
+            secrets,
+            *self._flags,
+        ]
+        try:
+            errors = self._rundir.agent_log.open("ab")
+        except OSError as error:  # the benchmark may have taken the run directory away
+            log.warning("the extractor's errors are not logged: %s", error)
+            errors = Path(os.devnull).open("ab")  # noqa: SIM115
+        with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
+            # Inherited: the signal waits until the process listens to it, and does not end one that is just starting.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
+            try:
+                self._child = subprocess.Popen(
+                    [*command, str(self._rundir.path.absolute())],
+                    stdin=secrets_file,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    # A terminal's Ctrl-C is for the agent: what was printed by then is still to be extracted.
+                    start_new_session=True,
+                    cwd="/",
+                    env=environment,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _anonymous_file(content: bytes) -> BinaryIO:
+    """Return a file in memory to be read from its start: a pipe would have to be waited for, and a disk keeps things."""
+    file = os.fdopen(os.memfd_create("secrets"), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file

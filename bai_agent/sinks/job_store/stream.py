@@ -1,0 +1,109 @@
+"""One growing file as a row of objects in the job store, each named by the position at which it starts.
+
+The last object is replaced whole as the file grows, until it is full; then the next one begins. So a reader sees all that
+has arrived in few objects, each upload may be repeated, and a restart needs to know no more than where the last one starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+OBJECT_BYTES = 8 << 20
+"""An object of this size is full. Also the most that is in memory at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadOffset:
+    """How far a stream is in the store; positions are those of the stream."""
+
+    start: int = 0
+    """Where the last object starts."""
+    sent: int = 0
+    """Where it ends."""
+    origin: int = 0
+    """Where the file's first byte stands: beyond 0 after the file was truncated, as the stream goes on."""
+    lost: int = 0
+    """Bytes that a truncation took before they were sent."""
+
+
+class StreamUpload:
+    """Brings one file into the store. Raises OSError and StoreError.
+
+    put: takes an object's start and content. save: makes a position durable. With `whole_lines` what stands after the last
+    newline waits.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reached: UploadOffset,
+        put: Callable[[int, bytes], None],
+        save: Callable[[UploadOffset], None],
+        whole_lines: bool = False,
+        object_bytes: int = OBJECT_BYTES,
+    ) -> None:
+        self.reached = reached
+        self._path = path
+        self._put = put
+        self._save = save
+        self._whole_lines = whole_lines
+        self._object_bytes = object_bytes
+        self._descriptor = -1
+        self._seen = 0
+
+    def pending(self) -> int:
+        """Return how many bytes are in the file and not in the store; at least 1 where it was truncated."""
+        reached = self.reached
+        size = self._size()
+        if reached.origin + size < reached.sent:
+            return max(1, size)
+        return reached.origin + size - reached.sent
+
+    def send(self) -> bool:
+        """Send one object; return whether there is more to send at once."""
+        size = self._size()
+        if self.reached.origin + size < self.reached.sent:
+            self._go_on_after_truncation()
+        self._seen = size
+        reached = self.reached
+        offset = reached.start - reached.origin
+        content = self._read(offset, min(self._object_bytes, size - offset))
+        is_full = size - offset >= self._object_bytes
+        if self._whole_lines and (end := content.rfind(b"\n") + 1):
+            content = content[:end]
+        elif self._whole_lines and not is_full:
+            return False
+        end = reached.start + len(content)
+        if end <= reached.sent and not is_full:
+            return False
+        self._put(reached.start, content)
+        self._reach(replace(reached, sent=end, start=end if is_full else reached.start))
+        return is_full
+
+    def _go_on_after_truncation(self) -> None:
+        reached = self.reached
+        lost = max(0, reached.origin + self._seen - reached.sent)
+        # Durable before anything is sent: the file may have grown beyond the old size when we come back.
+        self._reach(
+            UploadOffset(start=reached.sent, sent=reached.sent, origin=reached.sent, lost=reached.lost + lost)
+        )
+
+    def _reach(self, reached: UploadOffset) -> None:
+        self.reached = reached
+        self._save(reached)
+
+    def _size(self) -> int:
+        if self._descriptor < 0:
+            try:
+                # Kept open: the benchmark may delete its log or put another in its place, and go on writing to this one.
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return 0
+        return os.fstat(self._descriptor).st_size
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, offset) if length > 0 else b""

@@ -1,0 +1,200 @@
+"""Brings the run directory into the job store while the run goes on, on a thread that nobody has to wait for.
+
+The files are the buffer: the store may be away for as long as it likes, and a restarted agent goes on where
+`store.offset` says. Sending something twice is harmless: the same content goes under the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from bai_agent.job.errors import StoreError
+from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.sinks.job_store.node_store import NodeStore
+from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset
+
+log = logging.getLogger(__name__)
+
+_POLL = 0.25
+_FIRST_INTERVAL, _LONGEST_INTERVAL, _GROWTH = 2.0, 15.0, 1.25
+"""Seconds between two uploads of a stream: short for short runs, few requests for long ones."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _HASTY_PAUSE = 1.0, 15.0, 0.5
+_SAME_WARNING_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadBacklog:
+    """What is not in the store: bytes of each stream, bytes that were overwritten before they were sent, and why."""
+
+    log: int
+    metrics: int
+    lost: int
+    error: str | None
+
+
+class StoreUploader(threading.Thread):
+    """Keeps a node's place in the store up to date: its log, its metrics, its events, at last its result."""
+
+    def __init__(
+        self, place: NodeStore, rundir: RunDir, *, object_bytes: int = OBJECT_BYTES, poll: float = _POLL
+    ) -> None:
+        super().__init__(name="store", daemon=True)
+        self._place = place
+        self._rundir = rundir
+        self._poll = poll
+        self._full = object_bytes
+        reached = _read_reached(rundir.store_offset)
+        # By the names that a benchmark does not know, should it rename or delete its log.
+        self._streams = {
+            name: self._stream(name, path, reached, object_bytes)
+            for name, path in (
+                ("log", rundir.kept_output),
+                ("metrics", rundir.kept_metrics),
+            )
+        }
+        self._due = dict.fromkeys(self._streams, 0.0)
+        self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
+        self._events_due = 0.0
+        self._events_sent = -1
+        self._result_sent = False
+        self._publish = False
+        self._asked = 0
+        self._answered = 0
+        """How often everything was asked for, and up to which time of asking it has been sent."""
+        self._changed = threading.Condition()
+        self._pause = _FIRST_PAUSE
+        self._error: str | None = None
+        self._over = False
+        self._warned = (-_SAME_WARNING_SECONDS, "")
+
+    @property
+    def error(self) -> str | None:
+        """What keeps the job store from taking anything now."""
+        return self._error
+
+    def hurry(self) -> int:
+        """Ask for all that there is to be sent now, without waiting for more; return which time of asking this is."""
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+            return self._asked
+
+    def flush(self, deadline: float) -> UploadBacklog:
+        """Send what is there now; return what is left when all is sent, or at `deadline` (of `time.monotonic()`)."""
+        asked = self.hurry()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._answered >= asked or self._over, timeout=max(0.0, deadline - time.monotonic())
+            )
+        sizes = {name: stream.pending() for name, stream in self._streams.items()}
+        lost = sum(stream.reached.lost for stream in self._streams.values())
+        return UploadBacklog(log=sizes["log"], metrics=sizes["metrics"], lost=lost, error=self._error)
+
+    def publish(self, deadline: float) -> bool:
+        """Send all that is left, then the result; return whether it arrived by `deadline`."""
+        self._publish = True
+        self.flush(deadline)
+        return self._result_sent
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._serve()
+        except BaseException:
+            # The thread's outermost frame: a defect, or a panic of obstore's, which is no Exception, must end in the result,
+            # not on a terminal that nobody sees.
+            log.exception("the job store: the uploader ended by a defect")
+            with self._changed:
+                self._error = "the uploader ended by a defect; agent.log has the details"
+                self._over = True
+                self._changed.notify_all()
+
+    def _serve(self) -> None:
+        # Before the pass: what is asked for while it goes on is not in it.
+        asked = self._asked
+        try:
+            self._send(everything=asked > self._answered)
+        except (StoreError, OSError) as error:
+            self._failed(str(error))
+            self._wait(self._pause if asked == self._answered else _HASTY_PAUSE, than=asked)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            return
+        if self._error is not None:
+            log.info("the job store takes everything again")
+            self._error = None
+        self._pause = _FIRST_PAUSE
+        with self._changed:
+            self._answered = asked
+            self._changed.notify_all()
+        self._wait(self._poll, than=asked)
+
+    def _wait(self, seconds: float, *, than: int) -> None:
+        """Wait, but not when more has been asked for than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked > than, timeout=seconds)
+
+    def _send(self, *, everything: bool) -> None:
+        publish = self._publish
+        for name, stream in self._streams.items():
+            pending = stream.pending()
+            if pending and (everything or pending >= self._full or time.monotonic() >= self._due[name]):
+                while stream.send():
+                    continue
+                self._due[name] = time.monotonic() + self._interval[name]
+                self._interval[name] = min(_LONGEST_INTERVAL, self._interval[name] * _GROWTH)
+        if everything or time.monotonic() >= self._events_due:
+            self._send_events()
+        if publish and everything and not self._result_sent:
+            self._place.put_result(self._rundir.result.read_bytes())
+            self._result_sent = True
+
+    def _send_events(self) -> None:
+        if self._rundir.events.stat().st_size == self._events_sent:
+            return
+        content = self._rundir.events.read_bytes()
+        content = content[: content.rfind(b"\n") + 1]
+        if len(content) != self._events_sent:
+            self._place.put("events.jsonl", content)
+            self._events_sent = len(content)
+            self._events_due = time.monotonic() + _FIRST_INTERVAL
+
+    def _stream(
+        self, name: str, path: Path, reached: dict[str, UploadOffset], object_bytes: int
+    ) -> StreamUpload:
+        suffix = ".jsonl" if name == "metrics" else ""
+
+        def put(start: int, content: bytes) -> None:
+            self._place.put(f"{name}/{start:020}{suffix}", content)
+
+        def save(position: UploadOffset) -> None:
+            reached[name] = position
+            write_json(self._rundir.store_offset, {key: asdict(each) for key, each in reached.items()})
+
+        return StreamUpload(
+            path,
+            reached=reached.get(name, UploadOffset()),
+            put=put,
+            save=save,
+            whole_lines=name == "metrics",
+            object_bytes=object_bytes,
+        )
+
+    def _failed(self, reason: str) -> None:
+        self._error = reason
+        now = time.monotonic()
+        when, last = self._warned
+        if reason != last or now - when > _SAME_WARNING_SECONDS:
+            log.warning("%s", reason)
+            self._warned = (now, reason)
+
+
+def _read_reached(path: Path) -> dict[str, UploadOffset]:
+    known = {field.name for field in fields(UploadOffset)}
+    return {
+        name: UploadOffset(**{key: value for key, value in position.items() if key in known})
+        for name, position in (read_json(path) or {}).items()
+    }

@@ -1,0 +1,1 @@
+"""Kafka as a sink: a message for each metric record."""

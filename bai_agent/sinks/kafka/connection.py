@@ -1,0 +1,284 @@
+"""Connections to Kafka that say in a sentence why there is none."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.aws.credentials import takes_botocore
+from bai_agent.aws.imds import MetadataError
+from bai_agent.aws.secrets import SecretError, resolve
+from bai_agent.job.descriptor import Kafka
+from bai_agent.job.errors import BaiError
+from bai_agent.job.redaction import Redactor
+from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+
+log = logging.getLogger(__name__)
+
+PARTITIONS = 3
+MAX_REPLICAS = 3
+_BOOTSTRAP_MS = 5_000
+_REQUEST_MS = 10_000
+_LINGER_MS = 5_000
+_DELIVERY_MS = 30_000
+
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class ConnectError(BaiError):
+    """Kafka cannot be reached, or does not want us."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+        """Waiting does not help: somebody has to change something."""
+
+
+def client_settings(
+    kafka: Kafka, *, environment: Mapping[str, str] = os.environ, redactor: Redactor | None = None
+) -> dict[str, Any]:
+    """Return kafka-python's settings for `kafka`, with secrets resolved: not to be logged; `redactor` learns of them.
+
+    Raises ConnectError.
+    """
+    if kafka.security_protocol not in _PROTOCOLS:
+        known = ", ".join(_PROTOCOLS)
+        raise _wrong(f'security_protocol "{kafka.security_protocol}" is not known; use one of {known}')
+    settings: dict[str, Any] = {
+        "bootstrap_servers": list(kafka.brokers),
+        "security_protocol": kafka.security_protocol,
+        "bootstrap_timeout_ms": _BOOTSTRAP_MS,
+        "request_timeout_ms": _REQUEST_MS,
+        # The default backs off to 30 s: too long to notice that a broker is back.
+        "reconnect_backoff_max_ms": 1_000,
+    }
+    if kafka.security_protocol.endswith("SSL"):
+        settings["ssl_context"] = _ssl_context(kafka)
+    if kafka.security_protocol.startswith("SASL"):
+        settings.update(_sasl_settings(kafka, environment, redactor or Redactor()))
+    return settings
+
+
+def connect(
+    kafka: Kafka,
+    *,
+    client_id: str,
+    environment: Mapping[str, str] = os.environ,
+    redactor: Redactor | None = None,
+) -> KafkaProducer:
+    """Return a producer for `kafka`, whose topic then exists. Raises ConnectError. Takes 10 s at most for each of
+    three steps, or as long as the look-up of a secret does.
+    """
+    settings = {**client_settings(kafka, environment=environment, redactor=redactor), "client_id": client_id}
+
+    from kafka import KafkaProducer
+
+    with _explained(kafka):
+        _create_topic(kafka, settings)
+        with _owned_client(KafkaProducer) as own:
+            return KafkaProducer(
+                **settings,
+                **own,
+                acks="all",
+                enable_idempotence=True,
+                allow_auto_create_topics=False,
+                # Whoever sends also flushes; lingering only keeps a batch in one request until then.
+                linger_ms=_LINGER_MS,
+                batch_size=768 * 1024,
+                delivery_timeout_ms=_DELIVERY_MS,
+                max_block_ms=_REQUEST_MS,
+                metrics_enabled=False,
+                partitioner=_same_partition(),
+            )
+
+
+def release(producer: KafkaProducer) -> None:
+    """Close `producer` within about a second, whatever it still has to send."""
+    from kafka.errors import KafkaError
+
+    # close() alone raises while something is unsent, and then leaves the thread behind that goes on sending it.
+    producer._sender.force_close()
+    try:
+        producer.close(timeout=1)
+    except KafkaError as error:
+        log.warning("Kafka: the connection did not close in time: %s", error)
+
+
+def _same_partition() -> Any:
+    """Return the usual partitioner, asked once for all: its hash in Python costs as much as the rest of a message."""
+    from kafka.partitioner import DefaultPartitioner
+
+    class SamePartition(DefaultPartitioner):  # type: ignore[misc]
+        _chosen: tuple[int, int] = (0, 0)
+
+        def partition(
+            self, topic: str, key: Any, key_bytes: bytes, value: Any, value_bytes: bytes, cluster: Any
+        ) -> int:
+            partitions = len(cluster.partitions_for_topic(topic))
+            if self._chosen[0] != partitions:
+                chosen = super().partition(topic, key, key_bytes, value, value_bytes, cluster)
+                self._chosen = (partitions, chosen)
+            return self._chosen[1]
+
+    return SamePartition()
+
+
+def _create_topic(kafka: Kafka, settings: Mapping[str, Any]) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import AuthorizationError, TopicAlreadyExistsError
+
+    with _owned_client(KafkaAdminClient) as own:
+        admin = KafkaAdminClient(**settings, **own)
+        try:
+            (topic,) = admin.describe_topics([kafka.topic])
+            if topic["error_code"] == 0:
+                return
+            replicas = min(MAX_REPLICAS, len(admin.describe_cluster()["brokers"]))
+            job_request = {kafka.topic: {"num_partitions": PARTITIONS, "replication_factor": replicas}}
+            admin.create_topics(job_request, timeout_ms=_REQUEST_MS)
+            log.info(
+                "Kafka: created topic %s with %d partitions, %d replicas", kafka.topic, PARTITIONS, replicas
+            )
+        except TopicAlreadyExistsError:
+            return
+        except AuthorizationError as error:
+            raise ConnectError(
+                f"Kafka: topic {kafka.topic} cannot be seen, and not created either ({error}); "
+                "create it, or permit Describe and Write on it",
+                permanent=True,
+            ) from error
+        finally:
+            admin.close()
+
+
+@contextmanager
+def _owned_client(owner: Any) -> Iterator[dict[str, Any]]:
+    """Close the network client when the constructor of its `owner` raises: else that leaves sockets and a thread behind,
+    at each attempt to reach a broker that is not there.
+    """
+    clients: list[Any] = []
+
+    def make(**settings: Any) -> Any:
+        client = owner.DEFAULT_CONFIG["kafka_client"](**settings)
+        clients.append(client)
+        return client
+
+    try:
+        yield {"kafka_client": make}
+    except BaseException:
+        for client in clients:
+            client.close()
+        # The sockets of failed attempts are left in reference cycles: a few more open files for each attempt of a long outage.
+        gc.collect()
+        raise
+
+
+@contextmanager
+def _explained(kafka: Kafka) -> Iterator[None]:
+    """Turn what kafka-python raises into ConnectError."""
+    from kafka.errors import (
+        AuthorizationError,
+        InvalidTopicError,
+        KafkaConfigurationError,
+        KafkaError,
+        SaslAuthenticationFailedError,
+        UnsupportedSaslMechanismError,
+    )
+
+    forget_trouble()
+    brokers = ", ".join(kafka.brokers)
+    try:
+        yield
+    except (KafkaError, OSError, ValueError, RuntimeError) as error:
+        # A refused password is retried until the time is up, and then raised as a timeout.
+        reason = last_trouble() or error
+        if isinstance(reason, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
+            raise ConnectError(
+                f'Kafka at {brokers} does not let "{kafka.sasl_username}" in with {kafka.sasl_mechanism}: {reason}; '
+                f"check [kafka] sasl_mechanism, sasl_username and what sasl_password ({kafka.sasl_password}) refers to",
+                permanent=True,
+            ) from error
+        if isinstance(error, (AuthorizationError, InvalidTopicError, KafkaConfigurationError)):
+            raise ConnectError(
+                f"Kafka at {brokers} refuses topic {kafka.topic}: {error}", permanent=True
+            ) from error
+        raise ConnectError(
+            f"Kafka at {brokers} cannot be reached with {kafka.security_protocol}: {reason}; "
+            "check [kafka] brokers, security_protocol and the network between"
+        ) from error
+
+
+def _ssl_context(kafka: Kafka) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
+        if kafka.ssl_certfile is not None:
+            # Without an answer here OpenSSL asks for an encrypted key's password on the terminal, and waits.
+            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise _wrong(
+            f"ssl_cafile ({kafka.ssl_cafile}), ssl_certfile ({kafka.ssl_certfile}) or ssl_keyfile ({kafka.ssl_keyfile}) "
+            f"cannot be used here: {error}; they are PEM files, the key without a password"
+        ) from error
+    return context
+
+
+def _sasl_settings(kafka: Kafka, environment: Mapping[str, str], redactor: Redactor) -> dict[str, Any]:
+    mechanism = kafka.sasl_mechanism
+    if mechanism == "AWS_MSK_IAM":
+        _check_msk(kafka, environment)
+        return {"sasl_mechanism": mechanism}
+    if mechanism not in _PASSWORD_MECHANISMS:
+        known = ", ".join(_PASSWORD_MECHANISMS)
+        raise _wrong(f'sasl_mechanism "{mechanism}" is not supported; use one of {known} or AWS_MSK_IAM')
+    if kafka.sasl_username is None or kafka.sasl_password is None:
+        raise _wrong(f"{mechanism} needs sasl_username and sasl_password")
+    try:
+        password = resolve(kafka.sasl_password, environment=environment)
+    except SecretError as error:
+        raise _wrong(f"sasl_password: {error}") from error
+    redactor.know([password])
+    return {
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": kafka.sasl_username,
+        "sasl_plain_password": password,
+    }
+
+
+_NO_REGION = "AWS_MSK_IAM needs the cluster's region; set AWS_DEFAULT_REGION in the agent's environment"
+_NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, and there are none; give the instance a role"
+
+
+def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
+    """Say beforehand what kafka-python would only say as an AttributeError on its network thread."""
+    from bai_agent.sinks.kafka.msk import region_of, use_own_credentials
+
+    if kafka.security_protocol != "SASL_SSL":
+        raise _wrong("AWS_MSK_IAM needs security_protocol SASL_SSL")
+    if not takes_botocore(environment):
+        if not region_of(environment):
+            raise _wrong(_NO_REGION)
+        try:
+            use_own_credentials(environment)
+        except MetadataError as error:
+            raise _wrong(f"AWS_MSK_IAM needs AWS credentials: {error}") from error
+        return
+    from botocore.session import Session
+
+    session = Session()
+    if not session.get_config_variable("region"):
+        raise _wrong(_NO_REGION)
+    if session.get_credentials() is None:
+        raise _wrong(_NO_CREDENTIALS)
+
+
+def _wrong(text: str) -> ConnectError:
+    return ConnectError(f"[kafka] {text}", permanent=True)

@@ -1,0 +1,1 @@
+"""Places where jobs run: this machine, EC2."""

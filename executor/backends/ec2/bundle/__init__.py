@@ -1,0 +1,1 @@
+"""The agent's bundle: what an instance downloads and runs."""

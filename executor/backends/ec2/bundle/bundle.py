@@ -1,0 +1,152 @@
+"""The agent as one archive for each CPU architecture: what an instance downloads, checks by its sha256, and runs.
+
+    bai_agent/…  start_agent.py  pure/…  native/cp310/ … native/cp311-abi3/ …  bin/py-spy
+
+The same sources and wheels give the same bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import io
+import os
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import bai_agent
+from bai_agent.job.run_directory import make_folder
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError, find_wheels
+
+_FORMAT = 1
+"""Counted up when the same inputs give another archive."""
+_DATE = 315_532_800
+"""All files' time, 1980-01-01: the earliest that every archive format can hold."""
+_LEVEL = 6
+_LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
+"""In wheels: zstandard's second engine, as large as the first, and what only type checkers and testers read."""
+
+_EC2_NAMES = {"arm64": "aarch64", "x86_64": "x86_64"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltBundle:
+    """A bundle on this machine."""
+
+    path: Path
+    architecture: str
+    sha256: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Return its key in the exchange bucket."""
+        return f"agent/{self.sha256}.tar.gz"
+
+
+def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBundle:
+    """Return the bundle for a CPU architecture as Linux calls it; made only where `cache` has none. Raises WheelError.
+
+    download: whether missing wheels may be fetched.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"there is no bundle for {architecture}")
+    try:
+        return _built(architecture, cache=cache, download=download)
+    except OSError as error:
+        # What stands where a folder should be "exists".
+        why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
+        raise WheelError(
+            f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
+            "with XDG_CACHE_HOME"
+        ) from error
+
+
+def linux_architecture(name: str) -> str:
+    """Return Linux's name of an architecture as EC2 calls it ("arm64")."""
+    return _EC2_NAMES.get(name, name)
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return where wheels and bundles are kept."""
+    named = environment.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "bai"
+
+
+def agent_files() -> dict[str, bytes]:
+    """Return the agent's own files: name in the bundle → content."""
+    root = Path(bai_agent.__file__).parent
+    found = {
+        f"bai_agent/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    found["start_agent.py"] = resources.files("cloud_init").joinpath("start_agent.py").read_bytes()
+    return found
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return `files` as a .tar.gz: the same bytes for the same files. What lies in bin/ is executable."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), _DATE
+            member.mode = 0o755 if name.startswith("bin/") else 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
+    wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
+    agent = agent_files()
+    path = cache / "bundles" / f"{_fingerprint(architecture, agent, wheels)}.tar.gz"
+    if not path.exists():
+        make_folder(path.parent, private=path.parent)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        partial.write_bytes(pack({**agent, **_wheel_files(wheels)}))
+        partial.replace(path)
+    content = path.read_bytes()
+    return BuiltBundle(
+        path=path, architecture=architecture, sha256=hashlib.sha256(content).hexdigest(), size=len(content)
+    )
+
+
+def _fingerprint(architecture: str, agent: Mapping[str, bytes], wheels: Sequence[Path]) -> str:
+    known = hashlib.sha256(f"{_FORMAT} {architecture}\n".encode())
+    for name, content in sorted(agent.items()):
+        known.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+    for wheel in wheels:
+        known.update(f"{wheel.name} {hashlib.sha256(wheel.read_bytes()).hexdigest()}\n".encode())
+    return known.hexdigest()
+
+
+def _wheel_files(wheels: Sequence[Path]) -> dict[str, bytes]:
+    return {name: content for wheel in wheels for name, content in _unpacked(wheel)}
+
+
+def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    folder = _folder(wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith("/") or _LEFT_OUT.fullmatch(name):
+                continue
+            script = re.fullmatch(r"[^/]+\.data/scripts/(.+)", name)
+            yield (f"bin/{script[1]}" if script else f"{folder}/{name}"), archive.read(name)
+
+
+def _folder(wheel: str) -> str:
+    """Return the folder for a wheel, by the tags in its name: `name-version-python-abi-platform.whl`."""
+    python, abi = wheel.removesuffix(".whl").split("-")[-3:-1]
+    if abi == "abi3":
+        return f"native/{python}-abi3"
+    return f"native/{python}" if python.startswith("cp") else "pure"

@@ -1,0 +1,173 @@
+"""The packages that go into the agent's bundle, as wheels for each CPython and each CPU, kept in a cache.
+
+`wheels.sha256` says which files they are, and their checksums; `scripts/lock-wheels` writes it after a change of versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from bai_agent.job.errors import BaiError
+from bai_agent.job.run_directory import make_folder
+
+ARCHITECTURES = ("x86_64", "aarch64")
+PYTHONS = ("310", "311", "312", "313", "314")
+
+PURE = ("kafka-python==3.0.12", "nvidia-ml-py==13.615.71", "tomli==2.5.0")
+_NATIVE = ("ahocorasick_rs==1.0.3", "crc32c==2.9.post0", "psutil==7.2.2", "py-spy==0.4.3")
+"""Versions are fixed, so that the same `bai` makes the same bundle everywhere."""
+
+_PLATFORMS = ("manylinux2014_{0}", "manylinux_2_17_{0}", "manylinux_2_24_{0}", "manylinux_2_28_{0}")
+"""glibc 2.28 is in every image that has Python 3.10 or can install it."""
+_TIMEOUT = 180.0
+"""Seconds for one call of pip."""
+
+
+class WheelError(BaiError):
+    """A wheel can neither be found in the cache nor be downloaded."""
+
+
+def native(python: str) -> tuple[str, ...]:
+    """Return the packages with native code for one CPython ("312")."""
+    # obstore 0.12 needs Python 3.11; 3.14 brings zstd itself.
+    obstore = "obstore==0.11.1" if python == "310" else "obstore==0.12.1"
+    return (*_NATIVE, obstore) if python == "314" else (*_NATIVE, obstore, "zstandard==0.25.0")
+
+
+def sets(architecture: str) -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """Return the bundle's sets of wheels: folder in the cache → packages, and pip's options for them."""
+    found: dict[str, tuple[tuple[str, ...], list[str]]] = {
+        "pure": (PURE, ["--implementation=py", "--abi=none", "--platform=any"])
+    }
+    for python in PYTHONS:
+        options = [f"--platform={each.format(architecture)}" for each in _PLATFORMS]
+        options += [f"--python-version=3.{python[1:]}", "--implementation=cp"]
+        options += [f"--abi={each}" for each in (f"cp{python}", "abi3", "none")]
+        found[f"{architecture}-cp{python}"] = (native(python), options)
+    return found
+
+
+def find_wheels(architecture: str, *, cache: Path, download: bool = True) -> list[Path]:
+    """Return all wheels of a bundle, each file once, all with the sha256 that is fixed for it. Raises WheelError.
+
+    download: whether what the cache lacks may be fetched from the package index, with pip and its configuration.
+    """
+    fixed = locked()
+    found: dict[str, Path] = {}
+    for name, (packages, options) in sets(architecture).items():
+        folder = cache / name
+        missing = [each for each in packages if _find(folder, each, fixed) is None]
+        if missing and not download:
+            raise WheelError(f"{', '.join(missing)} is not in {folder}")
+        if missing:
+            _download(folder, missing, options, fixed)
+        for package in packages:
+            wheel = _find(folder, package, fixed)
+            if wheel is None:
+                raise WheelError(f"pip brought no wheel for {package} into {folder}")
+            found[wheel.name] = wheel
+    return [found[name] for name in sorted(found)]
+
+
+def locked() -> Mapping[str, str]:
+    """Return the fixed files: folder/name of a wheel → sha256."""
+    lines = (
+        resources.files("executor.backends.ec2.bundle")
+        .joinpath("wheels.sha256")
+        .read_text(encoding="ascii")
+        .splitlines()
+    )
+    return {name: sha256 for sha256, name in (line.split() for line in lines)}
+
+
+def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
+    """Let pip bring the wheels of a requirements file into `folder`. Raises WheelError."""
+    names = ", ".join(re.findall(r"^\S+==\S+", requirements, re.MULTILINE))
+    file = folder / "requirements.txt"
+    file.write_text(requirements)
+    command = [*pip(), "download", "--quiet", "--no-input", "--no-deps", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", f"--dest={folder}", *options, f"--requirement={file}"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise WheelError(_unreachable(names, f"no answer within {_TIMEOUT:.0f} s")) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace")
+        if "DO NOT MATCH THE HASHES" in said:
+            raise WheelError(
+                f"the package index has other files for {names} than this version of bai was made with; "
+                "use an index that mirrors the originals"
+            )
+        lines = [each for each in said.splitlines() if "ERROR" in each]
+        raise WheelError(_unreachable(names, lines[-1].partition("ERROR: ")[2] if lines else "pip failed"))
+
+
+def pip() -> list[str]:
+    """Return a command that is pip: this environment's, else the one that Python itself brings, else PATH's. Raises WheelError."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    # Environments of uv have none. A wheel of pip runs as it is.
+    folders = [Path(sysconfig.get_path("stdlib")) / "ensurepip" / "_bundled"]
+    if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        folders.append(Path(elsewhere))
+    for folder in folders:
+        for wheel in sorted(folder.glob("pip-*.whl"), reverse=True):
+            return [sys.executable, str(wheel / "pip")]
+    program = shutil.which("pip") or shutil.which("pip3")
+    if program is None:
+        raise WheelError(
+            f"the agent's bundle is made with pip, and {sys.executable} has none; install it there "
+            "(uv pip install pip, or python -m ensurepip)"
+        )
+    return [program]
+
+
+def _find(folder: Path, package: str, fixed: Mapping[str, str]) -> Path | None:
+    for name, sha256 in _files(folder.name, package, fixed).items():
+        wheel = folder / name
+        if wheel.is_file() and hashlib.sha256(wheel.read_bytes()).hexdigest() == sha256:
+            return wheel
+    return None
+
+
+def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str]:
+    """Return the fixed wheel of a package in one set: name → sha256."""
+    project, _, version = package.partition("==")
+    start = f"{folder}/{re.sub(r'[-_.]+', '_', project)}-{version}-".lower()
+    return {
+        name.partition("/")[2]: sha256 for name, sha256 in fixed.items() if name.lower().startswith(start)
+    }
+
+
+def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: Mapping[str, str]) -> None:
+    # What is in it is run: nobody else may write there, whatever the umask.
+    make_folder(folder, private=folder)
+    lines = []
+    for package in packages:
+        hashes = _files(folder.name, package, fixed).values()
+        if not hashes:
+            raise WheelError(f"no sha256 is fixed for {package} in {folder.name}; run scripts/lock-wheels")
+        lines.append(" ".join([package, *(f"--hash=sha256:{each}" for each in hashes)]))
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=folder) as fresh:
+        download(Path(fresh), "\n".join(lines) + "\n", ["--require-hashes", *options])
+        for wheel in Path(fresh).glob("*.whl"):
+            wheel.replace(folder / wheel.name)
+
+
+def _unreachable(names: str, why: str) -> str:
+    return (
+        f"the agent's bundle needs {names}, which pip could not download: {why.rstrip('.')}. "
+        "Check the network, the proxy or PIP_INDEX_URL; or run `bai bundle` once where the package index is reachable"
+    )

@@ -1,0 +1,284 @@
+"""`bai doctor`: tries what a job on EC2 needs, launches nothing, and says what to do where something is missing."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.job.errors import BaiError
+from executor.backends.ec2.doctor.findings import Health, HealthFinding, refused, unusable
+from executor.backends.ec2.doctor.launch import launch_findings
+from executor.backends.ec2.doctor.routes import route_to_s3
+from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_of, code_of
+from executor.config import Settings, config_file
+
+_PROBE = "jobs/.doctor/probe.json"
+"""An object of a few bytes that stays: whoever asks again finds that a conditional put of it fails, as it must."""
+_BROKER_TIMEOUT = 5.0
+
+
+def examine(settings: Settings, file: Path | None = None) -> Iterator[HealthFinding]:
+    """Yield what was found, one thing after the other. file: a descriptor whose image and launch are tried as well."""
+    try:
+        aws = aws_of(settings)
+    except BaiError as error:
+        yield unusable("region", error)
+        yield from _brokers(settings)
+        return
+    credentials = _credentials(aws)
+    yield credentials
+    yield from _brokers(settings)
+    if credentials.health is Health.FAILED:
+        return
+    region = _guarded("region", lambda: _region(aws))
+    yield region
+    if region.health is Health.FAILED:
+        return
+    yield from _bucket(settings, aws)
+    yield _guarded("profile", lambda: _instance_profile(settings, aws))
+    yield from _network(settings, aws)
+    yield from launch_findings(settings, aws, file)
+
+
+def _guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
+    """Return what `look` finds; a refusal of AWS's, and no answer, are findings too."""
+    try:
+        return look()
+    except FAILURES as error:
+        return refused(check, error)
+    except BaiError as error:
+        return unusable(check, error)
+
+
+def _credentials(aws: AwsSession) -> HealthFinding:
+    def look() -> HealthFinding:
+        who = aws.sts().get_caller_identity()
+        return HealthFinding(
+            "credentials", Health.OK, f"{who['Arn']}" + (f", profile {aws.profile}" if aws.profile else "")
+        )
+
+    return _guarded("credentials", look)
+
+
+def _region(aws: AwsSession) -> HealthFinding:
+    zones = aws.ec2().describe_availability_zones()["AvailabilityZones"]
+    usable = [each for each in zones if each.get("State") == "available"]
+    return HealthFinding("region", Health.OK, f"{aws.region}, {len(usable)} availability zones")
+
+
+def _bucket(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
+    if not settings.bucket:
+        yield HealthFinding(
+            "bucket",
+            Health.FAILED,
+            "none is configured",
+            f'write bucket = "…" into {config_file(os.environ)}',
+            configuration=True,
+        )
+        return
+    bucket = settings.bucket
+    s3 = aws.s3()
+    try:
+        headers = s3.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
+    except ClientError as error:
+        code = code_of(error)
+        if code in ("404", "NoSuchBucket"):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} does not exist",
+                f"make it: aws s3 mb s3://{bucket} --region {aws.region}",
+            )
+        elif code in ("301", "PermanentRedirect"):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} lies in another region than {aws.region}",
+                "configure its region",
+                configuration=True,
+            )
+        elif code in ("403", *DENIED):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} may not be used",
+                "it is somebody else's, or the policy lacks s3:ListBucket",
+            )
+        else:
+            yield refused("bucket", error)
+        return
+    except FAILURES as error:
+        yield refused("bucket", error)
+        return
+    there = headers.get("x-amz-bucket-region") or aws.region
+    if there != aws.region:
+        # S3 refuses what is signed for another region, and jobs are told the configured one.
+        yield HealthFinding(
+            "bucket",
+            Health.FAILED,
+            f"{bucket} lies in {there}, and the configured region is {aws.region}",
+            f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
+            "instances), or take a bucket of the region",
+        )
+        return
+    yield HealthFinding("bucket", Health.OK, f"{bucket} in {there}")
+    yield _guarded("bucket list", lambda: _listable(s3, bucket))
+    yield _guarded("bucket write", lambda: _conditional(s3, bucket))
+
+
+def _listable(s3: Any, bucket: str) -> HealthFinding:
+    s3.list_objects_v2(Bucket=bucket, Prefix="jobs/", MaxKeys=1)
+    return HealthFinding("bucket list", Health.OK, "jobs/ can be listed")
+
+
+def _conditional(s3: Any, bucket: str) -> HealthFinding:
+    """Put an object twice on condition that there is none; the second time must fail."""
+    for _ in range(2):
+        try:
+            # Object Lock takes nothing without a checksum.
+            s3.put_object(
+                Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
+            )
+        except ClientError as error:
+            if code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+                return HealthFinding(
+                    "bucket write", Health.OK, "objects can be written, on condition that there is none"
+                )
+            raise
+    return HealthFinding(
+        "bucket write",
+        Health.FAILED,
+        "the server ignores If-None-Match, so a job could be launched twice",
+        "use Amazon S3, or a server that knows conditional writes",
+    )
+
+
+def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
+    if not settings.instance_profile:
+        return HealthFinding(
+            "profile",
+            Health.FAILED,
+            "no instance_profile is configured; without one an instance cannot fetch its agent",
+            "make one with the policy in docs/iam, and configure its name",
+            configuration=True,
+        )
+    name = settings.instance_profile.rpartition("/")[2]
+    try:
+        profile = aws.iam().get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    except ClientError as error:
+        if code_of(error) == "NoSuchEntity":
+            return HealthFinding(
+                "profile", Health.FAILED, f"{name} does not exist", "correct instance_profile, or make it"
+            )
+        if code_of(error) in DENIED:
+            return HealthFinding(
+                "profile",
+                Health.UNKNOWN,
+                f"{name}: these credentials may not look at it (iam:GetInstanceProfile)",
+            )
+        raise
+    roles = [each["RoleName"] for each in profile.get("Roles", ())]
+    if not roles:
+        return HealthFinding(
+            "profile",
+            Health.FAILED,
+            f"{name} has no role",
+            f"aws iam add-role-to-instance-profile --instance-profile-name {name} --role-name ROLE",
+        )
+    return HealthFinding("profile", Health.OK, f"{name}, role {roles[0]}")
+
+
+def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
+    ec2: Any = aws.ec2()
+    try:
+        if settings.subnets:
+            subnets = ec2.describe_subnets(SubnetIds=list(settings.subnets))["Subnets"]
+        else:
+            subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
+                "Subnets"
+            ]
+        vpcs = sorted({each["VpcId"] for each in subnets})
+        in_them = [{"Name": "vpc-id", "Values": vpcs}]
+        tables = ec2.describe_route_tables(Filters=in_them)["RouteTables"] if vpcs else []
+        service = {"Name": "service-name", "Values": [f"com.amazonaws.{aws.region}.s3"]}
+        endpoints = ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"] if vpcs else []
+    except FAILURES as error:
+        yield refused("subnets", error)
+        return
+    if not subnets:
+        yield HealthFinding(
+            "subnets", Health.FAILED, f"there is no default VPC in {aws.region}", "configure `subnets`"
+        )
+        return
+    for subnet in subnets:
+        route = route_to_s3(
+            subnet,
+            [each for each in tables if each["VpcId"] == subnet["VpcId"]],
+            [each for each in endpoints if each.get("VpcId") == subnet["VpcId"]],
+            public_ip=settings.public_ip,
+        )
+        name = f"{subnet['SubnetId']} ({subnet['AvailabilityZone']})"
+        if not subnet.get("AvailableIpAddressCount", 1):
+            yield HealthFinding(
+                "subnets", Health.FAILED, f"{name} has no free address", "name another subnet"
+            )
+        else:
+            yield HealthFinding(
+                "subnets",
+                Health.OK if route.reaches else Health.FAILED,
+                f"{name} {route.sentence}",
+                route.todo,
+            )
+    yield _guarded("groups", lambda: _groups(settings, ec2, vpcs))
+
+
+def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
+    if not settings.security_groups:
+        return HealthFinding("groups", Health.OK, "none is configured: the VPC's default group is used")
+    groups = ec2.describe_security_groups(GroupIds=list(settings.security_groups))["SecurityGroups"]
+    foreign = [each["GroupId"] for each in groups if each.get("VpcId") not in vpcs]
+    if foreign:
+        return HealthFinding(
+            "groups",
+            Health.FAILED,
+            f"{', '.join(foreign)} belongs to another VPC than the subnets",
+            "name groups of their VPC",
+            configuration=True,
+        )
+    closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
+    if len(closed) == len(groups):
+        return HealthFinding(
+            "groups",
+            Health.FAILED,
+            f"{', '.join(closed)} lets nothing out",
+            "allow outgoing TCP 443, and Kafka's port",
+        )
+    return HealthFinding("groups", Health.OK, ", ".join(each["GroupId"] for each in groups))
+
+
+def _brokers(settings: Settings) -> Iterator[HealthFinding]:
+    for broker in settings.kafka.brokers if settings.kafka else ():
+        host, _, port = broker.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_BROKER_TIMEOUT):
+                yield HealthFinding(
+                    "kafka",
+                    Health.OK,
+                    f"{broker} answers here; whether it does to the instances, only they can tell",
+                )
+        except ValueError:
+            yield HealthFinding(
+                "kafka", Health.FAILED, f'"{broker}" is no address', "write HOST:PORT", configuration=True
+            )
+        except OSError as error:
+            yield HealthFinding(
+                "kafka",
+                Health.WARNING,
+                f"{broker} does not answer from here ({error.strerror or error})",
+                "that may be right where it lives in the instances' VPC",
+            )

@@ -1,0 +1,52 @@
+"""What `bai doctor` finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bai_agent.job.errors import BaiError, DescriptorError
+from executor.backends.ec2.session import Failure, aws_error
+from executor.errors import UsageError
+from executor.planning.job_sources import PlanError
+
+
+class Health(str, Enum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It could not be looked at, which need not matter."""
+
+
+@dataclass(frozen=True)
+class HealthFinding:
+    """One thing that a job needs, and whether it is there."""
+
+    check: str
+    health: Health
+    sentence: str
+    todo: str = ""
+    """What to do about it; empty where there is nothing to do."""
+    configuration: bool = False
+    """Whether the configuration, or the descriptor, is what has to be corrected."""
+
+    def as_table(self) -> dict[str, str | None]:
+        """Return it as JSON values."""
+        return {
+            "check": self.check,
+            "health": self.health.value,
+            "sentence": self.sentence,
+            "todo": self.todo or None,
+        }
+
+
+def unusable(check: str, error: BaiError) -> HealthFinding:
+    """Return the finding that something cannot be used, for a reason in our own words."""
+    wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
+    return HealthFinding(check, Health.FAILED, str(error), configuration=wrong)
+
+
+def refused(check: str, error: Failure) -> HealthFinding:
+    """Return the finding that AWS refused, or did not answer."""
+    return unusable(check, aws_error(error, doing="looking at it"))

@@ -1,0 +1,173 @@
+"""A job on EC2 as it would be launched now: what `bai plan` shows is what `bai submit` sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.descriptor import Job, Store
+from cloud_init.user_data import Bundle
+from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
+from executor.backends.ec2.launch.cost import Cost, is_bound, not_included, price
+from executor.backends.ec2.launch.images import placeholder
+from executor.backends.ec2.launch.launch import LaunchFile, expires_at
+from executor.backends.ec2.launch.request import launch_request
+from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
+from executor.backends.ec2.launch.user_data import UserData, boot_limit, deadman, make_user_data
+from executor.backends.ec2.local_files import LocalFiles, local_files
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.staging_bucket import Upload
+from executor.backends.ec2.tags import tag_time
+from executor.config import Settings
+from executor.descriptor import Descriptor
+from executor.errors import UsageError
+from executor.planning.git import git_state
+from executor.planning.plan import plan
+from executor.planning.submit import JobRequest, scripts_of_request
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """A job with all that its launch needs."""
+
+    job: Job
+    resolved: Resolved
+    bundle: BuiltBundle | None
+    """None where it is made at submission."""
+    user_data: UserData
+    request: dict[str, Any]
+    """RunInstances' parameters without subnet and token."""
+    expires: str
+    created: str
+    boot_limit: timedelta
+
+    def launch_file(self) -> LaunchFile:
+        """Return what stands in `launch.json`, with its token."""
+        return LaunchFile(
+            job_id=self.job.job.id,
+            attempt=self.job.job.attempt,
+            region=self.resolved.region,
+            candidates=self.resolved.candidates,
+            request=self.request,
+            expires=self.expires,
+            created=self.created,
+            boot_limit=round(self.boot_limit.total_seconds()),
+        ).sealed()
+
+    def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
+        """Return what it may cost; asks AWS's price list where the configuration names no price."""
+        name, image = self.resolved.kind.name, self.resolved.image
+        tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
+        hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
+        excluded = not_included(name, self.request)
+        bound = name not in settings.prices and is_bound(image, excluded)
+        nodes, longest = self.job.strategy.nodes, deadman(self.job.limits)
+        return Cost(
+            instances=nodes, longest=longest, hourly=hourly, origin=origin, bound=bound, excluded=excluded
+        )
+
+
+@contextmanager
+def planned_job(
+    job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, job_id: str
+) -> Iterator[tuple[Job, LocalFiles]]:
+    """Yield the job descriptor of `job_request`, with the local files that go along; packed ones exist until the block ends.
+
+    Asks git, reads and sums up local files, asks no network. Raises PlanError, ScriptsError, UsageError.
+    """
+    if job_request.data_root is not None:
+        raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
+    folder = job_request.file.absolute().parent
+    bucket = settings.bucket or placeholder("the bucket")
+    scripts = scripts_of_request(job_request, descriptor)
+    with local_files(descriptor, folder, scripts, bucket=bucket, region=settings.region) as files:
+        job = plan(
+            descriptor,
+            folder=folder,
+            job_id=job_id,
+            client_id=settings.client,
+            where="ec2",
+            store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
+            arguments=job_request.arguments,
+            scripts=scripts,
+            git=git_state(folder),
+            kafka=settings.kafka,
+            defaults=settings.limits,
+            uploads=files.sources,
+        )
+        yield job, files
+
+
+def draft(
+    job: Job,
+    descriptor: Descriptor,
+    settings: Settings,
+    aws: AwsSession | None,
+    *,
+    cache: Path,
+    now: datetime,
+    resolved: Resolved | None = None,
+) -> LaunchPlan:
+    """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
+
+    resolved: what was looked up before. Raises UsageError, AwsError, WheelError.
+    """
+    ec2 = ec2_table(descriptor)
+    region = region_of(descriptor, settings)
+    if resolved is None:
+        resolved = (
+            resolve(descriptor, settings, aws)
+            if aws is not None
+            else unresolved(descriptor, settings, region)
+        )
+    bundle = _bundle(resolved, cache=cache, download=aws is not None)
+    told = make_user_data(
+        job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region
+    )
+    expires = expires_at(now, deadman(job.limits))
+    return LaunchPlan(
+        job=job,
+        resolved=resolved,
+        bundle=bundle,
+        user_data=told,
+        request=launch_request(job, resolved, ec2, user_data=told.content, expires=expires),
+        expires=expires,
+        created=tag_time(now),
+        boot_limit=boot_limit(ec2),
+    )
+
+
+def bundle_upload(bundle: BuiltBundle) -> Upload:
+    """Return what puts a bundle into the exchange bucket."""
+    return Upload(
+        key=bundle.key, path=bundle.path, size=bundle.size, what=f"the agent for {bundle.architecture}"
+    )
+
+
+def _bundle(resolved: Resolved, *, cache: Path, download: bool) -> BuiltBundle | None:
+    architecture = linux_architecture(resolved.image.architecture)
+    if architecture not in ARCHITECTURES:
+        if download:
+            raise UsageError(
+                f"the image {resolved.image.id} is for {architecture}; the agent runs on x86_64 and arm64"
+            )
+        return None
+    try:
+        return build(architecture, cache=cache, download=download)
+    except WheelError:
+        if download:
+            raise
+        return None
+
+
+def _bundle_object(job: Job, bundle: BuiltBundle | None) -> Bundle:
+    root = job.store.url.removesuffix("/jobs") if job.store else ""
+    if bundle is None:
+        unknown = placeholder("the agent's bundle")
+        return Bundle(url=f"{root}/agent/{unknown}.tar.gz", sha256=unknown, size=0)
+    return Bundle(url=f"{root}/{bundle.key}", sha256=bundle.sha256, size=bundle.size)

@@ -1,0 +1,194 @@
+"""The image that instances boot from, and the instance type that must fit it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from executor.backends.ec2.session import FAILURES, AwsSession, aws_error, code_of
+from executor.descriptor import Descriptor
+from executor.errors import UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef
+
+_AMI = re.compile(r"ami-[0-9a-f]+")
+_PARAMETER = re.compile(r"(?:resolve:)?(?:ssm:)?(/.+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An AMI."""
+
+    id: str
+    architecture: str
+    """As EC2 calls it: x86_64, arm64."""
+    root_device: str
+    root_gib: int | None
+    """None where it has not been looked up."""
+    other_devices: tuple[str, ...] = ()
+    """Names of further EBS volumes that come with it."""
+    owner: str = ""
+    """The account that it belongs to."""
+    operation: str = ""
+    """What is charged for it, as bills and price list say: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
+    marketplace: bool = False
+    """Whether its software may cost something of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceType:
+    """What matters here of an instance type."""
+
+    name: str
+    architectures: tuple[str, ...]
+    ebs_mib_per_second: int | None
+    """The most that it exchanges with EBS; None where EC2 does not say."""
+    ebs_iops: int | None
+
+
+def placeholder(what: str) -> str:
+    """Return the place-holder for what is looked up when a job is submitted."""
+    return f"<resolved at submission: {what}>"
+
+
+def image_reference(descriptor: Descriptor) -> str:
+    """Return the image as it was named: an AMI's id, or "ssm:/…". Raises UsageError."""
+    ec2, env = descriptor.aws.ec2, descriptor.env
+    for key, text in (
+        ("aws.ec2.image", ec2.image if ec2 else None),
+        ("env.image", env.image),
+        ("env.docker_image", env.docker_image),
+    ):
+        if not text:
+            continue
+        if _AMI.fullmatch(text):
+            return text
+        if found := _PARAMETER.fullmatch(text):
+            return f"ssm:{found[1]}"
+        raise UsageError(
+            f'{key}: "{text}" is no AMI; write an id ("ami-…") or a public parameter '
+            '("ssm:/aws/service/…") as [aws.ec2] image'
+        )
+    raise UsageError(
+        'no image is named; write [aws.ec2] image = "ami-…" or "ssm:/aws/service/…": '
+        "docs/ec2.md lists the parameters of the deep learning images"
+    )
+
+
+def find_image(reference: str, aws: AwsSession) -> Image:
+    """Return the image that `reference` names. Raises UsageError, AwsError."""
+    image_id = _parameter(reference.removeprefix("ssm:"), aws) if reference.startswith("ssm:") else reference
+    wrong_region = f"AMIs belong to one region: check [aws.ec2] region ({aws.region} now), and that it is shared with you"
+    try:
+        found = aws.ec2().describe_images(ImageIds=[image_id])["Images"]
+    except ClientError as error:
+        if code_of(error).startswith("InvalidAMIID"):
+            raise UsageError(
+                f"the image {image_id} does not exist in {aws.region}; {wrong_region}"
+            ) from error
+        raise aws_error(error, doing=f"describing the image {image_id}", region=aws.region) from error
+    except FAILURES as error:
+        raise aws_error(error, doing=f"describing the image {image_id}", region=aws.region) from error
+    if not found:
+        raise UsageError(f"the image {image_id} does not exist in {aws.region}; {wrong_region}")
+    return _image(found[0])
+
+
+def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
+    """Return the image `image_id` where an earlier look-up of `reference` may have found it; else `now`, that of this one.
+
+    A public parameter moves on to newer images, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
+    """
+    if image_id == now.id or not reference.startswith("ssm:") or not _AMI.fullmatch(image_id):
+        return now
+    try:
+        before = find_image(image_id, aws)
+    except UsageError:
+        return now
+    return before if before.owner == now.owner != "" else now
+
+
+def find_type(name: str, aws: AwsSession) -> InstanceType:
+    """Return what EC2 says of an instance type. Raises UsageError, AwsError."""
+    doing = f"describing the instance type {name}"
+    wrong = f'there is no instance type "{name}" in {aws.region}; correct hardware.instance_type, or [aws.ec2] region'
+    try:
+        found = aws.ec2().describe_instance_types(InstanceTypes=[name])["InstanceTypes"]  # type: ignore[list-item]
+    except ClientError as error:
+        if code_of(error) in ("InvalidInstanceType", "InvalidParameterValue"):
+            raise UsageError(wrong) from error
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    except FAILURES as error:
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    if not found:
+        raise UsageError(wrong)
+    return _type(found[0], name)
+
+
+def check_fit(image: Image, kind: InstanceType) -> None:
+    """Raise UsageError where instances of this type cannot boot the image."""
+    if kind.architectures and image.architecture not in kind.architectures:
+        raise UsageError(
+            f"the image {image.id} is for {image.architecture}, and {kind.name} is {' or '.join(kind.architectures)}; "
+            "take another image or another hardware.instance_type"
+        )
+
+
+def _parameter(name: str, aws: AwsSession) -> str:
+    doing = f"reading the parameter {name}"
+    try:
+        value = aws.ssm().get_parameter(Name=name)["Parameter"].get("Value", "")
+    except ClientError as error:
+        if code_of(error) in ("ParameterNotFound", "ParameterVersionNotFound", "ValidationException"):
+            raise UsageError(
+                f"there is no parameter {name} in {aws.region}; "
+                "`aws ssm get-parameters-by-path --path /aws/service/deeplearning --recursive` lists those of AWS"
+            ) from error
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    except FAILURES as error:
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    if not _AMI.fullmatch(value):
+        raise UsageError(f"the parameter {name} holds no AMI's id; name one that ends in image_id or ami-id")
+    return value
+
+
+def _image(found: ImageTypeDef) -> Image:
+    image_id = found.get("ImageId", "")
+    state = found.get("State")
+    if state != "available":
+        raise UsageError(f"the image {image_id} is {state}, not available; take another")
+    if found.get("Platform", "").lower() == "windows":
+        raise UsageError(f"the image {image_id} is a Windows image; benchmarks run on Linux")
+    root = found.get("RootDeviceName", "")
+    mappings = found.get("BlockDeviceMappings", [])
+    ebs = {each.get("DeviceName", ""): each["Ebs"] for each in mappings if each.get("Ebs")}
+    if root not in ebs:
+        raise UsageError(f"the image {image_id} has no EBS root volume; take one that has")
+    return Image(
+        id=image_id,
+        architecture=str(found.get("Architecture", "")),
+        root_device=root,
+        root_gib=ebs[root].get("VolumeSize", 8),
+        other_devices=tuple(sorted(ebs.keys() - {root})),
+        owner=found.get("OwnerId", ""),
+        operation=found.get("UsageOperation", ""),
+        marketplace=any(
+            each.get("ProductCodeType") == "marketplace" for each in found.get("ProductCodes", ())
+        ),
+    )
+
+
+def _type(found: InstanceTypeInfoTypeDef, name: str) -> InstanceType:
+    limits = found.get("EbsInfo", {}).get("EbsOptimizedInfo", {})
+    throughput = limits.get("MaximumThroughputInMBps")
+    return InstanceType(
+        name=name,
+        architectures=tuple(map(str, found.get("ProcessorInfo", {}).get("SupportedArchitectures", []))),
+        ebs_mib_per_second=int(throughput * 10**6 / 2**20) if throughput else None,
+        ebs_iops=limits.get("MaximumIops"),
+    )

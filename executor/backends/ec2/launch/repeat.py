@@ -1,0 +1,123 @@
+"""Checks the launch that a store holds before it is sent again: it must be the one that this `bai` would make itself.
+
+Others may write into a bucket, and what stands in `launch.json` is sent in the name of whoever repeats a submission. So all of
+it is rendered anew, from the descriptor and the configuration; of the file only those look-ups are taken that cannot be
+repeated (which image a parameter named, which of the subnets there were), and its times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from bai_agent import __version__
+from bai_agent.job.descriptor import Job
+from bai_agent.job.record import JobRecord
+from executor.backends.ec2.launch.draft import draft
+from executor.backends.ec2.launch.images import found_before, image_reference
+from executor.backends.ec2.launch.launch import LaunchFile
+from executor.backends.ec2.launch.launch_record import attempt_key
+from executor.backends.ec2.launch.resolve import resolve
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.timestamps import parse_moment
+from executor.config import Settings
+from executor.descriptor import Descriptor
+from executor.errors import UsageError
+from executor.planning.job_toml import job_toml
+
+_CLOCKS = timedelta(minutes=15)
+"""How far another submitter's clock may be ahead; AWS refuses requests beyond it."""
+
+
+def problem_with(
+    record: JobRecord,
+    file: LaunchFile,
+    job: Job | None,
+    ours: Callable[[], LaunchFile],
+    *,
+    region: str,
+    now: datetime,
+) -> str | None:
+    """Return why `file`, which the store holds, must not be sent; None where it is exactly what we would send.
+
+    job: what the store's job.toml holds, None where there is none. ours: renders the launch anew; asked only where the rest
+    is well. region: where we would launch. Raises what `ours` does, StoreError.
+    """
+    where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
+    advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
+    if job is None:
+        return f"{where} is there and the job's job.toml is not: no submission leaves that behind. {advice}"
+    if file.bai != __version__:
+        writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
+        return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
+    # Only now: another version may also have written the job in other words, and its machines can still be looked for.
+    check_job_bytes(record, job)
+    begun = parse_moment(file.created)
+    if file.region != region:
+        differing = ["region"]
+    elif begun is None or begun > now + _CLOCKS:
+        differing = ["created"]
+    else:
+        differing = differences(file, ours())
+    if not differing:
+        return None
+    return (
+        f"{where} holds another launch than the descriptor and the configuration make now: {', '.join(differing)} "
+        f"{'differs' if len(differing) == 1 else 'differ'}. {advice}, or with the configuration that it was submitted with"
+    )
+
+
+def redrawn(
+    file: LaunchFile, job: Job, descriptor: Descriptor, settings: Settings, aws: AwsSession, *, cache: Path
+) -> LaunchFile:
+    """Return the launch of `job` as we would have written it when `file` was. Raises what `draft` does."""
+    begun = parse_moment(file.created)
+    if begun is None:
+        raise ValueError(f"{file.created} is no moment")
+    found = resolve(descriptor, settings, aws)
+    named = str(file.request.get("ImageId"))
+    known = {(each.subnet, each.zone) for each in found.candidates}
+    resolved = replace(
+        found,
+        image=found_before(image_reference(descriptor), named, found.image, aws),
+        candidates=file.candidates
+        if all((each.subnet, each.zone) in known for each in file.candidates)
+        else found.candidates,
+    )
+    drawing = draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved)
+    return drawing.launch_file()
+
+
+def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:
+    """Return the names of what differs: parameters of RunInstances, and what stands beside them."""
+    one, other = stored.as_table(), ours.as_table()
+    pairs = (one.pop("request"), other.pop("request")), (one, other)
+    found = [
+        key if key.isidentifier() and key.isascii() else json.dumps(key)
+        for a, b in pairs
+        for key in sorted({*a, *b})
+        if key not in a or key not in b or _text(a[key]) != _text(b[key])
+    ]
+    # The token is made of the rest.
+    return [each for each in found if each != "token"] or found
+
+
+def _text(value: object) -> str:
+    """Return a value's JSON: what is sent, and the same for a tuple as for the list that it is stored as."""
+    return json.dumps(value, sort_keys=True)
+
+
+def check_job_bytes(record: JobRecord, job: Job) -> None:
+    """Raise UsageError unless the store's job.toml holds `job`, byte for byte as it is rendered here. Raises StoreError.
+
+    User data may hold no more of it than its checksum.
+    """
+    key = record.key("job.toml")
+    if record.store.get(key) != job_toml(job).encode():
+        raise UsageError(
+            f"{record.store.url}/{key} holds the job in other words than this `bai` writes: another version, or something "
+            "else, wrote it. Nothing was launched; submit it with a new job id"
+        )

@@ -1,0 +1,163 @@
+"""The RunInstances request of a job. Pure: what it says was looked up before."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import difflib
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
+from bai_agent.job.descriptor import Job
+from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.launch.volume import data_size, mappings
+from executor.backends.ec2.tags import OURS, job_tags, sanitised
+from executor.descriptor.ec2_table import Ec2
+from executor.errors import UsageError
+
+TOKEN_LIMIT = 64
+"""Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
+
+
+def launch_request(
+    job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
+) -> dict[str, Any]:
+    """Return RunInstances' parameters but for subnet and token, as JSON values; UserData is base64.
+
+    One call launches all nodes of the job, or none. expires: the time of the tag by which they are reaped.
+    Raises UsageError where the user's own parameters are none.
+    """
+    check_run_instances(ec2.run_instances)
+    nodes = job.strategy.nodes
+    request: dict[str, Any] = {
+        "ImageId": resolved.image.id,
+        "InstanceType": resolved.kind.name,
+        "MinCount": nodes,
+        "MaxCount": nodes,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "UserData": base64.b64encode(user_data).decode(),
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 2,
+        },
+        "Monitoring": {"Enabled": True},
+        # A machine that AWS moved to another host would go on with a spoiled benchmark.
+        "MaintenanceOptions": {"AutoRecovery": "disabled"},
+        "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kind, data_size(job.sources)),
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": _tag_list(job_tags(job, expires=expires))}
+            for kind in ("instance", "volume")
+        ],
+    }
+    if profile := resolved.instance_profile:
+        request["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
+    if resolved.security_groups:
+        request["SecurityGroupIds"] = list(resolved.security_groups)
+    merged = merge(request, ec2.run_instances)
+    _network(merged, public_ip=resolved.public_ip)
+    return merged
+
+
+def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
+    """Return what boto3's run_instances takes for one subnet. EC2 counts tokens per availability zone."""
+    complete = copy.deepcopy(dict(request))
+    complete["UserData"] = base64.b64decode(complete["UserData"])
+    interfaces = complete.get("NetworkInterfaces")
+    if interfaces:
+        for each in interfaces:
+            each.setdefault("SubnetId", candidate.subnet)
+    else:
+        complete["SubnetId"] = candidate.subnet
+    complete["ClientToken"] = candidate_token(token, candidate)
+    return complete
+
+
+def candidate_token(token: str, candidate: Candidate) -> str:
+    """Return the token of the launch in one subnet; the same again for the same launch."""
+    return hashlib.sha256(f"{token} {candidate.subnet}".encode()).hexdigest()[:TOKEN_LIMIT]
+
+
+def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `request` with `extra` in it: tables are merged key by key, everything else of `extra` stands in its place.
+
+    Block devices are merged by their name, and tags by their kind of resource; tags of ours stay ours.
+    """
+    merged = copy.deepcopy(dict(request))
+    for key, value in extra.items():
+        before = merged.get(key)
+        if key == "BlockDeviceMappings":
+            merged[key] = _merge_devices(before or [], value)
+        elif key == "TagSpecifications":
+            merged[key] = _merge_tags(before or [], value)
+        elif isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(before, value)
+        else:
+            merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def check_run_instances(extra: Mapping[str, Any]) -> None:
+    """Refuse what RunInstances does not take, as far as botocore knows it."""
+    if not extra:
+        return
+    # Not by a session: that would want a profile that exists, and what EC2 takes is the same for all.
+    model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
+    shape = model.operation_model("RunInstances").input_shape
+    if shape is None:
+        return
+    found = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **extra}, shape)
+    if not found.has_errors():
+        return
+    problem, _, known = found.generate_report().splitlines()[0].partition(", must be one of: ")
+    close = difflib.get_close_matches(problem.split('"')[-2], known.split(", "), n=1) if known else []
+    hint = f'did you mean "{close[0]}"?' if close else "it takes what boto3's run_instances takes"
+    raise UsageError(f"[aws.ec2.run_instances]: {problem}; {hint}")
+
+
+def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
+    devices = {each["DeviceName"]: each for each in ours}
+    for device in theirs:
+        name = device.get("DeviceName")
+        merged = merge(devices.get(name, {}), device)
+        if "Ebs" in merged:
+            merged["Ebs"].setdefault("DeleteOnTermination", True)
+        devices[name] = merged
+    return list(devices.values())
+
+
+def _merge_tags(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
+    kinds = {each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in ours}
+    for specification in theirs:
+        extra = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in specification.get("Tags", [])}
+        mine = kinds.setdefault(specification["ResourceType"], {})
+        kept = {key: value for key, value in mine.items() if key.startswith(OURS)}
+        kinds[specification["ResourceType"]] = sanitised({**mine, **extra, **kept})
+    return [{"ResourceType": kind, "Tags": _tag_list(tags)} for kind, tags in kinds.items()]
+
+
+def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _network(request: dict[str, Any], *, public_ip: bool | None) -> None:
+    """Move what EC2 takes at one place only: beside network interfaces no subnet and no groups may stand."""
+    interfaces = request.get("NetworkInterfaces")
+    if not interfaces:
+        if public_ip is None:
+            return
+        interfaces = request["NetworkInterfaces"] = [{"DeviceIndex": 0}]
+    groups = request.pop("SecurityGroupIds", None)
+    for each in interfaces:
+        if groups:
+            each.setdefault("Groups", groups)
+        each.setdefault("DeleteOnTermination", True)
+    # EC2 gives a public address to a single interface only.
+    if public_ip is not None and len(interfaces) == 1:
+        interfaces[0].setdefault("AssociatePublicIpAddress", public_ip)

@@ -1,0 +1,218 @@
+"""How jobs on EC2 stand, in the words that `bai status` and `bai list` have for every job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from typing import Any
+
+from bai_agent.job.descriptor import Power
+from bai_agent.job.errors import BaiError, DescriptorError
+from bai_agent.job.outcome import ExitCode, Status
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import RecordError
+from executor.backends.ec2.instances import Instance, instances_by_id, instances_of
+from executor.backends.ec2.launch.cost import price
+from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.session import AwsSession, aws_of
+from executor.config import Settings
+from executor.job_options import JobOptions
+from executor.jobs.follow import events_of
+from executor.jobs.job_status import (
+    ENDING,
+    SILENT,
+    UNKNOWN,
+    UNLAUNCHED,
+    JobStatus,
+    created,
+    ended_status,
+    unreadable_status,
+)
+from executor.jobs.records import result_of
+from executor.jobs.run_state import RunState
+
+_AT_ONCE = 16
+"""Jobs that are read side by side: each takes several small requests."""
+
+
+def monitor_of(record: JobRecord, settings: Settings) -> JobMonitor:
+    """Return who looks after this job."""
+
+    @cache
+    def aws(region: str | None) -> AwsSession:
+        return aws_of(settings, region=region)
+
+    return JobMonitor(record, aws)
+
+
+def status_on_ec2(record: JobRecord, options: JobOptions) -> JobStatus:
+    """Return how a job stands, after doing what is due for it. Raises BaiError."""
+    result = result_of(record)
+    if result is not None:
+        kept = kept_machines(record, result, options)
+        return replace(ended_status(record, result), where="ec2", machine=kept)
+    monitor = monitor_of(record, options.settings)
+    found = monitor.reconcile()
+    result = result_of(record)
+    if result is not None:
+        return replace(ended_status(record, result), where="ec2", machine=found.sentence)
+    return _standing(record, found)
+
+
+def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[JobStatus]:
+    """Return how jobs stand, with a question or two to EC2 for each region; changes nothing. Raises StoreError."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(_result_or_why, records))
+        open_ = [record for record, result in zip(records, results, strict=True) if result is None]
+        lookouts = [monitor_of(record, settings) for record in open_]
+        regions = list(pool.map(_region, lookouts))
+        launched = list(pool.map(_launched_ids, lookouts))
+        known: dict[str, list[Instance] | None] = {}
+        for region in dict.fromkeys(regions):
+            jobs = {
+                monitor.record.job_id: ids
+                for monitor, its, ids in zip(lookouts, regions, launched, strict=True)
+                if its == region
+            }
+            known.update(_asked(lookouts[0].aws, region, jobs))
+        found = dict(
+            zip(
+                [record.job_id for record in open_],
+                pool.map(lambda each: _looked(each, known[each.record.job_id]), lookouts),
+                strict=True,
+            )
+        )
+    return [
+        found[record.job_id]
+        if result is None
+        else unreadable_status(record, result, where="ec2")
+        if isinstance(result, RecordError)
+        else replace(ended_status(record, result), where="ec2")
+        for record, result in zip(records, results, strict=True)
+    ]
+
+
+def _result_or_why(record: JobRecord) -> dict[str, Any] | RecordError | None:
+    try:
+        return result_of(record)
+    except RecordError as error:
+        return error
+
+
+def _asked(
+    aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
+) -> dict[str, list[Instance] | None]:
+    """Return the instances of these jobs, by job; None for each where EC2 cannot be asked. jobs: the ids of their launches."""
+    try:
+        ec2 = aws(region).ec2()
+        tagged = instances_of(ec2, jobs)
+        seen = {each.id for each in tagged}
+        untagged = instances_by_id(ec2, [each for ids in jobs.values() for each in ids if each not in seen])
+    except BaiError:
+        return dict.fromkeys(jobs)
+    owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
+    found: dict[str, list[Instance] | None] = {each: [] for each in jobs}
+    for instance in (*tagged, *untagged):
+        mine = found.get(instance.job_id or owners.get(instance.id, ""))
+        if mine is not None:
+            mine.append(instance)
+    return found
+
+
+def _looked(monitor: JobMonitor, known: list[Instance] | None) -> JobStatus:
+    try:
+        return _standing(monitor.record, monitor.observe(known=known, ask=False))
+    except (DescriptorError, RecordError) as error:
+        return unreadable_status(monitor.record, error, where="ec2")
+
+
+def _launched_ids(monitor: JobMonitor) -> list[str]:
+    try:
+        return monitor.launched_ids
+    except (DescriptorError, RecordError):
+        return []
+
+
+def _region(monitor: JobMonitor) -> str | None:
+    try:
+        return monitor.region
+    except (DescriptorError, RecordError):
+        return None
+
+
+def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
+    state = RunState()
+    for event in events_of(record):
+        state.apply(event)
+    verdict = found.verdict
+    return JobStatus(
+        job_id=record.job_id,
+        status=_status(found, state),
+        phase=state.phase or found.stage.value,
+        since=state.since,
+        started=state.started if state.started is not None else created(record),
+        ended=None,
+        outcome=verdict.outcome.value if verdict else None,
+        exit_code=int(verdict.outcome.exit_code) if verdict else None,
+        sentence=verdict.sentence if verdict else None,
+        agent_alive=found.stage is JobStage.RUNNING if state.agents else None,
+        cancelling=record.cancelled(),
+        warnings=state.cautions,
+        where="ec2",
+        machine=found.sentence,
+    )
+
+
+def _status(found: Diagnosis, state: RunState) -> str:
+    if found.verdict is not None:
+        return found.verdict.outcome.status.value
+    if found.stage is JobStage.RUNNING:
+        # Its agent lives, and the first events are on their way.
+        return state.status.value if state.phase is not None else Status.INITIALIZING.value
+    words = {
+        JobStage.SILENT: SILENT,
+        JobStage.ENDING: ENDING,
+        JobStage.ABANDONED: UNLAUNCHED,
+        JobStage.UNKNOWN: UNKNOWN,
+    }
+    return words.get(found.stage, Status.PENDING.value)
+
+
+def kept_machines(record: JobRecord, result: Mapping[str, Any], options: JobOptions) -> str | None:
+    """Return what is still there of a job that ended with `result` and may keep its machines, until when, and what it costs.
+
+    None where nothing is, or EC2 cannot be asked. Raises StoreError, DescriptorError.
+    """
+    monitor = monitor_of(record, options.settings)
+    end = monitor.job.end
+    failed = result.get("exit_code") not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
+        return None
+    try:
+        there = [each for each in monitor.instances() if each.living]
+    except BaiError:
+        return None
+    if not there:
+        return None
+    which = f"{', '.join(each.id for each in there)} {'is' if len(there) == 1 else 'are'}"
+    first, aws = there[0], monitor.aws(monitor.region)
+    hourly, _ = price(
+        first.type, options.settings.prices, aws, operation=first.operation, tenancy=first.tenancy
+    )
+    cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
+    if end.keep_on_failure is None:
+        return f'{which} still there, as [end] power = "stay" has it{cost}'
+    release = f"`{options.command('release', record.job_id)}` lets {'it' if len(there) == 1 else 'them'} go"
+    return f"{which} kept to look into{_until(monitor, result, end.keep_on_failure)}{cost}; {release}"
+
+
+def _until(monitor: JobMonitor, result: Mapping[str, Any], kept: timedelta) -> str:
+    """Return until when a machine is kept: its time begins at the job's end, and no machine outlives its deadline."""
+    moments = [monitor.expires] if monitor.expires is not None else []
+    if (ended := result.get("ended")) is not None:
+        moments.append(datetime.fromtimestamp(int(ended) / 1000, tz=timezone.utc) + kept)
+    return f" until {min(moments):%Y-%m-%d %H:%M} UTC" if moments else ""

@@ -1,0 +1,179 @@
+"""Why machines are gone that left no result: from EC2's StateReason, and from the last word on the console.
+
+StateReason codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bai_agent.job.durations import format_duration
+from bai_agent.job.outcome import Outcome
+from executor.backends.ec2.instances import Instance
+from executor.backends.ec2.monitor.console import Console
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ended that could not say so itself."""
+
+    outcome: Outcome
+    sentence: str
+
+
+_BY_ITSELF = "Client.InstanceInitiatedShutdown"
+_BY_SOMEBODY = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "Client.InstanceTerminated")
+
+_AT_LAUNCH = {
+    "Server.InsufficientInstanceCapacity": (
+        Outcome.CAPACITY,
+        "try again later, or with another instance type or more subnets",
+    ),
+    "Client.VolumeLimitExceeded": (
+        Outcome.QUOTA,
+        "the account's limit of EBS storage is reached; delete volumes or have it raised in Service Quotas",
+    ),
+    "Client.InternalError": (
+        Outcome.LAUNCH_FAILED,
+        "an encrypted volume whose KMS key these credentials may not use ends so; check the AMI's and the account's "
+        "default encryption key",
+    ),
+    "Client.InvalidSnapshot.NotFound": (
+        Outcome.LAUNCH_FAILED,
+        "a snapshot of the AMI or of a mapping does not exist; check the AMI",
+    ),
+    "Server.InternalError": (Outcome.LAUNCH_FAILED, "run it again"),
+}
+"""Code → how the job ended, and what to do."""
+
+_TAKEN = {
+    "Server.SpotInstanceTermination": "EC2 took the spot machine back",
+    "Server.SpotInstanceShutdown": "EC2 took the spot machine back",
+    "Server.ScheduledStop": "AWS stopped the machine for maintenance",
+}
+
+_LAST_WORDS = {
+    "no-settings": (Outcome.BOOT_FAILED, "the machine found no settings in its user data"),
+    "no-python": (
+        Outcome.BOOT_FAILED,
+        "the AMI has no Python 3.10 or newer, and none could be installed; use another AMI or init_commands",
+    ),
+    "no-metadata": (Outcome.BOOT_FAILED, "the instance metadata service did not answer"),
+    "fetch-failed": (
+        Outcome.BOOT_FAILED,
+        "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` looks at the routes",
+    ),
+    "fetch-denied": (
+        Outcome.BOOT_FAILED,
+        "S3 refused the agent's bundle: check the role of the instance profile (s3:GetObject on agent/*)",
+    ),
+    "fetch-missing": (
+        Outcome.BOOT_FAILED,
+        "the agent's bundle is not in the bucket; `bai bundle --upload` puts it there",
+    ),
+    "fetch-corrupt": (
+        Outcome.BOOT_FAILED,
+        "the agent's bundle is not what was submitted; `bai bundle --upload` renews it",
+    ),
+    "clock-wrong": (
+        Outcome.BOOT_FAILED,
+        "the machine's clock was wrong and nothing set it within 5 min; use an AMI with a time service (chrony)",
+    ),
+    "disk-full": (Outcome.DISK_FULL, "the machine's disk was full before the benchmark started"),
+    "init-failed": (Outcome.BOOT_FAILED, "one of init_commands failed"),
+    "bad-descriptor": (Outcome.BAD_DESCRIPTOR, "its agent refused the job descriptor"),
+    "boot-hung": (Outcome.BOOT_FAILED, "the boot hung before the agent could be started"),
+    "too-many-boots": (Outcome.LOST, "the machine rebooted too often"),
+    "agent-crashed": (Outcome.AGENT_ERROR, "the agent crashed again and again"),
+    "deadline": (Outcome.LOST, "the machine was still up at its deadline, and powered itself off"),
+}
+"""First word behind BAI-END → how the job ended, and what it means."""
+
+
+def why_gone(
+    left: Sequence[Instance],
+    signs: Mapping[int, timedelta],
+    consoles: Mapping[str, Console],
+    *,
+    expires: datetime | None,
+    boot_limit: timedelta | None,
+    cancelled: bool,
+) -> Verdict:
+    """Return how a job ended whose machines `left` (not empty) are gone, or going, without a result.
+
+    signs: ranks whose agents had reported. expires: when the job's machines had to be gone by themselves. boot_limit: after so
+    long their agents had to have reported.
+    """
+    if cancelled:
+        return Verdict(
+            Outcome.CANCELLED, "The job was cancelled, and its machines ended before it wrote a result."
+        )
+    # Where several have left, one of them was first, and the others were ended for it.
+    culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
+    reported = culprit.index in signs
+    code = culprit.reason_code
+    if code.startswith("Server.Insufficient"):
+        code = "Server.InsufficientInstanceCapacity"
+    if not reported and code in _AT_LAUNCH:
+        outcome, advice = _AT_LAUNCH[code]
+        return Verdict(outcome, f"EC2 ended {culprit.id} while it started: {_told(culprit)}; {advice}.")
+    if code in _TAKEN:
+        return Verdict(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_told(culprit)}).")
+    console = consoles.get(culprit.id, Console())
+    if code in _BY_SOMEBODY and console.end in (None, "terminated"):
+        if expires is not None and culprit.ended is not None and culprit.ended > expires:
+            return Verdict(
+                Outcome.LOST,
+                f"{culprit.id} hung: it was still there after its time was up and was terminated.{_last_step(console)}",
+            )
+        lived = culprit.ended - culprit.launched if culprit.ended and culprit.launched else timedelta()
+        if not reported and boot_limit is not None and lived > boot_limit:
+            return Verdict(
+                Outcome.BOOT_FAILED,
+                f"{culprit.id} was terminated {format_duration(lived)} after its launch, and its agent had never reported."
+                f"{_last_step(console)}",
+            )
+        return Verdict(Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_told(culprit)}.")
+    if console.end is not None:
+        return _by_last_word(culprit, console, reported)
+    if code and code != _BY_ITSELF:
+        return Verdict(
+            Outcome.LOST if reported else Outcome.LAUNCH_FAILED,
+            f"EC2 ended {culprit.id}: {_told(culprit)}.{_last_step(console)}",
+        )
+    if reported:
+        return Verdict(Outcome.LOST, f"{culprit.id} is off and left no result.{_last_step(console)}")
+    return Verdict(
+        Outcome.BOOT_FAILED, f"{culprit.id} went off before its agent reported.{_last_step(console)}"
+    )
+
+
+def _by_last_word(culprit: Instance, console: Console, reported: bool) -> Verdict:
+    end, detail = console.end or "", f" ({console.detail})" if console.detail else ""
+    if end == "done":
+        return Verdict(
+            Outcome.STORE_FAILED,
+            f"The agent on {culprit.id} ended with exit code {console.detail or 'unknown'}, and its result never "
+            f"reached the store.{_last_step(console)}",
+        )
+    if end == "terminated":
+        return Verdict(Outcome.INTERRUPTED, f"{culprit.id} was shut down from outside{detail}.")
+    outcome, meaning = _LAST_WORDS.get(end, (Outcome.LOST, f"the machine powered itself off: {end}"))
+    if not reported and outcome is Outcome.LOST:
+        outcome = Outcome.BOOT_FAILED
+    return Verdict(outcome, f"{culprit.id}: {meaning}{detail}.{_last_step(console)}")
+
+
+def _told(instance: Instance) -> str:
+    message = instance.reason.strip().removesuffix(".")
+    if message.startswith(f"{instance.reason_code}: "):
+        message = message[len(instance.reason_code) + 2 :]
+    if message and instance.reason_code:
+        return f"{message} ({instance.reason_code})"
+    return message or instance.reason_code or "EC2 does not say why"
+
+
+def _last_step(console: Console) -> str:
+    return f" Its last step: {console.last_step.removesuffix('.')}." if console.last_step else ""

@@ -1,0 +1,241 @@
+"""Clients of AWS's services: always with a region and with time limits, in the name of the configured profile."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    InvalidConfigError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.parsers import ResponseParserError
+
+from bai_agent.job.errors import BaiError
+from executor.config import Settings
+from executor.errors import UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_ssm import SSMClient
+    from mypy_boto3_sts import STSClient
+
+_CONNECT, _READ = 10, 30
+_USUAL = Config(
+    connect_timeout=_CONNECT, read_timeout=_READ, retries={"mode": "standard", "total_max_attempts": 4}
+)
+# RunInstances says "no capacity" with status 500, which botocore would repeat in the same availability zone.
+_ONCE = Config(connect_timeout=_CONNECT, read_timeout=_READ, retries={"total_max_attempts": 1})
+_QUICK = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
+_PRICE_LIST_REGION = "us-east-1"
+"""https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
+
+Failure = ClientError | BotoCoreError | ResponseParserError
+FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+"""All that a call of AWS's raises: a refusal, no answer, and what a proxy answers in AWS's place."""
+
+_NO_CREDENTIALS = (
+    "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
+    "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile with --profile"
+)
+
+
+class AwsError(BaiError):
+    """AWS refused or did not answer; the message says what was being done. `code` is AWS's own, where it said one."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CredentialsError(UsageError):
+    """There are no credentials here."""
+
+
+@dataclass(frozen=True)
+class AwsSession:
+    """AWS in one region, in one name."""
+
+    region: str
+    profile: str | None = None
+
+    @cached_property
+    def session(self) -> boto3.Session:
+        try:
+            return boto3.Session(profile_name=self.profile, region_name=self.region)
+        except ProfileNotFound as error:
+            raise _unusable(error) from error
+
+    def ec2(self) -> EC2Client:
+        client: EC2Client = self._client("ec2", _USUAL)
+        return client
+
+    def no_retry_client(self) -> EC2Client:
+        """Return a client that asks once: for RunInstances, which is repeated in one place only."""
+        client: EC2Client = self._client("ec2", _ONCE)
+        return client
+
+    def quick_client(self) -> EC2Client:
+        """Return a client that is soon done: for what is done in passing."""
+        client: EC2Client = self._client("ec2", _QUICK)
+        return client
+
+    def iam(self) -> IAMClient:
+        client: IAMClient = self._client("iam", _USUAL)
+        return client
+
+    def s3(self, *, endpoint: str | None = None) -> S3Client:
+        client: S3Client = self._client("s3", _USUAL, endpoint_url=endpoint)
+        return client
+
+    def ssm(self) -> SSMClient:
+        client: SSMClient = self._client("ssm", _USUAL)
+        return client
+
+    def sts(self) -> STSClient:
+        client: STSClient = self._client("sts", _USUAL)
+        return client
+
+    def pricing(self) -> PricingClient:
+        """Return a client for the price list that is soon done: the answer is pleasant to have, no more."""
+        client: PricingClient = self._client("pricing", _QUICK, region_name=_PRICE_LIST_REGION)
+        return client
+
+    def credentials(self) -> Any:
+        """Return botocore's credentials, which renew themselves and can be used now. Raises CredentialsError."""
+        try:
+            found = self.session.get_credentials()
+            if found is not None:
+                # Those of a sign-on or a role are only had now; whoever uses them later could not say what to do.
+                found.get_frozen_credentials()
+        except FAILURES as error:
+            raise _unusable(error) from error
+        except EOFError as error:
+            raise unasked() from error
+        if found is None:
+            raise CredentialsError(_NO_CREDENTIALS)
+        return found
+
+    def _client(self, service: Any, config: Config, **options: Any) -> Any:
+        try:
+            return self.session.client(service, config=config, **options)
+        except (CredentialRetrievalError, InvalidConfigError, ProfileNotFound) as error:
+            raise _unusable(error) from error
+        except (BotoCoreError, ValueError) as error:
+            raise UsageError(f"{service} cannot be used in region {self.region}: {error}") from error
+
+
+def aws_of(settings: Settings, *, region: str | None = None) -> AwsSession:
+    """Return AWS as configured, in `region` or the configured one. Raises UsageError where none is known."""
+    return AwsSession(region or settings.need_region(), settings.aws_profile)
+
+
+def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
+    """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
+    where = f" in {region}" if region else ""
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return CredentialsError(_NO_CREDENTIALS)
+    if isinstance(error, (SSOError, TokenRetrievalError, CredentialRetrievalError, InvalidConfigError)):
+        return _unusable(error)
+    if isinstance(error, ClientError):
+        code = code_of(error)
+        message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        if (clock := clock_problem(error)) is not None:
+            return CredentialsError(f"{clock} ({code})")
+        if code in _EXPIRED:
+            return CredentialsError(f"the AWS credentials have expired or are unknown ({code}); renew them")
+        if code in DENIED:
+            return AwsError(
+                f"{doing}{where} is not allowed ({code}): {message}; docs/iam has the policies", code=code
+            )
+        return AwsError(f"{doing}{where} failed: {message} ({code})", code=code)
+    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):
+        return AwsError(f"{doing}{where} failed: AWS does not answer; check the network and the region")
+    if isinstance(error, ResponseParserError):
+        return AwsError(
+            f"{doing}{where} failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
+        )
+    return AwsError(f"{doing}{where} failed: {error}")
+
+
+def unasked() -> CredentialsError:
+    """Return what an EOFError of AWS's library means: it wanted to ask somebody for the code of a second factor."""
+    return CredentialsError(
+        "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
+        "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
+    )
+
+
+def _unusable(error: Failure) -> CredentialsError:
+    """Return why there are credentials here that cannot be used."""
+    if isinstance(error, (SSOError, TokenRetrievalError)):
+        return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+    if isinstance(error, ProfileNotFound):
+        return CredentialsError(
+            f'the AWS configuration has no profile "{error.kwargs["profile"]}"; `aws configure list-profiles` shows them'
+        )
+    return CredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
+
+
+def clock_problem(error: ClientError) -> str | None:
+    """Return what AWS finds wrong with the time of a request, as half a sentence; None where that is not it.
+
+    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which says that temporary
+    credentials that have expired end so too. RequestTimeTooSkewed is S3's; the others refuse the signature, and say why.
+    """
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+    if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message)):
+        return None
+    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    off = _seconds_off(date)
+    if off is not None and abs(off) < _TOLERATED and code == "RequestExpired":
+        return "the AWS credentials have expired; renew them"
+    by = "" if off is None else f": AWS's says {date}"
+    hint = "" if code != "RequestExpired" or off is not None else ", or the AWS credentials have expired"
+    return f"this machine's clock is off by more than AWS tolerates; set it{by}{hint}"
+
+
+def _seconds_off(date: str | None) -> float | None:
+    """Return by how much AWS's clock is ahead of ours; None where it does not say."""
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time() if date else None
+    except ValueError:
+        return None
+
+
+def code_of(error: ClientError) -> str:
+    """Return AWS's code for an error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "403"})
+_UNTIMELY = frozenset(
+    {"RequestExpired", "RequestTimeTooSkewed", "RequestTimeTooSkewedException", "RequestInTheFuture"}
+)
+_SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
+_UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
+_TOLERATED = 240.0
+"""Seconds: services differ, and the strictest takes five minutes."""
+_EXPIRED = frozenset(
+    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
+    | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}
+)

@@ -1,0 +1,48 @@
+"""The tags by which instances and volumes of jobs are found, and ended when their time is over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+from bai_agent.job.descriptor import Job
+from executor.backends.ec2.instances import ATTEMPT_TAG, CLIENT_TAG, EXPIRES_TAG, JOB_TAG, STORE_TAG
+
+OURS = "bai:"
+KEY_LIMIT, VALUE_LIMIT, COUNT_LIMIT = 128, 256, 50
+"""Characters, and tags: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
+
+_FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
+"""What not every service takes in a tag; \\w has the letters of all scripts."""
+
+
+def job_tags(job: Job, *, expires: str) -> dict[str, str]:
+    """Return the tags of the job's instances and volumes."""
+    identity = job.job
+    tags = {
+        "Name": f"bai {identity.name or identity.id}",
+        JOB_TAG: identity.id,
+        ATTEMPT_TAG: str(identity.attempt),
+        CLIENT_TAG: identity.client_id,
+        EXPIRES_TAG: expires,
+        STORE_TAG: job.store.url if job.store else "",
+        **{f"{OURS}label:{key}": value for key, value in sorted(identity.labels.items())},
+    }
+    return sanitised(tags)
+
+
+def sanitised(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return `tags` as AWS takes them: shortened, and with _ for what is not allowed."""
+    clean = {clean_text(key)[:KEY_LIMIT]: clean_text(value)[:VALUE_LIMIT] for key, value in tags.items()}
+    return dict(list(clean.items())[:COUNT_LIMIT])
+
+
+def clean_text(text: str) -> str:
+    """Return `text` with _ for each character that a tag may not have."""
+    return _FORBIDDEN.sub("_", text)
+
+
+def tag_time(moment: datetime) -> str:
+    """Return a time (UTC) as it stands in a tag: 2026-11-20T22:00:00Z."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,73 @@
+"""What was given on the command line about where jobs are, and in whose name AWS is asked; hints repeat it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from executor.program import program
+
+if TYPE_CHECKING:
+    from bai_agent.job.store import JobStore
+    from executor.config import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsOptions:
+    """The options about AWS; None: not given."""
+
+    profile: str | None = None
+    region: str | None = None
+    bucket: str | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The configuration with these options, read once. Raises UsageError, DescriptorError."""
+        from executor.config import read_settings
+
+        return read_settings({"profile": self.profile, "region": self.region, "bucket": self.bucket})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(AwsOptions):
+    """The options about AWS, and about the job store."""
+
+    store: str | None = None
+
+    def stores(self) -> Iterator[JobStore]:
+        """Yield the stores to look into, the nearest first. Raises UsageError, StoreError."""
+        from executor.jobs.stores import bucket_store, stores
+
+        if self.store is None and self.bucket is not None:
+            yield bucket_store(self.settings)
+        else:
+            yield from stores(self.store, lambda: self.settings)
+
+    def command(self, *words: str) -> str:
+        """Return how to call this program with `words` for the same jobs: to be pasted into a shell as it stands."""
+        options = {
+            "--store": self.store,
+            "--profile": self.profile,
+            "--region": self.region,
+            "--bucket": self.bucket,
+        }
+        given = [text for name, value in options.items() if value is not None for text in (name, value)]
+        return " ".join((program(), shlex.join((*words, *given))))
+
+    def for_local(self) -> JobOptions:
+        """Return what a command needs that looks at a job of this machine."""
+        return JobOptions(store=self.store)
+
+    def for_bucket(self, url: str) -> JobOptions:
+        """Return what a command needs that looks at a job in the store `url`, which is the configured one."""
+        elsewhere = self.store or os.environ.get("BAI_STORE")
+        return JobOptions(
+            profile=self.profile,
+            region=self.region,
+            bucket=self.bucket,
+            store=url if elsewhere else None,
+        )

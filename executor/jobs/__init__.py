@@ -1,0 +1,1 @@
+"""Jobs in a store: found, listed, followed, fetched, pruned."""

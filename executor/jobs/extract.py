@@ -1,0 +1,225 @@
+"""Makes records again from the log that a job has kept, as a set of their own: the run's own records stay as they are.
+
+```
+<job>/attempts/<n>/nodes/<rank>/extracts/<number>/  job.toml  metrics/<offset>.jsonl  extracted.json
+```
+The first object claims the number, the last one says that the set is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.descriptor import HostMetrics, Job, Metric, check_patterns
+from bai_agent.job.descriptor_file import parse_job
+from bai_agent.job.errors import BaiError
+from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.run_directory import RunDir, read_json
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.extractor import ExtractorProcess
+from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
+from executor.errors import UsageError
+from executor.jobs.records import result_of
+from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.job_toml import job_toml
+
+_PIECE = 8 << 20
+_SCRATCH = ".extract-"
+_LOG_TAIL = 2000
+"""Characters of the extractor's own log that an error shows."""
+
+
+class ExtractError(BaiError):
+    """The log could not be searched to its end."""
+
+
+@dataclass(frozen=True)
+class NodeExtract:
+    """What was made of the log of one node."""
+
+    number: int
+    attempt: int
+    rank: int
+    summary: dict[str, Any]
+    """The content of `extracted.json`."""
+
+    def as_table(self) -> dict[str, Any]:
+        return {"number": self.number, "attempt": self.attempt, "rank": self.rank, **self.summary}
+
+
+def stream_of(number: int) -> Stream:
+    """Return the stream that holds the records of a set."""
+    return f"extracts/{number}/metrics"
+
+
+def complete_sets(record: JobRecord, *, attempt: int = 0, rank: int = 0) -> list[int]:
+    """Return the numbers of the complete sets of a node. Raises StoreError."""
+    place = f"{record.node(rank, attempt=attempt)}/extracts/"
+    numbers = (int(each) for each in record.store.folders(place) if each.isdecimal())
+    return sorted(each for each in numbers if record.store.find(f"{place}{each}/extracted.json"))
+
+
+def chosen_set(record: JobRecord, wanted: str) -> int:
+    """Return the number of the set that `wanted` names: a number, or "last". Raises UsageError, StoreError."""
+    numbers = complete_sets(record)
+    if wanted == "last" and numbers:
+        return numbers[-1]
+    if wanted in map(str, numbers):
+        return int(wanted)
+    there = f"there are {', '.join(map(str, numbers))}" if numbers else "`bai extract` makes one"
+    raise UsageError(
+        f'--extract: {record.job_id} has no complete set "{wanted}" of extracted records; {there}'
+    )
+
+
+def job_of_set(record: JobRecord, number: int) -> Job:
+    """Return the job descriptor with the metrics that a set holds. Raises StoreError, DescriptorError."""
+    key = f"{record.node()}/extracts/{number}/job.toml"
+    return parse_job(record.store.get(key), where=f"{record.store.url}/{key}")
+
+
+def extract_again(
+    record: JobRecord, metrics: Sequence[Metric] | None, *, said: Callable[[str], None]
+) -> Iterator[NodeExtract]:
+    """Search the kept logs of all nodes for `metrics` (None: the job's own); yield what was made of each.
+
+    `said` hears what a person should know. Raises UsageError where the job has not ended or kept nothing, ExtractError,
+    StoreError.
+    """
+    result = result_of(record)
+    if result is None:
+        raise UsageError(
+            f"{record.job_id} has not ended: its numbers are still being extracted, and `bai metrics` shows them"
+        )
+    job = record.job()
+    job = replace(
+        job,
+        metrics=job.metrics if metrics is None else tuple(metrics),
+        host_metrics=HostMetrics(enabled=False),
+        kafka=None,
+    )
+    if not job.metrics:
+        raise UsageError(
+            f"{record.job_id} has no metrics to look for; name a file that has [[output.metrics]] with --descriptor"
+        )
+    try:
+        check_patterns(job.metrics, labels=job.job.labels)
+    except ValueError as error:
+        raise UsageError(f"{record.job_id}: {error}") from error
+    nodes = [each for each in record.nodes() if record.size("log", attempt=each[0], rank=each[1])]
+    if not nodes:
+        raise UsageError(f"{record.job_id} has kept no log: its benchmark printed nothing, or never ran")
+    number = _claim(record, nodes[0], job_toml(job).encode())
+    for attempt, rank in nodes:
+        _warn_of_missing_log(record, attempt, rank, said)
+        yield _extract_node(record, job, number=number, attempt=attempt, rank=rank)
+
+
+def _claim(record: JobRecord, node: tuple[int, int], descriptor: bytes) -> int:
+    """Return a number that nobody else has, neither now nor from an extraction that was cut short."""
+    attempt, rank = node
+    place = f"{record.node(rank, attempt=attempt)}/extracts"
+    taken = [int(each) for each in record.store.folders(f"{place}/") if each.isdecimal()]
+    number = max(taken, default=0) + 1
+    while not record.store.put(f"{place}/{number}/job.toml", descriptor, if_absent=True):
+        number += 1
+    return number
+
+
+def _warn_of_missing_log(record: JobRecord, attempt: int, rank: int, said: Callable[[str], None]) -> None:
+    """Tell where the log is not all that the benchmark printed: it truncated it, or the store did not get all of it."""
+    summary = (record.node_object("result.json", rank, attempt=attempt) or {}).get("metrics") or {}
+    printed = sum(
+        value for key in ("log_bytes", "remaining_bytes") if isinstance(value := summary.get(key), int)
+    )
+    kept = record.size("log", attempt=attempt, rank=rank)
+    if kept < printed:
+        said(f"node {rank}: of the {printed:,} bytes that were printed, the last {kept:,} are kept")
+
+
+def _extract_node(record: JobRecord, job: Job, *, number: int, attempt: int, rank: int) -> NodeExtract:
+    place = f"{record.node(rank, attempt=attempt)}/extracts/{number}"
+    descriptor = job_toml(job).encode()
+    near = record.store.folder / record.job_id if isinstance(record.store, DirectoryStore) else None
+    try:
+        # Of a job on this machine on its own disk, which has room for the log's records rather than /tmp.
+        with _scratch_folder(near) as folder:
+            rundir = RunDir(folder)
+            rundir.job.write_bytes(descriptor)
+            _bring_log(record, rundir, attempt=attempt, rank=rank)
+            rundir.exit.write_bytes(b"{}\n")
+            # As after a restart: these lines were not read when they were printed, and their records say so.
+            rundir.extractor_offset.write_bytes(b"{}\n")
+            summary = _extract(rundir, job)
+            record.store.put(f"{place}/job.toml", descriptor)
+            upload = StreamUpload(
+                rundir.metrics,
+                reached=UploadOffset(),
+                put=lambda start, content: _put(record, f"{place}/metrics/{start:020}.jsonl", content),
+                save=lambda reached: None,
+                whole_lines=True,
+            )
+            while upload.send():
+                continue
+    except OSError as error:
+        where = error.filename or near or tempfile.gettempdir()
+        raise ExtractError(
+            f"{where}: {error.strerror}; the log is extracted on this machine, in the folder that TMPDIR names "
+            "where the job is elsewhere"
+        ) from error
+    record.store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
+    return NodeExtract(number, attempt, rank, summary)
+
+
+@contextmanager
+def _scratch_folder(near: Path | None) -> Iterator[Path]:
+    """Yield a new folder, in `near` or for temporary files, that is gone afterwards; those of killed extractions go before."""
+    parent = near or Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=_SCRATCH, user=None if near else os.geteuid())
+    with ExitStack() as stack:
+        folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+def _put(record: JobRecord, key: str, content: bytes) -> None:
+    record.store.put(key, content)
+
+
+def _bring_log(record: JobRecord, rundir: RunDir, *, attempt: int, rank: int) -> None:
+    if isinstance(record.store, DirectoryStore):
+        kept = RunDir(record.store.folder / record.node(rank, attempt=attempt)).kept_output
+        if kept.exists() and kept.stat().st_size == record.size("log", attempt=attempt, rank=rank):
+            rundir.output.symlink_to(kept)
+            return
+    position = 0
+    with rundir.output.open("wb") as file:
+        while piece := record.read("log", position, attempt=attempt, rank=rank, limit=_PIECE):
+            file.write(piece)
+            position += len(piece)
+
+
+def _extract(rundir: RunDir, job: Job) -> dict[str, Any]:
+    """Let the extractor do it, as in a run: bounded searches, processes that are started again."""
+    extractor = ExtractorProcess(rundir)
+    # The secrets are not looked up here: what the benchmark printed of them must not be quoted by a warning.
+    extractor.start(secrets=None if job.benchmark.secrets else ())
+    try:
+        done = extractor.wait(lambda: False)
+    finally:
+        extractor.stop()
+    summary = read_json(rundir.extracted)
+    if not done or summary is None:
+        words = (
+            rundir.agent_log.read_text("utf-8", "replace")[-_LOG_TAIL:] if rundir.agent_log.exists() else ""
+        )
+        raise ExtractError(f"the extractor made no progress and was given up:\n{words}")
+    return summary

@@ -1,0 +1,198 @@
+"""Copies a job out of its store into a folder of this machine: nothing is overwritten, and what was begun is gone on with.
+
+```
+DIR/  job.toml  result.json  artifacts/…
+      nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  result.json
+```
+With more than one attempt, `nodes` lies in `attempts/<n>`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bai_agent.job.errors import BaiError
+from bai_agent.job.new_files import draft_beside, place_new
+from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.store import StoredObject, check_key
+from executor.errors import UsageError
+from executor.jobs.extract import complete_sets, stream_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_PIECE = 8 << 20
+_COMPARED = 65536
+"""Bytes at the end of a stream that must be the same here and there before more is appended."""
+
+_STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
+_OBJECTS = ("ready.json", "result.json")
+_AGENT_LOG = "agent.log"
+"""Of a job on this machine; it grows while the job runs."""
+
+
+class JobFetchError(BaiError):
+    """Something in the folder is in the way."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is new here or has grown, and how many bytes came."""
+
+    path: Path
+    bytes: int
+
+
+def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
+    """Bring what the store has of a job into `folder`; yield what came. Raises StoreError, FetchError, UsageError.
+
+    A file of another content under one of its names is an error, and stays.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}; name a folder that can") from error
+    try:
+        yield from _fetched(record, folder)
+    except OSError as error:
+        raise JobFetchError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+
+
+def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
+    # The descriptor comes first: it says whose folder this is, however early a fetch ends.
+    _check_owner(record, folder)
+    descriptor = record.key("job.toml")
+    for each in record.store.find(descriptor):
+        if each.key == descriptor and (came := _copy(record, each, _place(folder, "job.toml"))):
+            yield came
+    wanted: list[tuple[str, list[StoredObject]]] = []
+    attempts = record.store.folders(record.key("attempts/"))
+    for attempt, rank in record.nodes():
+        node = record.node(rank, attempt=attempt)
+        place = f"{'' if len(attempts) == 1 else f'attempts/{attempt}/'}nodes/{rank}"
+        streams, objects = dict(_STREAMS), list(_OBJECTS)
+        for number in complete_sets(record, attempt=attempt, rank=rank):
+            streams[stream_of(number)] = f"extracts/{number}/metrics.jsonl"
+            objects += [f"extracts/{number}/job.toml", f"extracts/{number}/extracted.json"]
+        for stream, name in streams.items():
+            path = _place(folder, f"{place}/{name}")
+            if (came := _follow(record, stream, path, rank=rank, attempt=attempt)) is not None:
+                yield came
+        for each in record.store.find(f"{node}/{_AGENT_LOG}"):
+            if came := _grow(
+                _place(folder, f"{place}/{_AGENT_LOG}"), each.size, partial(_get, record, each.key)
+            ):
+                yield came
+        wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in objects]
+    artifacts = record.key("artifacts/")
+    wanted += [
+        (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
+    ]
+    # The result comes last: where it is, everything is.
+    wanted.append(("result.json", record.store.find(record.key("result.json"))))
+    for name, found in wanted:
+        for each in found[:1]:
+            if each.key.endswith(name.rpartition("/")[2]) and (
+                came := _copy(record, each, _place(folder, name))
+            ):
+                yield came
+
+
+def _check_owner(record: JobRecord, folder: Path) -> None:
+    """Raise UsageError where `folder` holds another job, FetchError where nobody can tell what it holds."""
+    path = folder / "job.toml"
+    if not path.exists() and not path.is_symlink():
+        return
+    try:
+        owner = tomllib.loads(path.read_text(encoding="utf-8"))["job"]["id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _in_the_way(path) from error
+    if owner != record.job_id:
+        raise UsageError(f"{folder}: holds the job {owner}; fetch {record.job_id} into another folder")
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Return where `name` goes: a path below `folder`, whatever an object is called."""
+    path = folder.joinpath(*check_key(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise JobFetchError(f"{path}: leads out of {folder} through a link; fetch into another folder")
+    return path
+
+
+def _follow(record: JobRecord, stream: Stream, path: Path, *, rank: int, attempt: int) -> Fetched | None:
+    """Append to `path` what the stream has beyond it."""
+
+    def read(position: int, limit: int) -> bytes:
+        return record.read(stream, position, rank=rank, attempt=attempt, limit=limit)
+
+    return _grow(path, record.size(stream, rank=rank, attempt=attempt), read)
+
+
+def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:
+    return record.store.get(key, start=position, limit=limit)
+
+
+def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched | None:
+    """Append to `path` what it lacks of the `there` bytes that `read(position, limit)` brings."""
+    if not there:
+        return None
+    here = path.stat().st_size if path.exists() else 0
+    start = max(0, here - _COMPARED)
+    if here > there or (here and _read(path, start) != b"".join(_pieces(read, start, here))):
+        raise _in_the_way(path)
+    if path.exists() and here == there:
+        return None
+    with path.open("ab") as file:
+        for piece in _pieces(read, here, there):
+            file.write(piece)
+        return Fetched(path, file.tell() - here)
+
+
+def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
+    """Yield a stretch, over all the objects that hold it; it ends early where there is no more."""
+    while position < end and (piece := read(position, min(_PIECE, end - position))):
+        yield piece
+        position += len(piece)
+
+
+def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
+    """Bring one object, under its name only when it is complete."""
+    if path.is_symlink() or path.exists():
+        if path.is_file() and path.stat().st_size == item.size:
+            return None
+        raise _in_the_way(path)
+    part = draft_beside(path, ".part")
+    if part.exists() and part.stat().st_size > item.size:
+        part.unlink()
+    with part.open("ab") as file:
+        begun = position = file.tell()
+        while position < item.size:
+            piece = record.store.get(item.key, start=position, limit=_PIECE)
+            if not piece:
+                raise JobFetchError(f"{path}: {item.key} became shorter while it was fetched; fetch it again")
+            file.write(piece)
+            position += len(piece)
+    try:
+        place_new(part, path)
+    except FileExistsError:
+        raise _in_the_way(path) from None
+    return Fetched(path, position - begun)
+
+
+def _in_the_way(path: Path) -> JobFetchError:
+    return JobFetchError(
+        f"{path}: is there already with another content, and nothing is overwritten; move it away or fetch into another folder"
+    )
+
+
+def _read(path: Path, start: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read()

@@ -1,0 +1,125 @@
+"""Deletes the records of jobs that ended long ago, and the virtual environments that none has used since."""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.job.errors import BusyError, StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import RecordError
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.job.venv_cache import cached_venvs
+from executor.backends.local.agent import local_agent
+from executor.backends.local.job_draft import remove_abandoned
+from executor.jobs.job_status import DIED, JobStatus, unknown_status
+from executor.jobs.jobs import is_over, job_ids, job_status
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A job, or a virtual environment, that was deleted, or would be."""
+
+    job_id: str
+    """Or the environment's key."""
+    bytes: int
+    """What its files take on the disk."""
+
+
+def prune_jobs(
+    store: DirectoryStore,
+    *,
+    before: int,
+    dry_run: bool,
+    left: Callable[[str], None] = lambda why: None,
+    on_failure: Callable[[str], None] = lambda why: None,
+) -> Iterator[Pruned]:
+    """Delete the jobs that ended, or whose agent died, before `before` (ms UTC). One that runs, or may, is left alone.
+
+    Also what submissions left that were killed. left: hears why a job is left alone of which nobody can tell when it ended, or
+    that is only a link. on_failure: hears why one could not be deleted; the others are all the same.
+    """
+    if not dry_run:
+        remove_abandoned(store)
+    for job_id in job_ids(store):
+        record = JobRecord(store, job_id)
+        folder = store.folder / job_id
+        if folder.is_symlink():
+            left(f"{folder} is a symbolic link, to {folder.readlink()}; it is left alone")
+            continue
+        try:
+            now = job_status(record)
+        except RecordError as error:
+            left(f"{error}; {job_id} is left alone")
+            continue
+        if (why := unknown_status(now)) is not None:
+            left(f"{why}; it is left alone")
+            continue
+        if not _ended_before(now, before):
+            continue
+        try:
+            freed = _delete(record, folder, dry_run=dry_run)
+        except StoreError as error:
+            on_failure(f"{job_id} could not be deleted: {error}")
+            continue
+        if freed is not None:
+            yield Pruned(job_id, freed)
+
+
+def prune_venvs(
+    cache: Path | None, *, before: int, dry_run: bool, on_failure: Callable[[str], None] = lambda why: None
+) -> Iterator[Pruned]:
+    """Delete the kept virtual environments that no job has used since `before` (ms UTC), and no living one uses."""
+    for each in cached_venvs(cache) if cache is not None else ():
+        try:
+            with each.lock():
+                if each.last_used() >= before or each.in_use():
+                    continue
+                freed = disk_usage(each.venv)
+                if not dry_run:
+                    each.remove()
+        except BusyError:
+            continue
+        except OSError as error:
+            on_failure(f"{error.filename or each.venv} could not be deleted: {error.strerror}")
+            continue
+        yield Pruned(each.key, freed)
+
+
+def disk_usage(folder: Path) -> int:
+    """Return the bytes that deleting `folder` frees: a file of several names once, and only where all of them are in it."""
+    names: Counter[tuple[int, int]] = Counter()
+    total = 0
+    with suppress(OSError):  # what goes meanwhile, or cannot be looked into, is not counted
+        for path in (folder, *folder.rglob("*")):
+            with suppress(OSError):
+                status = path.lstat()
+                inode = (status.st_dev, status.st_ino)
+                names[inode] += 1
+                # A folder's names are those of its subfolders: it is seen once.
+                if stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink:
+                    total += status.st_blocks * 512
+    return total
+
+
+def _ended_before(now: JobStatus, before: int) -> bool:
+    last_sign = now.ended if is_over(now) else now.since or now.started
+    return (is_over(now) or now.status == DIED) and last_sign is not None and last_sign < before
+
+
+def _delete(record: JobRecord, folder: Path, *, dry_run: bool) -> int | None:
+    """Delete the job; return the bytes that this frees, or None where something of it lives. Raises StoreError."""
+    agent = local_agent(record)
+    assert agent is not None
+    if dry_run:
+        return None if agent.alive() or agent.benchmark_alive() else disk_usage(folder)
+    with agent.kept_away() as nothing_lives:
+        if not nothing_lives:
+            return None
+        freed = disk_usage(folder)
+        record.store.delete(record.key(""))
+        return freed

@@ -1,0 +1,1 @@
+"""From what a user wrote to the job that runs."""

@@ -1,0 +1,141 @@
+"""The sources of a job: the data and scripts that a descriptor names, as an agent takes them. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.errors import BaiError
+from executor.descriptor.file_checks import local_path
+from executor.descriptor.model import Descriptor
+from executor.descriptor.service_tables import SourceTable as WrittenSource
+from executor.planning.scripts_folder import ScriptsOrigin
+
+_UNPACK = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
+
+
+class PlanError(BaiError):
+    """A valid descriptor that cannot be run in the way that was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded:
+    """What a local file or folder is in the exchange bucket."""
+
+    src: str
+    sha256: str
+    size: int
+    packed: bool
+    """A folder, packed as a tar."""
+    region: str | None = None
+
+
+def job_sources(
+    descriptor: Descriptor,
+    *,
+    scripts: ScriptsOrigin | None,
+    folder: Path,
+    data_root: Path | None,
+    home: Path | None,
+) -> tuple[Source, ...]:
+    """Return all sources, as an agent on this machine takes them. Raises PlanError. See `plan` for the arguments."""
+    return (
+        *_scripts(descriptor, scripts, folder=folder),
+        *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
+    )
+
+
+def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
+    """Return `source` as an instance finds it: what lies on this machine was uploaded."""
+    path = local_path_of(source.src)
+    if path is None:
+        return source
+    found = uploads[path]
+    if found.packed and (source.unpack is not Unpack.NO or source.md5 or source.sha256):
+        raise PlanError(f"data.sources: {path} is a folder, which has no checksum and is not unpacked.")
+    return replace(
+        source,
+        src=found.src,
+        sha256=found.sha256,
+        size=found.size,
+        directory=False,
+        unpack=Unpack.INTO if found.packed else source.unpack,
+        region=found.region,
+        anonymous=False,
+    )
+
+
+def local_path_of(src: str) -> Path | None:
+    """Return the path of a planned source on this machine; None for one that is elsewhere."""
+    return Path(os.fsdecode(unquote_to_bytes(urlsplit(src).path))) if src.startswith("file:") else None
+
+
+def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:
+    """Return the folder of the benchmark's own files that the descriptor names, or None where it names none."""
+    script = descriptor.ml.script if descriptor.ml else None
+    if script is None or script.path is None:
+        return None
+    return ScriptsOrigin(path=_normal(folder / script.path))
+
+
+def _scripts(descriptor: Descriptor, scripts: ScriptsOrigin | None, *, folder: Path) -> tuple[Source, ...]:
+    script = descriptor.ml.script if descriptor.ml else None
+    if (scripts := scripts or scripts_folder(descriptor, folder=folder)) is not None:
+        return (
+            Source(
+                src=_normal(scripts.path).as_uri() + ("/" if scripts.is_folder else ""),
+                path=scripts.member or ".",
+                kind=SourceKind.SCRIPTS,
+                directory=scripts.is_folder,
+            ),
+        )
+    if script and script.script:
+        archive = _normal(folder / script.script).as_uri()
+        return (Source(src=archive, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
+    return ()
+
+
+def _source(written: WrittenSource, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
+    local = local_path(written.src, folder)
+    src = written.src
+    if local is not None and not src.startswith("file:"):
+        src = _normal(local).as_uri() + ("/" if written.src.endswith("/") else "")
+    return Source(
+        src=src,
+        path=_target(written.path, data_root=data_root, home=home),
+        id=written.id,
+        directory=src.endswith("/"),
+        md5=written.md5,
+        sha256=written.sha256,
+        unpack=_UNPACK[written.unpack],
+        mode=written.mode,
+        region=written.region,
+        anonymous=written.anonymous,
+    )
+
+
+def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
+    if path.startswith("~/"):
+        if home is None:
+            raise PlanError(
+                f'data.sources: the path "{path}" starts at a home folder, and none is known. Write it absolute.'
+            )
+        path = str(home / path[2:].lstrip("/"))
+    if path.startswith("/") and data_root is not None:
+        return str(data_root / path.strip("/")) + ("/" if path.endswith("/") else "")
+    return path
+
+
+def _normal(path: Path) -> Path:
+    """Return `path` without "." and ".."; links are not looked at, as that would need the disk."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part != "..":
+            parts.append(part)
+    return Path(*parts)

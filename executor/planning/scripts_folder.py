@@ -1,0 +1,309 @@
+"""A benchmark's own files: which of a folder's files belong to it, and a copy of them that a job keeps.
+
+A copy is taken when the job is submitted, so that whoever edits the folder afterwards does not change a running job, or
+one that is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore import GitIgnorePatternError
+
+from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.job.reserved_space import FULL
+from bai_agent.job.run_directory import make_folder
+
+IGNORE_FILES = (".gitignore", ".baiignore")
+"""Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
+
+LEFT_OUT = frozenset(
+    {
+        ".git", ".hg", ".svn",
+        ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
+    }
+)  # fmt: skip
+"""Names of files and folders that are left out, as is any folder with a `pyvenv.cfg`; `!NAME` in .baiignore takes one along.
+
+Not node_modules: nobody would install them again.
+"""
+
+_PIECE = 2**20
+_NAMED = 10
+"""Of what is left out, so much is named in a sentence."""
+
+
+class ScriptsError(BaiError):
+    """The scripts' folder cannot be taken along; the message names the file and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFile:
+    """A file or symbolic link of the scripts' folder."""
+
+    path: Path
+    """Relative to the folder."""
+    size: int
+    """Bytes; 0 for a link."""
+    link: str | None = None
+    """What it points to, where it is a symbolic link."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptsSurvey:
+    """What of a scripts' folder is taken along, and what is not."""
+
+    files: tuple[ScriptFile, ...]
+    """Sorted by path."""
+    left_out: tuple[str, ...]
+    """Files, and folders with a slash at their end, relative to the folder; nothing below those folders."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        largest = self._largest()
+        return {
+            "files": len(self.files),
+            "bytes": self.size,
+            "largest": {"path": str(largest.path), "bytes": largest.size} if largest else None,
+            "left_out": list(self.left_out),
+        }
+
+    def sentence(self) -> str:
+        largest = self._largest()
+        parts = [f"{len(self.files):,} file{'' if len(self.files) == 1 else 's'}, {self.size:,} bytes"]
+        if largest is not None:
+            parts.append(f"the largest is {largest.path} with {largest.size:,}")
+        if self.left_out:
+            more = len(self.left_out) - _NAMED
+            named = ", ".join(self.left_out[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+            parts.append(f"left out: {named}")
+        return "; ".join(parts)
+
+    def _largest(self) -> ScriptFile | None:
+        return max(self.files, key=lambda file: file.size, default=None)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The rules of one ignore file."""
+
+    base: Path
+    spec: GitIgnoreSpec
+    ours: bool
+    """It is a .baiignore."""
+
+    def verdict(self, path: Path, *, folder: bool) -> bool | None:
+        """Return whether `path` is ignored, or None where these rules say nothing about it."""
+        name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
+        return self.spec.check_file(name).include
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptsOrigin:
+    """What of this machine becomes the scripts' folder of a job: the files of a folder or, with `member`, one file or folder."""
+
+    path: Path
+    """Absolute."""
+    member: str | None = None
+    """The name that it has in the scripts' folder; None where its files are the scripts' folder."""
+    is_folder: bool = True
+
+    def survey(self, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
+        """Return which files go along. Raises ScriptsError."""
+        if self.is_folder:
+            return survey_scripts(self.path, leave_out=leave_out)
+        file = ScriptFile(path=Path(self.path.name), size=self.path.stat().st_size)
+        return ScriptsSurvey(files=(file,), left_out=())
+
+
+def one_member(script: Path) -> ScriptsOrigin:
+    """Return `script`, a file or folder, as the one member of a scripts' folder. Raises ScriptsError."""
+    path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = 0
+    except OSError as error:
+        raise ScriptsError(
+            f"--script {script}: cannot be read: {error.strerror}; name a file or folder that you may read"
+        ) from error
+    if not path.name or not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        raise ScriptsError(f"--script {script}: neither a file nor a folder; name what the command runs")
+    return ScriptsOrigin(path=path, member=path.name, is_folder=stat.S_ISDIR(mode))
+
+
+def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
+    """Return the files of `folder` that belong to the benchmark, as `survey_scripts` finds them."""
+    return list(survey_scripts(folder, leave_out=leave_out).files)
+
+
+def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
+    """Return which files of `folder` belong to the benchmark. Raises ScriptsError.
+
+    Left out are what .gitignore and .baiignore name (in the folder, below it, and above it up to the repository's root),
+    what `LEFT_OUT` names, virtual environments, and the folders `leave_out` (the job store may lie inside).
+    Links must stay inside the folder.
+    """
+    root = folder.resolve()
+    if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
+        raise ScriptsError(
+            f"{folder}: no folder. [ml.script] path names the folder with the benchmark's own files."
+        )
+    excluded = frozenset(each.resolve() for each in leave_out)
+    left_out: list[str] = []
+    files = sorted(
+        _walk(root, root, _rules_above(root), excluded, left_out), key=lambda file: file.path.as_posix()
+    )
+    return ScriptsSurvey(files=tuple(files), left_out=tuple(left_out))
+
+
+def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
+    """Copy the benchmark's files to the new folder `destination`; return it.
+
+    Raises ScriptsError where a file cannot be taken along, StoreError where it cannot be written. `destination` is gone then.
+    """
+    files = origin.survey(leave_out=[*leave_out, destination]).files
+    root = origin.path.resolve() if origin.is_folder else origin.path.parent
+    target = destination / (origin.member or "") if origin.is_folder else destination
+    try:
+        make_folder(destination, private=destination)
+        for file in files:
+            _copy(root / file.path, target / file.path, link=file.link)
+    except OSError as error:
+        shutil.rmtree(destination, ignore_errors=True)
+        if error.errno in FULL:
+            total = sum(file.size for file in files)
+            raise StoreError(
+                f"no space is left for the copy of the scripts of {origin.path} ({total:,} bytes in {len(files):,} files); "
+                "free some, name a job store on another disk with --store, or leave files out with .baiignore"
+            ) from error
+        raise StoreError(
+            f"{error.filename2 or error.filename or destination}: cannot be written: {error.strerror}; "
+            "name another job store with --store"
+        ) from error
+    except BaseException:
+        shutil.rmtree(destination, ignore_errors=True)
+        raise
+    return destination
+
+
+def _copy(source: Path, target: Path, *, link: str | None) -> None:
+    """Copy a file or link. Raises ScriptsError where the source cannot be read, OSError where the copy cannot be written."""
+    make_folder(target.parent, private=target.parent)
+    if link is not None:
+        target.symlink_to(link)
+        return
+    try:
+        opened = source.open("rb")
+    except OSError as error:
+        raise ScriptsError(
+            f"{source}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+        ) from error
+    with opened as content, target.open("xb") as copy:
+        shutil.copyfileobj(content, copy, _PIECE)
+        status = os.fstat(content.fileno())
+        with suppress(PermissionError):  # a file system without modes
+            os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o755)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _walk(
+    root: Path, folder: Path, rules: tuple[_Rules, ...], excluded: frozenset[Path], left_out: list[str]
+) -> Iterator[ScriptFile]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ScriptsError(
+            f"{folder}: cannot be read: {error.strerror}. Name it in .baiignore to leave it out."
+        ) from error
+    rules = (*rules, *_rules_in(folder))
+    for entry in entries:
+        path = Path(entry.path)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if (
+            path in excluded
+            or _left_out(path, rules, folder=is_folder)
+            or _ignored(path, rules, folder=is_folder)
+        ):
+            left_out.append(path.relative_to(root).as_posix() + ("/" if is_folder else ""))
+            continue
+        if is_folder:
+            yield from _walk(root, path, rules, excluded, left_out)
+        elif entry.is_symlink():
+            yield ScriptFile(path=path.relative_to(root), size=0, link=_inner_link(path, root))
+        elif entry.is_file(follow_symlinks=False):
+            yield ScriptFile(path=path.relative_to(root), size=entry.stat(follow_symlinks=False).st_size)
+        else:
+            raise ScriptsError(
+                f"{path}: neither file, folder nor link. Name it in .baiignore to leave it out."
+            )
+
+
+def _inner_link(path: Path, root: Path) -> str:
+    link = path.readlink()
+    if link.is_absolute() or not (path.parent.resolve() / link).resolve().is_relative_to(root):
+        raise ScriptsError(
+            f"{path}: a link out of the folder, to {link}. Copy the file there, or name it in .baiignore."
+        )
+    return str(link)
+
+
+def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
+    """Return whether `path` is left out by its name or kind. Only .baiignore can take it along: a .gitignore with `!*/` means
+    other things."""
+    # Path.is_file raises for a folder that may not be entered, and that may be ignored all the same.
+    environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
+    if path.name not in LEFT_OUT and not environment:
+        return False
+    return _ignored(path, [each for each in rules if each.ours], folder=folder, otherwise=True)
+
+
+def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
+    """The rules nearest to the file that say anything about it decide, as with git; where none does, `otherwise`."""
+    for each in reversed(rules):
+        verdict = each.verdict(path, folder=folder)
+        if verdict is not None:
+            return verdict
+    return otherwise
+
+
+def _rules_above(root: Path) -> tuple[_Rules, ...]:
+    """Return the rules of the folders above `root`, up to the repository's; none where it is in no repository."""
+    if (root / ".git").exists():
+        return ()
+    above = []
+    for parent in root.parents:
+        above.append(parent)
+        if (parent / ".git").exists():
+            return tuple(rules for each in reversed(above) for rules in _rules_in(each))
+    return ()
+
+
+def _rules_in(folder: Path) -> tuple[_Rules, ...]:
+    found = []
+    for name in IGNORE_FILES:
+        path = folder / name
+        try:
+            text = path.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
+        try:
+            spec = GitIgnoreSpec.from_lines(text.splitlines())
+        except GitIgnorePatternError as error:
+            raise ScriptsError(f"{path}: not a list of ignore patterns: {error}") from error
+        found.append(_Rules(folder, spec, ours=name == ".baiignore"))
+    return tuple(found)
