@@ -9,10 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import settings
 from kafka_brokers import Broker, new_broker, shared_broker
 from listed_programs import link_listed_programs
 
 pytest.register_assert_rewrite("store_contract")
+# How long an example takes on a busy machine says nothing.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
