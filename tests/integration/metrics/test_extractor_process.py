@@ -145,8 +145,8 @@ def test_the_extractor_dies_with_its_parent(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False, output=b"loss=1\n")
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from bai_agent.run.extractor import Extractor\nfrom bai_agent.job.run_directory import RunDir\n"
-        f"extractor = Extractor(RunDir(Path({str(tmp_path)!r})))\nextractor.start()\n"
+        "from bai_agent.run.extractor import ExtractorProcess\nfrom bai_agent.job.run_directory import RunDir\n"
+        f"extractor = ExtractorProcess(RunDir(Path({str(tmp_path)!r})))\nextractor.start()\n"
         "print(extractor.pid, flush=True)\ntime.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
