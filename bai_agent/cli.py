@@ -27,9 +27,9 @@ from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.job.utf8 import speak_utf8
 from bai_agent.run.detach import say_ready, say_refused, start_detached
 from bai_agent.run.machine import Node
-from bai_agent.run.stop import StopWatch
 
 if TYPE_CHECKING:
+    from bai_agent.run.spot import SpotNotice
     from bai_agent.sinks.job_store.node_store import NodeStore
 
 log = logging.getLogger(__name__)
@@ -144,6 +144,8 @@ def _run(
     from bai_agent.run.context import RunContext
     from bai_agent.run.extractor import ExtractorProcess
     from bai_agent.run.run import finish_publishing, run
+    from bai_agent.run.stop import StopWatch
+    from bai_agent.run.stop_sources import DiskFull, Signals, stop_sources
     from bai_agent.sinks.job_store.node_store import NodeStore
 
     place = None
@@ -155,10 +157,26 @@ def _run(
         finish_publishing(job, rundir, record, place, outcome=outcome)
         return outcome
     events = EventLog(rundir.events, redactor=redactor)
-    watch = StopWatch(rundir, job.limits, cancelled=_cancelled(record, place))
-    watch.listen()
+    signals, disk = Signals(), DiskFull(rundir)
+    signals.listen()
+    sources = stop_sources(
+        job, rundir, signals=signals, disk=disk, cancelled=_cancelled(record, place), spot=_spot(node, events)
+    )
     extractor = ExtractorProcess(rundir)
-    ctx = RunContext(job, rundir, events, watch, redactor, record, extractor, node, place, umask=umask)
+    ctx = RunContext(
+        job=job,
+        rundir=rundir,
+        events=events,
+        watch=StopWatch(sources),
+        signals=signals,
+        disk=disk,
+        redactor=redactor,
+        record=record,
+        extractor=extractor,
+        node=node,
+        place=place,
+        umask=umask,
+    )
     with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(ctx)
@@ -176,6 +194,16 @@ def _cancelled(record: JobRecord | None, place: NodeStore | None) -> Callable[[]
     look = CancelLook(record)
     look.start()
     return look.cancelled
+
+
+def _spot(node: Node, events: EventLog) -> SpotNotice | None:
+    if node.instance_id is None:
+        return None
+    from bai_agent.run.spot import SpotNotice
+
+    notice = SpotNotice(os.environ, warn=lambda message: events.add("warning", message=message))
+    notice.start()
+    return notice
 
 
 def _record_of(job: Job) -> JobRecord | None:

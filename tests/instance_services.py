@@ -31,6 +31,8 @@ class Services:
     instance_id: str = "i-0123456789abcdef0"
     launch_index: int = 0
     role: str | None = "worker"
+    metadata: dict[str, str] = field(default_factory=dict)
+    """More of the metadata tree: path below `meta-data/` → content."""
     clock: timedelta = timedelta()
     """How far the servers' clock is ahead of this machine's."""
     refuse: Callable[[str], tuple[int, str] | None] = lambda _path: None
@@ -91,6 +93,7 @@ def _handler(services: Services) -> type[BaseHTTPRequestHandler]:
                 "meta-data/instance-id": services.instance_id,
                 "meta-data/ami-launch-index": str(services.launch_index),
             }
+            tree |= {f"meta-data/{name}": content for name, content in services.metadata.items()}
             if services.role:
                 tree["meta-data/iam/security-credentials/"] = services.role
                 tree[f"meta-data/iam/security-credentials/{services.role}"] = json.dumps(credentials)

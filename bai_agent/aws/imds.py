@@ -31,7 +31,11 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.
 
 
 class MetadataError(BaiError):
-    """The service does not tell what was asked; the message is half a sentence."""
+    """The service does not tell what was asked; the message is half a sentence. status: of its answer, where it gave one."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -100,12 +104,24 @@ def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
             error.close()
             if error.code == 404 and name.startswith("iam/"):
                 raise MetadataError("the instance has no role; give it an instance profile") from error
-            failure = MetadataError(f"the instance metadata service says {error.code} to {name}")
+            failure = MetadataError(
+                f"the instance metadata service says {error.code} to {name}", status=error.code
+            )
             if error.code not in BUSY:
                 raise failure from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             failure = MetadataError(f"the instance metadata service does not answer as it should: {error}")
     raise failure
+
+
+def read_if_there(name: str, *, token: str, environment: Mapping[str, str]) -> str | None:
+    """Return what lies at `name` below `latest/meta-data/`, or None where nothing does. Raises MetadataError."""
+    try:
+        return read(name, token=token, environment=environment)
+    except MetadataError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 def role_keys(*, token: str, environment: Mapping[str, str]) -> Keys:

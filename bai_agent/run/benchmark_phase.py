@@ -12,7 +12,7 @@ from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark import process
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.reserved_space import make_room
-from bai_agent.run.context import POWER_OFF_GRACE, RunContext
+from bai_agent.run.context import RunContext
 from bai_agent.run.prepare import secrets_of
 from bai_agent.run.salvage import Salvage
 from bai_agent.run.stop import RunEndedError, StopReason
@@ -46,7 +46,7 @@ def run_benchmark(ctx: RunContext) -> None:
         _put_back(ctx, salvage)
     left = process.read_exit(ctx.rundir)
     make_room(ctx.rundir)
-    if left["stop"] is None and left["code"] != 0 and (full := ctx.watch.disk_full()):
+    if left["stop"] is None and left["code"] != 0 and (full := ctx.disk.look()):
         # It met the full disk before we looked at it: what we set aside is all that is left.
         ctx.events.add("stop", reason=full.outcome.value, message=full.message)
     ctx.events.add(
@@ -107,7 +107,7 @@ def _follow(ctx: RunContext, salvage: Salvage) -> None:
         before, size = size, salvage.output_size()
         if size < before:
             ctx.events.add("output_truncated", bytes=before)
-        reason = ctx.watch.reason(running_seconds=process.running_seconds(salvage.started))
+        reason = ctx.watch.reason(running_s=process.running_seconds(salvage.started))
         if reason is not None and asked_at is None:
             asked_at = time.monotonic()
             _ask_to_stop(ctx, reason)
@@ -146,7 +146,7 @@ def _ask_to_stop(ctx: RunContext, reason: StopReason) -> None:
         process.request_stop(
             ctx.rundir,
             reason=reason.outcome,
-            grace=min(ctx.job.limits.grace, POWER_OFF_GRACE) if ctx.goes_down else ctx.job.limits.grace,
+            grace=ctx.grace(),
             stacks=reason.outcome is Outcome.NO_OUTPUT,
         )
     except FileNotFoundError:

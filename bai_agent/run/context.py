@@ -18,6 +18,7 @@ from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.run.machine import Node
 from bai_agent.run.stop import StopReason, StopWatch
+from bai_agent.run.stop_sources import DiskFull, Signals
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _HURRY = 5.0
 """Seconds for draining when the agent is told to stop."""
 
-POWER_OFF_GRACE = timedelta(seconds=1)
+_POWER_OFF_GRACE = timedelta(seconds=1)
 _POWER_OFF_HURRY = 0.9
 """The same, and for draining, when that means that the machine goes: whoever stays longer than 5 s holds up its end."""
 
@@ -40,6 +41,8 @@ class RunContext:
     rundir: RunDir
     events: EventLog
     watch: StopWatch
+    signals: Signals
+    disk: DiskFull
     redactor: Redactor
     record: JobRecord | None
     extractor: ExtractorProcess
@@ -91,12 +94,28 @@ class RunContext:
 
     @property
     def goes_down(self) -> bool:
-        """Whether the end of this process is wanted because the machine's is."""
-        return self.watch.hurried and self.job.end.power is Power.OFF
+        """True when the agent stops because the instance shuts down."""
+        return self.signals.received and self.job.end.power is Power.OFF
 
     def drain_deadline(self) -> float:
         """Return until when (`time.monotonic()`) something may still be sent, from now on."""
         seconds = self.job.limits.drain.total_seconds()
-        if self.watch.hurried:
+        if self.signals.received:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
-        return time.monotonic() + seconds
+        now, taken_away = time.monotonic(), self.watch.deadline()
+        if taken_away is not None:
+            # Half of it: artifacts and the result come after the records.
+            seconds = min(seconds, max(0.0, (taken_away - now) / 2))
+        return now + seconds
+
+    def grace(self) -> timedelta:
+        """Return how long the benchmark may take from SIGTERM to SIGKILL: where the machine is taken away at a known time, what is
+        left until then, less what draining may take."""
+        wanted = self.job.limits.grace
+        if self.goes_down:
+            return min(wanted, _POWER_OFF_GRACE)
+        taken_away = self.watch.deadline()
+        if taken_away is None:
+            return wanted
+        left = max(0.0, taken_away - time.monotonic())
+        return timedelta(seconds=left - min(left / 2, self.job.limits.drain.total_seconds()))

@@ -42,6 +42,9 @@ _LINE_SECONDS = 0.75e-6
 
 _LINE_SHARE = 0.01
 
+_RESULT_SECONDS = 5.0
+"""Kept for writing and publishing the result, where the machine is taken away at a known time."""
+
 _LAST_LINES = 20
 _LAST_BYTES = 65536
 _SECRET_BYTES = 65536
@@ -154,7 +157,10 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
         return ArtifactSummary(0, 0, ())
     deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     store: JobStore = DirectoryStore(ctx.rundir.path) if ctx.record is None else ctx.record.store
-    over = lambda: ctx.watch.hurried or time.monotonic() > deadline  # noqa: E731
+    taken_away = ctx.watch.deadline()
+    if taken_away is not None:
+        deadline = min(deadline, taken_away - _RESULT_SECONDS)
+    over = lambda: ctx.signals.received or time.monotonic() > deadline  # noqa: E731
     kept = call_with_deadline(
         lambda: keep_artifacts(
             ctx.job.output.artifacts,

@@ -189,7 +189,7 @@ def _extract_rest(ctx: RunContext) -> float:
         nonlocal deadline, within, hurry
         now = time.monotonic()
         # Again each time: a machine that shuts down gives less time than a job that was cancelled.
-        if (ctx.watch.unwanted() or ctx.watch.disk_full()) and ctx.drain_deadline() < hurry:
+        if (ctx.watch.unwanted() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
             hurry = ctx.drain_deadline()
             within = min(_FINISH_EARLY, (hurry - now) / 2)
             deadline = min(deadline, hurry - within)

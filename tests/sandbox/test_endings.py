@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from datetime import timedelta
 
 import pytest
 
@@ -52,6 +53,22 @@ def test_a_job_that_is_cancelled(desk: Desk) -> None:
 
     assert outcome(status) == ("CANCELED", "cancelled", 4)
     assert desk.bai("logs", "job").stdout.endswith("farewell\n")
+
+
+def test_a_spot_machine_that_ec2_takes_back(desk: Desk) -> None:
+    """Agent: hears the notice, ends the benchmark with SIGTERM, and has all in the store before EC2's time."""
+    code = f"trap 'echo farewell; echo kept >kept.txt; exit' TERM\n{WAITS}"
+    more = '[aws.ec2.run_instances.InstanceMarketOptions]\nMarketType = "spot"\n[output]\nartifacts = ["kept.txt"]\n'
+    machine = desk.submit(desk.descriptor(code, more=more))
+    wait_inside(machine, f"grep -q begun {RUN}/output.log")
+    desk.world.give_spot_notice(machine.instance_id, after=timedelta(minutes=2))
+
+    status = ended(desk, machine, "done 5")
+
+    assert outcome(status) == ("ERROR", "interrupted", 5)
+    assert "EC2 takes this spot instance back (terminate at " in status["sentence"]
+    assert desk.bai("logs", "job").stdout == "begun\nfarewell\n"
+    assert desk.objects("jobs/job/artifacts/") == {"kept.txt": b"kept\n"}
 
 
 def test_a_bundle_that_is_not_what_was_submitted(desk: Desk) -> None:
