@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
@@ -75,12 +76,14 @@ def prepare_environment(
     scripts: Path | None,
     secrets: Mapping[str, str],
     base: Mapping[str, str],
+    node: Mapping[str, str] = MappingProxyType({}),
     user: User | None = None,
 ) -> dict[str, str]:
     """Return the benchmark's whole environment.
 
     `base` is the agent's own, passed on where the job says so; `secrets` are the resolved ones; `scripts` is the
-    scripts' folder where there is one. Later ones win: base, the job's variables, its secrets, the contract's.
+    scripts' folder where there is one; `node` tells about the nodes. Later ones win: base, the job's variables, its secrets, the
+    contract's.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
@@ -98,6 +101,7 @@ def prepare_environment(
     if scripts is not None:
         env["BAI_SCRIPTS_PATH"] = str(scripts)
     env["BAI_JOB_ID"] = job.job.id
+    env.update(node)
     env[RUN_MARKER] = str(rundir.path)
     return env
 
@@ -117,9 +121,9 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def command(job: Job, rundir: RunDir, *, argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `argv` expanded; the job's script, where it holds one, is written to a file, and `argv` are its arguments."""
-    expanded = tuple(expand(argument, env) for argument in argv)
+def command(job: Job, rundir: RunDir, *, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the job's command, expanded; its script, where it holds one, is written to a file, with `argv` as arguments."""
+    expanded = tuple(expand(argument, env) for argument in job.benchmark.argv)
     script = job.benchmark.script
     if script is None:
         return expanded

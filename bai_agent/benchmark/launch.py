@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.job.descriptor import Job
 from bai_agent.job.errors import BaiError
 from bai_agent.job.run_directory import RunDir, make_folder
+from bai_agent.strategy.launch import Launch
 
 OOM_SCORE_ADJ = 500
 """How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
@@ -66,7 +67,8 @@ def order(
     job: Job,
     rundir: RunDir,
     *,
-    argv: tuple[str, ...],
+    launch: Callable[[tuple[str, ...]], Launch],
+    node: Mapping[str, str],
     scripts: Path | None,
     secrets: Mapping[str, str],
     base: Mapping[str, str] = os.environ,
@@ -74,25 +76,27 @@ def order(
 ) -> Order:
     """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
 
-    `argv` is the strategy's, not yet expanded; `secrets` are resolved ones; `base` is the environment that is passed on
+    `launch` is the strategy's: the benchmark's own command → what this node starts. `node`: the variables that tell the benchmark
+    about the nodes. `secrets` are resolved ones; `base` is the environment that is passed on
     where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
     """
     user = find_user(job.benchmark.user)
-    env = prepare_environment(job, rundir, scripts=scripts, secrets=secrets, base=base, user=user)
+    env = prepare_environment(job, rundir, node=node, scripts=scripts, secrets=secrets, base=base, user=user)
     make_folder(rundir.work, private=rundir.path)
-    words = command(job, rundir, argv=argv, env=env)
+    words = command(job, rundir, env=env)
     cwd = working_folder(job, rundir, scripts=scripts)
     if user is not None:
-        own = (rundir.work, rundir.script, *([scripts] if scripts is not None else []))
+        own = (rundir.work, rundir.script, rundir.hostfile, *([scripts] if scripts is not None else []))
         for each in own:
             if each.exists():
                 give_to(user, each)
         # What is not there at all, or is no folder, the shim will say.
         require_access(user, [each for each in (*own, cwd) if each.is_dir()])
     make_command_executable(words, scripts=scripts, cwd=cwd)
+    starts = launch(words)
     return Order(
-        argv=words,
-        env=env,
+        argv=starts.argv,
+        env={**env, **starts.env},
         cwd=cwd,
         grace=job.limits.grace,
         user=user,

@@ -1,6 +1,6 @@
 """The job descriptor's tables: what one job's agents need, fully resolved, nothing left to look up.
 
-`job_file.py` reads and writes them as TOML. `docs/job-descriptor.md` is their reference.
+`descriptor_file.py` reads and writes them as TOML. `docs/job-descriptor.md` is their reference.
 """
 
 from __future__ import annotations
@@ -111,6 +111,13 @@ class StrategyTable:
     name: str = "single_node"
     nodes: int = 1
     processes_per_node: str = "1"
+    """A number, or "gpus" for one process per GPU."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise ValueError("nodes must be an integer ≥ 1")
+        if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
+            raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,16 @@ class RunDir:
         return self.path / "fifo"
 
     @property
+    def peers(self) -> Path:
+        """The nodes of the attempt, once they have met."""
+        return self.path / "peers.json"
+
+    @property
+    def hostfile(self) -> Path:
+        """The same for the benchmark: a line "ADDRESS slots=N" for each node."""
+        return self.path / "hostfile"
+
+    @property
     def shim_lock(self) -> Path:
         return self.path / "shim.lock"
 

@@ -13,11 +13,12 @@ from bai_agent.benchmark import process
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.reserved_space import make_room
 from bai_agent.run.context import RunContext
+from bai_agent.run.join import peers_of
 from bai_agent.run.prepare import secrets_of
 from bai_agent.run.salvage import Salvage
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.sinks.trouble import SinkTroubles
-from bai_agent.strategy import strategy_of
+from bai_agent.strategy import node_environment, strategy_of
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +72,14 @@ def _was_started(ctx: RunContext) -> bool:
 
 
 def _launch(ctx: RunContext) -> None:
+    job, peers = ctx.job, peers_of(ctx.rundir)
+    me, strategy = peers[ctx.node.rank], strategy_of(job)
     try:
         order = process.order(
-            ctx.job,
+            job,
             ctx.rundir,
-            argv=strategy_of(ctx.job).argv(),
+            launch=lambda command: strategy.launch(job, command, me, peers),
+            node=node_environment(job, me, peers, hostfile=str(ctx.rundir.hostfile)),
             scripts=ctx.scripts,
             secrets=secrets_of(ctx),
             umask=ctx.umask,

@@ -25,13 +25,13 @@ from bai_agent.job.venv_cache import venv_cache
 from bai_agent.pull import NoSpaceError, PullProgress, PullStopped, pull
 from bai_agent.run.benchmark_phase import run_benchmark, start_followers
 from bai_agent.run.context import RunContext
+from bai_agent.run.join import join
 from bai_agent.run.optional_dependencies import missing_dependencies
 from bai_agent.run.prepare import prepare, start_uploader
 from bai_agent.run.result import publish_result, write_result
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader, UploadBacklog
-from bai_agent.strategy import strategy_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def run(ctx: RunContext) -> Outcome:
         _do(ctx, "prepare", prepare)
         start_uploader(ctx)
         _do(ctx, "pull", _pull)
-        _do(ctx, "join", _join)
+        _do(ctx, "join", join)
         _do(ctx, "run", run_benchmark)
     except RunEndedError as ended:
         ctx.reason = ended.reason
@@ -153,11 +153,6 @@ def _pull(ctx: RunContext) -> None:
         raise RunEndedError(StopReason(Outcome.PULL_FAILED, str(error))) from error
     if reason := ctx.watch.reason():
         raise RunEndedError(reason)
-
-
-def _join(ctx: RunContext) -> None:
-    """Meet the other nodes; a single node has nobody to meet."""
-    strategy_of(ctx.job)
 
 
 def _drain(ctx: RunContext) -> None:

@@ -1,24 +1,54 @@
-"""What a node runs, one module for each way in which nodes work together."""
+"""What a node starts, one module for each way in which nodes work together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.errors import DescriptorError
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import Launch
 from bai_agent.strategy.single_node import SingleNode
 
 
 class Strategy(Protocol):
-    """Given the job: what does this node run?"""
+    """How the nodes of a job work together."""
 
-    def argv(self) -> tuple[str, ...]:
-        """Return the command that starts the benchmark's `argv` on all nodes."""
+    def check(self, job: Job) -> None:
+        """Raise DescriptorError for a job that nodes cannot run in this way."""
+        ...
+
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        """Return what the node `me` of `peers` (in the order of their ranks) starts; command: the benchmark's own. Pure."""
         ...
 
 
+_STRATEGIES: Mapping[str, Strategy] = {
+    "single_node": SingleNode(),
+}
+
+
 def strategy_of(job: Job) -> Strategy:
-    """Return the job's strategy. Raises DescriptorError for one that this agent does not know."""
-    if job.strategy.name == "single_node":
-        return SingleNode(job)
-    raise DescriptorError(f'[strategy] name: this agent runs "single_node", not "{job.strategy.name}"')
+    """Return the job's strategy. Raises DescriptorError for one that this agent does not know, or that cannot run the job."""
+    found = _STRATEGIES.get(job.strategy.name)
+    if found is None:
+        known = ", ".join(f'"{name}"' for name in _STRATEGIES)
+        raise DescriptorError(f'[strategy] name: this agent runs {known}, not "{job.strategy.name}"')
+    found.check(job)
+    return found
+
+
+def node_environment(job: Job, me: Peer, peers: Sequence[Peer], *, hostfile: str) -> dict[str, str]:
+    """Return the variables that every process of the benchmark has, whatever the strategy.
+
+    hostfile: the path of a file with a line "ADDRESS slots=N" for each node, as Open MPI reads it.
+    """
+    return {
+        "BAI_ATTEMPT": str(job.job.attempt),
+        "BAI_HOSTFILE": hostfile,
+        "BAI_MASTER_ADDR": peers[0].address,
+        "BAI_NODE_ADDRS": ",".join(peer.address for peer in peers),
+        "BAI_NODE_RANK": str(me.rank),
+        "BAI_NUM_NODES": str(len(peers)),
+    }

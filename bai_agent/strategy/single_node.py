@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.errors import DescriptorError
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import Launch
 
 
-@dataclass(frozen=True)
 class SingleNode:
-    """The job as its one node runs it. Raises DescriptorError for a job of several."""
+    """The benchmark's command on its one node."""
 
-    job: Job
-
-    def __post_init__(self) -> None:
-        if self.job.strategy.nodes != 1:
+    def check(self, job: Job) -> None:
+        if job.strategy.nodes != 1:
             raise DescriptorError(
-                f"[strategy] nodes: single_node runs on 1 node, not on {self.job.strategy.nodes}"
+                f"[strategy] nodes: single_node runs on 1 node, not on {job.strategy.nodes}"
             )
 
-    def argv(self) -> tuple[str, ...]:
-        return self.job.benchmark.argv
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        return Launch(argv=tuple(command))

@@ -28,6 +28,7 @@ from bai_agent.job.descriptor import (
     Power,
     Repaint,
     Store,
+    StrategyTable,
 )
 from executor.config import LimitSettings as DefaultLimits
 from executor.descriptor.command_checks import is_script
@@ -81,7 +82,7 @@ def plan(
     if where == "ec2":
         _check_remote(descriptor)
     strategy = descriptor.hardware.strategy
-    if strategy != "single_node":
+    if strategy in _NEEDS:
         raise PlanError(
             f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}, which this version does not start; "
             "it runs single_node, where the command itself runs on one machine."
@@ -94,6 +95,7 @@ def plan(
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
         benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local"),
+        strategy=_strategy(descriptor),
         limits=_limits(descriptor, defaults, longest=EC2_MAX_RUNTIME if where == "ec2" else None),
         sources=tuple(moved(each, uploads) for each in sources) if where == "ec2" else sources,
         metrics=metrics_of(descriptor),
@@ -111,6 +113,17 @@ def plan(
 def task_name(descriptor: Descriptor) -> str | None:
     """Return the benchmark's name as a label, from either place in which users write it."""
     return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
+
+
+def _strategy(descriptor: Descriptor) -> StrategyTable:
+    hardware = descriptor.hardware
+    if hardware.strategy == "single_node" or hardware.distributed is None:
+        return StrategyTable(name=hardware.strategy)
+    return StrategyTable(
+        name=hardware.strategy,
+        nodes=hardware.distributed.num_instances,
+        processes_per_node=hardware.distributed.processes_per_instance,
+    )
 
 
 def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Path) -> Identity:

@@ -506,6 +506,32 @@ def test_last_lines_that_may_hold_a_secret_stay_out_of_the_result(tmp_path: Path
     assert any("MY_TOKEN" in sentence for sentence in result["warnings"])
 
 
+def test_the_benchmark_is_told_about_the_nodes(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "names = sorted(name for name in os.environ if name.startswith(('BAI_NODE', 'BAI_NUM', 'BAI_MASTER', 'BAI_ATTEMPT')))\n"
+        "print(*(f'{name}={os.environ[name]}' for name in names), open(os.environ['BAI_HOSTFILE']).read(), *sys.argv[1:])\n"
+    )
+    job = python_job(
+        tmp_path,
+        program,
+        arguments=["$(BAI_NODE_RANK)/$(BAI_NUM_NODES)"],
+        strategy={"processes_per_node": "3"},
+    )
+
+    assert run_agent(job, tmp_path / "run") == 0
+
+    assert (tmp_path / "run" / "output.log").read_text().split() == [
+        "BAI_ATTEMPT=0",
+        "BAI_MASTER_ADDR=127.0.0.1",
+        "BAI_NODE_ADDRS=127.0.0.1",
+        "BAI_NODE_RANK=0",
+        "BAI_NUM_NODES=1",
+        *("127.0.0.1", "slots=3"),
+        "0/1",
+    ]
+
+
 def test_what_left_processes_print_after_the_end_is_no_metric(tmp_path: Path) -> None:
     # Given processes that print and emit after the benchmark's own end was seen, at once and when they are ended
     program = (

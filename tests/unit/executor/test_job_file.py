@@ -103,7 +103,12 @@ JOBS = st.builds(
     Job,
     job=IDENTITIES,
     benchmark=BENCHMARKS,
-    strategy=st.builds(StrategyTable, name=TEXT, nodes=st.integers(1, 1000), processes_per_node=TEXT),
+    strategy=st.builds(
+        StrategyTable,
+        name=TEXT,
+        nodes=st.integers(1, 1000),
+        processes_per_node=st.sampled_from(["1", "16", "gpus"]),
+    ),
     limits=st.builds(
         Limits,
         max_runtime=maybe(DURATIONS),
