@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -494,15 +495,10 @@ def test_an_xz_archive_of_several_streams_is_read_to_its_end(
     assert (root / "b").read_bytes() == b"content"
 
 
-@given(
-    st.binary(max_size=400),
-    st.integers(0, 400),
-    st.sampled_from(["xz", "lzma", "zip", "tar", "zstd", "gz", "bz2"]),
-)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damage_anywhere_is_an_archive_error(tmp_path: Path, damage: bytes, place: int, kind: str) -> None:
+@cache
+def _whole_archives() -> dict[str, bytes]:
     plain = tar_bytes(file("member"), symlink("link", "member"))
-    whole = {
+    return {
         "xz": lzma.compress(plain),
         "lzma": lzma.compress(plain, format=lzma.FORMAT_ALONE),
         "zip": _zip_of_lzma(1 << 20),
@@ -510,7 +506,17 @@ def test_damage_anywhere_is_an_archive_error(tmp_path: Path, damage: bytes, plac
         "zstd": zstandard.compress(plain),
         "gz": gzip.compress(plain),
         "bz2": bz2.compress(plain),
-    }[kind]
+    }
+
+
+@given(
+    st.binary(max_size=400),
+    st.integers(0, 400),
+    st.sampled_from(["xz", "lzma", "zip", "tar", "zstd", "gz", "bz2"]),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damage_anywhere_is_an_archive_error(tmp_path: Path, damage: bytes, place: int, kind: str) -> None:
+    whole = _whole_archives()[kind]
     archive = tmp_path / "archive"
     archive.write_bytes(whole[:place] + damage + whole[place + len(damage) :])
 
