@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bai_agent.job.errors import StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.commands.options import (
@@ -24,9 +22,6 @@ from executor.commands.options import (
 )
 from executor.job_options import JobOptions
 from executor.view.text import tell
-
-_PAUSE, _FAR_PAUSE = 0.25, 5.0
-"""Seconds between two looks at a job that somebody waits for, on this machine and elsewhere."""
 
 
 def list_jobs(
@@ -71,22 +66,14 @@ def status(
 
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
-    from executor.jobs.job_status import GOES_ON, unknown_status
+    from executor.jobs.job_status import unknown_status
     from executor.jobs.jobs import find_job, job_status, last_values
     from executor.jobs.records import result_of
-    from executor.jobs.retry_window import RetryWindow
+    from executor.jobs.wait import wait_for_end
     from executor.jobs.watch import exit_code_of
 
     record = find_job(options.stores(), job)
-    now = job_status(record, options)
-    reach = RetryWindow(far=now.where != "local")
-    while wait and now.status in GOES_ON:
-        time.sleep(_PAUSE if now.where == "local" else _FAR_PAUSE)
-        try:
-            now = job_status(record, options)
-            reach.reached()
-        except StoreError as error:
-            say(reach.failed(error))
+    now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
     values = last_values(record)
     result = result_of(record)
     if json_:

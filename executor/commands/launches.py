@@ -6,7 +6,6 @@ import base64
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,54 +211,27 @@ def plan_on_ec2(
     json_: bool,
 ) -> None:
     """Print what would be launched. Reads only; without credentials some of it is not known."""
-    from executor.backends.ec2.bundle.bundle import cache_folder
-    from executor.backends.ec2.launch.draft import draft, planned_job
-    from executor.planning.submit import UNDRAWN_ID, new_job_id, survey
+    from executor.backends.ec2.launch.draft import planned_launch
+    from executor.planning.submit import new_job_id, survey
 
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
         job_id = new_job_id(job_request, descriptor)
-    aws = _aws_if_there(descriptor, settings)
-    with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
-        made = draft(
-            job, descriptor, settings, aws, cache=cache_folder(os.environ), now=datetime.now(timezone.utc)
-        )
+    launch = planned_launch(job_request, descriptor, settings, job_id=job_id, said=say)
+    with launch as (made, uploads, aws):
         if user_data:
-            _print_user_data(made, files.uploads)
+            _print_user_data(made, uploads)
             return
-        from executor.view.launch import as_table, print_draft
+        from executor.view.launch import plan_table, print_draft
 
         cost = made.cost(settings, aws)
         scripts = survey(job_request, descriptor)
         if json_:
-            print_json(
-                {
-                    **as_table(made, files.uploads, cost),
-                    "scripts": scripts.as_table() if scripts is not None else None,
-                }
-            )
+            print_json(plan_table(made, uploads, cost, scripts))
             return
-        print_draft(made, files.uploads, cost)
+        print_draft(made, uploads, cost)
         if scripts is not None:
             say(f"scripts: {scripts.sentence()}")
-
-
-def _aws_if_there(descriptor: Descriptor, settings: Settings) -> AwsSession | None:
-    """Return AWS where a region and credentials are known; else say what is missing."""
-    from executor.backends.ec2.launch.resolve import region_of
-    from executor.backends.ec2.session import AwsSession, CredentialsError
-
-    region = region_of(descriptor, settings)
-    if region is None or settings.bucket is None:
-        say(f"no {'region' if region is None else 'bucket'} is configured; what only AWS knows is left open")
-        return None
-    aws = AwsSession(region, settings.aws_profile)
-    try:
-        aws.credentials()
-    except CredentialsError as error:
-        say(f"{error}; what only AWS knows is left open")
-        return None
-    return aws
 
 
 def _print_user_data(made: LaunchPlan, uploads: Sequence[Upload]) -> None:

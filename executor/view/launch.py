@@ -12,10 +12,13 @@ from executor.backends.ec2.launch.cost import Cost
 from executor.backends.ec2.launch.draft import LaunchPlan
 from executor.backends.ec2.launch.volume import data_size
 from executor.backends.ec2.staging_bucket import Upload
+from executor.planning.scripts_folder import ScriptsSurvey
 from executor.view.text import size, tell
 
 
-def as_table(draft: LaunchPlan, uploads: Sequence[Upload], cost: Cost) -> dict[str, Any]:
+def plan_table(
+    draft: LaunchPlan, uploads: Sequence[Upload], cost: Cost, scripts: ScriptsSurvey | None
+) -> dict[str, Any]:
     """Return the plan as JSON values."""
     boot = draft.user_data.boot
     return {
@@ -35,6 +38,7 @@ def as_table(draft: LaunchPlan, uploads: Sequence[Upload], cost: Cost) -> dict[s
             "usd": cost.dollars,
             "origin": cost.origin,
         },
+        "scripts": scripts.as_table() if scripts is not None else None,
     }
 
 

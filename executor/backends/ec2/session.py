@@ -30,6 +30,7 @@ from botocore.parsers import ResponseParserError
 from bai_agent.job.errors import BaiError
 from executor.config import Settings
 from executor.errors import UsageError
+from executor.unattended import is_unattended
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -81,9 +82,12 @@ class AwsSession:
     @cached_property
     def session(self) -> boto3.Session:
         try:
-            return boto3.Session(profile_name=self.profile, region_name=self.region)
+            session = boto3.Session(profile_name=self.profile, region_name=self.region)
         except ProfileNotFound as error:
             raise _unusable(error) from error
+        if is_unattended():
+            _ask_nobody(session)
+        return session
 
     def ec2(self) -> EC2Client:
         client: EC2Client = self._client("ec2", _USUAL)
@@ -183,6 +187,17 @@ def unasked() -> CredentialsError:
         "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
         "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
     )
+
+
+def _ask_nobody(session: boto3.Session) -> None:
+    """Let a role that wants the code of a second factor be refused, as where there is no terminal."""
+
+    def refuse(prompt: str) -> str:
+        raise EOFError(prompt)
+
+    # botocore asks by what its provider of roles was made with; a session offers no other way to it.
+    resolver = session._session.get_component("credential_provider")
+    resolver.get_provider("assume-role")._prompter = refuse
 
 
 def _unusable(error: Failure) -> CredentialsError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -72,6 +73,30 @@ class Newcomer:
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path)
+
+
+def test_the_example_for_python_shows_what_was_learnt(newcomer: Newcomer) -> None:
+    page = (EXAMPLES.parent / "docs" / "api.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        env=newcomer.env,
+        cwd=EXAMPLES.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    argv, job, ended, accuracy = done.stdout.splitlines()
+    assert "train.py" in argv
+    assert job.startswith("the job is digits-")
+    assert ended.startswith("SUCCEEDED The benchmark finished successfully")
+    assert (newcomer.home / ".bai" / "jobs" / job.removeprefix("the job is ")).is_dir()
+    first, last = re.findall(r"\d\.\d+", accuracy)
+    assert float(last) > max(float(first), 0.93)
 
 
 def test_digits_learns_and_keeps_its_model(newcomer: Newcomer) -> None:

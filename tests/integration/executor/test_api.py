@@ -1,0 +1,190 @@
+"""`from executor import …`: what a notebook does, in this very process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bai_desk import Desk
+from bai_program import run_bai
+from paper_aws import open_paper_aws
+from typing_extensions import assert_type
+
+from bai_agent.job.errors import BaiError
+from executor import metrics, plan, status, submit, wait
+from executor.jobs.job_status import JobStatus
+from executor.jobs.wait import StillGoesOnError
+
+_ON_EC2 = """
+spec_version = "0.1.0"
+[info]
+description = "d"
+[hardware]
+instance_type = "t3.small"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+[ml]
+benchmark_code = "true"
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(tmp_path)
+    monkeypatch.setenv("BAI_STORE", str(desk.store))
+    return desk
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> Any:
+    yield
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_plan_is_what_the_command_shows(desk: Desk) -> None:
+    file = desk.descriptor()
+
+    found = plan(file, on="local", arguments=["--much"], job_id="p-1")
+
+    assert_type(found, dict[str, Any])
+    shown = desk.bai("plan", file, "--json", "--job-id", "p-1", "--", "--much").stdout
+    assert json.loads(json.dumps(found, default=str)) == json.loads(shown)
+    assert not desk.store.exists()
+
+
+def test_a_job_is_submitted_watched_and_waited_for(desk: Desk) -> None:
+    job_id = submit(desk.descriptor(), on="local", arguments=[str(desk.word)])
+    assert_type(job_id, str)
+    desk.await_output(job_id, "loss=0.5")
+
+    now = status(job_id)
+    assert_type(now, JobStatus)
+    assert (now.job_id, now.status, now.agent_alive) == (job_id, "RUNNING", True)
+    with pytest.raises(StillGoesOnError, match=f"{job_id} has not ended within 0 s"):
+        wait(job_id, timeout=0)
+    desk.word.touch()
+    ended = wait("last", timeout=60)
+
+    assert (ended.job_id, ended.status, ended.outcome) == (job_id, "SUCCEEDED", "succeeded")
+    assert [each["value"] for each in metrics(job_id) if each["name"] == "loss"] == [0.5, 0.25, 0.125]
+
+
+def test_the_same_id_twice_is_one_job_from_any_thread(desk: Desk) -> None:
+    desk.word.touch()
+    heard: list[str] = []
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as other:
+            started = other.submit(
+                submit, desk.descriptor(), job_id="one", arguments=[str(desk.word)], said=heard.append
+            )
+            assert started.result() == "one"
+            assert other.submit(wait, "one", timeout=60).result().status == "SUCCEEDED"
+
+    assert heard == ["the job is one"] * 2
+    assert desk.output("one").count("pid ") == 1
+    with pytest.raises(BaiError, match="runs something else"):
+        submit(desk.descriptor(), job_id="one", arguments=["another"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (lambda desk: status("nobody"), 'no job "nobody"|there are no jobs'),
+        (lambda desk: plan(desk.folder / "missing.toml"), r"missing\.toml"),
+        (lambda desk: submit(desk.descriptor(), job_id="a/b"), "job-id"),
+        (lambda desk: submit(desk.descriptor(), on="moon"), '"moon" is no place'),  # type: ignore[arg-type]
+        (lambda desk: submit(desk.descriptor(), arguments="--one"), "write a list"),
+        (lambda desk: submit(desk.descriptor(), store="/proc/version/jobs"), "/proc/version"),
+        (lambda desk: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
+    ],
+)
+def test_what_is_wrong_is_one_kind_of_error(desk: Desk, asked: Callable[[Desk], object], said: str) -> None:
+    with pytest.raises(BaiError, match=said):
+        asked(desk)
+
+
+def test_on_ec2_it_plans_and_launches_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = desk.folder / "b.toml"
+    file.write_text(_ON_EC2)
+    with open_paper_aws() as paper:
+        for name in [each for each in os.environ if each.startswith(("AWS_", "BAI_"))]:
+            monkeypatch.delenv(name)
+        for name, value in paper.environment().items():
+            monkeypatch.setenv(name, value)
+
+        found = plan(file, on="ec2", job_id="api-1")
+        shown = run_bai(
+            "plan",
+            file,
+            "--on",
+            "ec2",
+            "--job-id",
+            "api-1",
+            "--json",
+            folder=desk.folder,
+            environment=os.environ,
+        ).stdout
+        assert found.keys() == json.loads(shown).keys()
+        assert found["job"] == json.loads(shown)["job"]
+        assert found["request"]["InstanceType"] == "t3.small"
+        assert paper.instances() == []
+
+        heard: list[str] = []
+        assert [submit(file, on="ec2", job_id="api-1", said=heard.append) for _ in range(2)] == ["api-1"] * 2
+        assert len(paper.instances()) == 1
+        assert "the job is api-1" in heard
+        assert any(each.startswith("uploading ") for each in heard)
+        now = status("api-1")
+        assert (now.where, now.status) == ("ec2", "PENDING")
+
+
+def test_nobody_is_asked_for_a_second_factor(tmp_path: Path) -> None:
+    """At a terminal, where AWS's library would ask."""
+    (tmp_path / "config").write_text(
+        "[profile careful]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n"
+        "mfa_serial = arn:aws:iam::123456789012:mfa/me\nregion = us-east-1\n"
+        "[profile base]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+    )
+    program = (
+        "from executor import status\n"
+        "try:\n    status('x', store='s3://bucket/jobs', profile='careful')\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    terminal, far_end = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import os; os.setsid(); os.close(os.open(os.ttyname(0), os.O_RDWR))\n{program}",
+        ],
+        stdin=far_end,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**kept, "AWS_CONFIG_FILE": str(tmp_path / "config"), "BAI_CONFIG": str(tmp_path / "none")},
+    )
+    os.close(far_end)
+    os.close(terminal)
+
+    assert done.stdout.startswith("CredentialsError the AWS profile wants the code of a second factor"), done
+
+
+def test_importing_the_program_does_not_bring_the_api() -> None:
+    program = (
+        "import sys, executor.cli, executor; assert 'executor.api' not in sys.modules; "
+        "executor.plan; assert 'executor.api' in sys.modules; executor.nothing"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'executor' has no attribute 'nothing'"
