@@ -2,7 +2,7 @@
 
 import sys
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if sys.platform == "win32":
     # Half of what is imported next is not there; a traceback would name the first of it.
