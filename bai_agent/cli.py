@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
+from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.errors import BaiError, DescriptorError
 from bai_agent.job.events import EventLog
 from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord

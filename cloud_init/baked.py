@@ -13,7 +13,7 @@ import zlib
 from datetime import timedelta
 from pathlib import Path
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, piece
 
 BAKED = f"{ROOT}/baked"

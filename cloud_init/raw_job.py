@@ -24,7 +24,7 @@ def main() -> int:
     bundle = (ROOT / "baked/bundle").read_text().strip()
     # The agent says what a descriptor means; it is not installed, but unpacked.
     sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
-    from bai_agent.job.errors import DescriptorError
+    from bai_agent.errors import DescriptorError
 
     try:
         _prepare(bundle)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from cloud_init.cloud_config import File, cloud_config
 
 LIMIT = 16_384

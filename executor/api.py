@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.job_options import AwsOptions, JobOptions
 from executor.unattended import unattended
 

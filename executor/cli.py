@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bai_agent import __version__
-from bai_agent.job.errors import BaiError, DescriptorError
+from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs

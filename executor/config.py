@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.job.errors import DescriptorError
 from bai_agent.job.tables import read_table
 from bai_agent.job.toml import read_toml_text
 from executor.errors import UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 
 class UsageError(BaiError):

@@ -9,7 +9,7 @@ import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import locked, make_folder
 
 _LOCK = "lock"

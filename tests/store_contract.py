@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, MissingObjectError
 

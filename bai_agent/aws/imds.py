@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 ADDRESS = "http://169.254.169.254"
 BUSY = (429, 500, 502, 503, 504)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from bai_agent.aws.credentials import find_keys, keys_in
 from bai_agent.aws.imds import BUSY, Keys, MetadataError, NoRedirects, find_token, read, role_keys
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 _TIMEOUT = 20.0
 _TRIES = 4

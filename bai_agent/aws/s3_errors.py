@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 _NO_METADATA = re.compile(r"\bMetadataError: (.+)")
 """In obstore's text: what our provider of credentials raised, when the instance metadata service did not help."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from bai_agent.aws.credentials import takes_botocore
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 KINDS = ("env", "ssm", "secretsmanager")
 

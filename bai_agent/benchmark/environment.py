@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Benchmark, Buffering, Job
-from bai_agent.job.errors import BaiError
 from bai_agent.job.run_directory import RunDir, write_atomic
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

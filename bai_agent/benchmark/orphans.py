@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bai_agent.benchmark.proc import RUN_MARKER, Process, all_processes, boot_id, descendants, send_signal
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
 _LIMIT = 10.0

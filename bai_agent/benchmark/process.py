@@ -18,7 +18,7 @@ from bai_agent.benchmark.proc import boot_id, read_process, send_signal
 from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
 from bai_agent.benchmark.user_access import give_to, open_way, require_access
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.new_files import place_new
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import (

@@ -21,10 +21,10 @@ from bai_agent.benchmark.environment import STARTUP, benchmark_python, prepare_e
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.benchmark.requirements_file import index_requirements
+from bai_agent.benchmark.venv_cache import CachedVenv
+from bai_agent.errors import BusyError, PullError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.errors import BusyError, PullError
 from bai_agent.job.run_directory import RunDir, read_json, write_json
-from bai_agent.job.venv_cache import CachedVenv
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def install_requirements(
 ) -> None:
     """Install the job's requirements file into `rundir.venv`, unless that is done already.
 
-    cache: where venvs are kept (`bai_agent.job.venv_cache`); `rundir.venv` is then a link to one, where the requirements name packages
+    cache: where venvs are kept (`bai_agent.benchmark.venv_cache`); `rundir.venv` is then a link to one, where the requirements name packages
     of an index alone, as only then the same text means the same venv.
     `deadline` is on the monotonic clock. What pip says goes to requirements.log. Returns early where `stopping()`.
     Raises PullError with pip's last lines.

@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import Enum
 from pathlib import PurePosixPath
 
-from bai_agent.metrics.groups import read_groups, taken_names
+from bai_agent.job.pattern_groups import read_groups, taken_names
 
 VERSION = 1
 """The format of these tables."""

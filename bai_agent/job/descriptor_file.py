@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import VERSION, Job, check_patterns
-from bai_agent.job.errors import DescriptorError
 from bai_agent.job.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 

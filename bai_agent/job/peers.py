@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import parse_job
-from bai_agent.job.errors import StoreError
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import JobStore, MissingObjectError, RecordError, StoredObject
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.new_files import draft_beside
 
 

@@ -15,8 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.durations import format_duration, parse_duration
-from bai_agent.job.errors import DescriptorError
 
 T = TypeVar("T")
 _ARTICLES = {int: "a number", list: "a list", dict: "a table", str: "a text"}

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.errors import BaiError
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, locked
 from bai_agent.metrics.process import Extractor

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from bai_agent.job.descriptor import Metric, Repaint
-from bai_agent.metrics.groups import read_groups
+from bai_agent.job.pattern_groups import read_groups
 from bai_agent.metrics.line_bound import SearchReach, search_reach
 from bai_agent.metrics.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.reading import Extra, MatchFindings, Reader, extra_of

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from bai_agent.job.descriptor import Metric, NumberForm
-from bai_agent.metrics.groups import Groups
+from bai_agent.job.pattern_groups import Groups
 from bai_agent.metrics.number import (
     clock_seconds,
     fast_number,

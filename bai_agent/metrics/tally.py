@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.job.pattern_groups import read_groups
 from bai_agent.metrics.follow import LINE_LIMIT, LogPosition
-from bai_agent.metrics.groups import read_groups
 from bai_agent.metrics.number import form_end, form_number
 from bai_agent.metrics.patterns import Found
 from bai_agent.metrics.reading import Doubt

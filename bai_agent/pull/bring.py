@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, Unpack
-from bai_agent.job.errors import PullError
 from bai_agent.pull.draft import PartialFile, has_sums
 from bai_agent.pull.http import HttpOrigin
 from bai_agent.pull.journal import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.job.run_directory import write_all
 from bai_agent.pull.journal import Journal, PartialTransfer
 from bai_agent.pull.progress import PullWatch

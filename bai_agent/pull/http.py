@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.errors import PullError
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.job.run_directory import append_line, boot_id, open_append
 from bai_agent.pull.progress import PullWatch
 

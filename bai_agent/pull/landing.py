@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.run_directory import boot_id
 from bai_agent.pull.draft import PartialFile

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.errors import PullError
 from bai_agent.job.run_directory import write_all
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from bai_agent.job.errors import BaiError, PullError
+from bai_agent.errors import BaiError, PullError
 from bai_agent.job.reserved_space import FULL
 
 _SIGNATURE = re.compile(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.aws.s3_client import Patience, connect
 from bai_agent.aws.s3_errors import DENIED_OR_MISSING, S3Error, classify_s3_error
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.errors import PullError
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.problems import shown

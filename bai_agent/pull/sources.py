@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
-from bai_agent.job.errors import PullError
 from bai_agent.job.run_directory import read_json, write_json
 from bai_agent.pull.bring import bring
 from bai_agent.pull.problems import PullStopped, shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.pull.archive import ArchiveError, Member, MemberKind, open_archive
 from bai_agent.pull.draft import CHUNK
 from bai_agent.pull.journal import is_record

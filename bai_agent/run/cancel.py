@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.pipes import read_to_end
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.machine import Node

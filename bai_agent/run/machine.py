@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.children import kill
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 
 log = logging.getLogger(__name__)
 

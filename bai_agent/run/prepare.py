@@ -12,7 +12,7 @@ from typing import Any
 from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
 from bai_agent.benchmark import process
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.reserved_space import keep_room

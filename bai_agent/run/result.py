@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark import process
+from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Buffering
-from bai_agent.job.errors import StoreError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.redaction import Redactor

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from bai_agent import __version__
 from bai_agent.benchmark import process
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
+from bai_agent.benchmark.venv_cache import venv_cache
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Job, SourceKind
-from bai_agent.job.errors import PullError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.reserved_space import FULL, make_room
 from bai_agent.job.run_directory import RunDir, boot_id, now_ms
-from bai_agent.job.venv_cache import venv_cache
 from bai_agent.pull import NoSpaceError, PullProgress, PullStopped, pull
 from bai_agent.run.benchmark_phase import run_benchmark, start_followers
 from bai_agent.run.context import RunContext

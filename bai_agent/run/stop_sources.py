@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Job, Limits
 from bai_agent.job.durations import format_duration
-from bai_agent.job.errors import StoreError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.open_file import OpenFile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.errors import DescriptorError
 from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch
 from bai_agent.strategy.single_node import SingleNode

@@ -166,7 +166,7 @@ def metrics_test(
     Matches, values, near misses and the pace. Exit code 1 where a required metric has no value.
     """
     from executor.descriptor import load
-    from executor.descriptor.metrics_trial import MetricsTrial, try_metrics
+    from executor.jobs.metrics_trial import MetricsTrial, try_metrics
     from executor.planning.plan import metrics_of
     from executor.planning.submit import FindingsError
     from executor.view.trial import print_trial

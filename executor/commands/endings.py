@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms

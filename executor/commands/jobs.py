@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bai_agent.errors import StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.commands.options import (
@@ -70,7 +71,7 @@ def status(
     from executor.jobs.jobs import find_job, job_status, last_values
     from executor.jobs.records import result_of
     from executor.jobs.wait import wait_for_end
-    from executor.jobs.watch import exit_code_of
+    from executor.commands.watch import exit_code_of
 
     record = find_job(options.stores(), job)
     now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
@@ -256,9 +257,9 @@ def prune(
 
     Never a job that runs. Exit code 5 where one cannot be deleted.
     """
+    from bai_agent.benchmark.venv_cache import venv_cache
     from bai_agent.job.durations import parse_duration
     from bai_agent.job.run_directory import now_ms
-    from bai_agent.job.venv_cache import venv_cache
     from executor.errors import UsageError
     from executor.jobs.jobs import store_at
     from executor.jobs.prune import prune_jobs, prune_venvs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.job_options import AwsOptions, JobOptions
 from executor.view.text import plain_text, tell
 

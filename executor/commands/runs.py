@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.commands.options import (
@@ -148,8 +148,8 @@ def follow(record: JobRecord, options: JobOptions, *, json_: bool, joined: bool)
     given: with which EC2 is asked, and what hints repeat. joined: somebody comes to a job that may be long under way.
     """
     from executor.backends.local.agent import local_agent
+    from executor.commands.watch import LeftError, exit_code_of, watch
     from executor.jobs.follow import tail_position
-    from executor.jobs.watch import LeftError, exit_code_of, watch
     from executor.view.job_view import JobView
 
     agent = local_agent(record)
@@ -219,7 +219,7 @@ def _watch_from_afar(
     """Follow a job on EC2."""
     from executor.backends.ec2.monitor.job_status import monitor_of
     from executor.backends.ec2.monitor.watcher import InstanceWatcher
-    from executor.jobs.watch import watch
+    from executor.commands.watch import watch
 
     return watch(
         record,

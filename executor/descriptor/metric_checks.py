@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bai_agent.job.descriptor import NumberForm, Repaint, compile_pattern
-from bai_agent.metrics.groups import Groups, misspelled_names, read_groups, taken_names
+from bai_agent.job.pattern_groups import Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import number_advice

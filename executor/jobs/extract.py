@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import HostMetrics, Job, Metric, check_patterns
 from bai_agent.job.descriptor_file import parse_job
-from bai_agent.job.errors import BaiError
 from bai_agent.job.record import JobRecord, Stream
 from bai_agent.job.run_directory import RunDir, read_json
 from bai_agent.job.store.directory import DirectoryStore

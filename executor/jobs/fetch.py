@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.new_files import draft_beside, place_new
 from bai_agent.job.record import JobRecord, Stream
 from bai_agent.job.store import StoredObject, check_key

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.job.descriptor import is_job_id
-from bai_agent.job.errors import BaiError, DescriptorError, StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
 from bai_agent.job.store.directory import DirectoryStore

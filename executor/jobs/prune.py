@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.job.errors import BusyError, StoreError
+from bai_agent.benchmark.venv_cache import cached_venvs
+from bai_agent.errors import BusyError, StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.job.venv_cache import cached_venvs
 from executor.backends.local.agent import local_agent
 from executor.backends.local.job_draft import remove_abandoned
 from executor.jobs.job_status import DIED, JobStatus, unknown_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
 from executor.job_options import JobOptions
 from executor.jobs.job_status import GOES_ON, JobStatus

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.errors import BaiError
 from executor.descriptor.file_checks import local_path
 from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import SourceTable as WrittenSource

@@ -18,7 +18,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 from pathspec.patterns.gitignore import GitIgnorePatternError
 
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import make_folder
 

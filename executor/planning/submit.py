@@ -13,8 +13,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Identity, Job, Store
-from bai_agent.job.errors import BaiError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.errors import UsageError

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import doubt_warning, never_a_number, not_a_number_warning
-from executor.descriptor.metrics_trial import MetricsTrial
+from executor.jobs.metrics_trial import MetricsTrial
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.text import plain_text, safe_line, size, speaks_unicode

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

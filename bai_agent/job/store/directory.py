@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.new_files import draft_beside, place_new
 from bai_agent.job.run_directory import make_folder, write_atomic
 from bai_agent.job.store import MissingObjectError, StoredObject, check_key

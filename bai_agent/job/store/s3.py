@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bai_agent.aws.s3_client import Patience, connect
 from bai_agent.aws.s3_errors import S3Error, classify_s3_error, code_of, is_refusal
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.store import MissingObjectError, StoredObject, StoreRefusedError, check_key
 
 if TYPE_CHECKING:

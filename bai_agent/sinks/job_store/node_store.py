@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import MissingObjectError, StoreRefusedError
 

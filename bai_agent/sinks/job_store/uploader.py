@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bai_agent.aws.credentials import takes_botocore
 from bai_agent.aws.imds import MetadataError
 from bai_agent.aws.secrets import SecretError, resolve
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.job.errors import BaiError
 from bai_agent.job.redaction import Redactor
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
 

@@ -27,7 +27,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.config import Settings
 from executor.errors import UsageError
 from executor.unattended import is_unattended

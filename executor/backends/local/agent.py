@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.orphans import find_remains
-from bai_agent.job.errors import BaiError, BusyError
+from bai_agent.errors import BaiError, BusyError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder

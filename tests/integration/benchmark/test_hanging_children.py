@@ -15,8 +15,8 @@ import pytest
 from bai_agent.benchmark import children, python_env, shim
 from bai_agent.benchmark import launch as launching
 from bai_agent.benchmark.launch import Order, ShimError, launch
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
-from bai_agent.job.errors import PullError
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run import machine
 

@@ -16,9 +16,9 @@ import pytest
 from bai_program import ask_bai
 
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
+from bai_agent.benchmark.venv_cache import cached_venvs
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.run_directory import RunDir, now_ms
-from bai_agent.job.venv_cache import cached_venvs
 from executor.jobs.prune import prune_venvs
 
 _DESCRIPTOR = """\

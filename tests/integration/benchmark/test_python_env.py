@@ -18,8 +18,8 @@ from shim_runs import until
 
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
 from bai_agent.benchmark.python_env import install_requirements
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
-from bai_agent.job.errors import PullError
 from bai_agent.job.run_directory import RunDir
 
 

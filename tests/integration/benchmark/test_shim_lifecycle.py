@@ -16,7 +16,7 @@ from shim_runs import Bench, until
 from bai_agent.benchmark import process, shim
 from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import boot_id, read_process
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import is_locked, read_json
 

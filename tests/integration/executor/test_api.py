@@ -18,7 +18,7 @@ from bai_program import run_bai
 from paper_aws import open_paper_aws
 from typing_extensions import assert_type
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor import metrics, plan, status, submit, wait
 from executor.jobs.job_status import JobStatus
 from executor.jobs.wait import StillGoesOnError

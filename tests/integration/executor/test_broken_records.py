@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.events import read_events
 from bai_agent.job.run_directory import now_ms, read_json
 from bai_agent.job.store import RecordError

@@ -23,7 +23,7 @@ from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.verdict import write_result
 from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
-from executor.jobs.watch import watch
+from executor.commands.watch import watch
 from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
 

@@ -11,7 +11,7 @@ from bai_program import ask_bai
 from handmade_job import HandmadeJob
 from rich.console import Console
 
-from executor.jobs.watch import watch
+from executor.commands.watch import watch
 from executor.view.job_view import JobView
 from executor.view.live import LiveView
 

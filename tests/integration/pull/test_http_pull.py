@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
-from bai_agent.job.errors import PullError
 from bai_agent.pull import PullProgress, PullStopped, http, pull
 from bai_agent.pull.s3 import PATIENCE
 

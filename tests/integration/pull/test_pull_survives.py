@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from s3_gate import Gate
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
-from bai_agent.job.errors import PullError
 from bai_agent.pull import NoSpaceError, pull
 
 MIB = 1 << 20

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from s3_gate import Gate, denied
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.errors import PullError
 from bai_agent.pull import PullProgress, PullStopped, pull
 from bai_agent.pull.s3 import PATIENCE
 

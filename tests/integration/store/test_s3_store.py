@@ -19,7 +19,7 @@ from store_contract import StoreContract
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.aws.s3_client import connect
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, MissingObjectError, StoreRefusedError, open_store
 from bai_agent.job.store.s3 import PATIENCE, S3Store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.cancel import CancelLook

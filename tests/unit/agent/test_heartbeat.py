@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run import background as alongside
 from bai_agent.run.background import heartbeat

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Better, Unpack
 from bai_agent.job.descriptor_file import job_table, parse_job, read_job
-from bai_agent.job.errors import DescriptorError
 from bai_agent.job.tables import read_table
 
 MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.peers import Peer, peers_table, read_peers
 
 ADDRESSES = st.lists(st.text(max_size=20), min_size=1, max_size=5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.events import EventLog, read_events
 from bai_agent.job.run_directory import is_locked, locked, open_append, read_json, write_json
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from instance_jobs import bundle
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from cloud_init.baked import bake
 
 BAKE = Path(__file__).parents[3] / "scripts/bake"

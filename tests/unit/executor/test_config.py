@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.job.errors import DescriptorError
 from executor.config import VARIABLES, LimitSettings, SettingsTable, config_file, read_settings
 from executor.errors import UsageError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local.job_draft import job_draft, remove_abandoned

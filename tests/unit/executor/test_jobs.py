@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from handmade_job import START, HandmadeJob
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from executor.backends.local.agent import local_agent
 from executor.errors import UsageError
 from executor.jobs.jobs import find_job, job_status, last_values, store_at

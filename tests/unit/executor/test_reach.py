@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from handmade_job import HandmadeJob
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoreRefusedError
 from executor.jobs import stream

@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bai_agent.job.descriptor import Better, Source, SourceKind
+from executor.commands.watch import watch
 from executor.jobs.statistics import Series
-from executor.jobs.watch import watch
 from executor.view.job_view import JobView, View
 from executor.view.json_lines import JsonView
 from executor.view.live import LiveView

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject, StoreRefusedError
 from bai_agent.job.store.directory import DirectoryStore
-from executor.jobs.watch import LeftError, watch
+from executor.commands.watch import LeftError, watch
 from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.errors import PullError
 from bai_agent.pull import PullProgress, PullStopped, pull, sources
 from bai_agent.pull.problems import shown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.pull.problems import NoSpaceError, disk_problem, shown
 
 

@@ -23,7 +23,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job.errors import PullError
+from bai_agent.errors import PullError
 from bai_agent.pull.archive import ArchiveError, MemberKind, open_archive
 from bai_agent.pull.journal import folder_journal, open_journal
 from bai_agent.pull.landing import Landing

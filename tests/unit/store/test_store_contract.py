@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from store_contract import StoreContract
 
-from bai_agent.job.errors import StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.store import JobStore, open_store
 
 

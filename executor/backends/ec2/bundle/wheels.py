@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.run_directory import make_folder
 
 ARCHITECTURES = ("x86_64", "aarch64")

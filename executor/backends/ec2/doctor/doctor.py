@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.backends.ec2.doctor.findings import Health, HealthFinding, refused, unusable
 from executor.backends.ec2.doctor.launch import launch_findings
 from executor.backends.ec2.doctor.routes import route_to_s3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from bai_agent.job.errors import BaiError, DescriptorError
+from bai_agent.errors import BaiError, DescriptorError
 from executor.backends.ec2.session import Failure, aws_error
 from executor.errors import UsageError
 from executor.planning.job_sources import PlanError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from botocore.exceptions import ClientError
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
-from bai_agent.job.errors import BaiError
 from executor.backends.ec2.bundle.bundle import build, cache_folder, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
 from executor.backends.ec2.doctor.findings import Health, HealthFinding, refused, unusable

@@ -17,8 +17,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from bai_agent import __version__
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.durations import format_duration
-from bai_agent.job.errors import BaiError, StoreError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms

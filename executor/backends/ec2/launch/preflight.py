@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.backends.ec2.launch.draft import draft, planned_job
 from executor.backends.ec2.launch.request import check_run_instances
 from executor.backends.ec2.launch.resolve import ec2_table

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from bai_agent.errors import BaiError
 from bai_agent.job.durations import format_duration
-from bai_agent.job.errors import BaiError
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.monitor.console import Console
 

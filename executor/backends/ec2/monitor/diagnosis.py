@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW

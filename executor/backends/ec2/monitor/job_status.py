@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any
 
+from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.descriptor import Power
-from bai_agent.job.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode, Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.errors import BaiError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.instances import (

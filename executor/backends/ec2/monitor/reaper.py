@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from executor.backends.ec2.instances import (
     CLIENT_TAG,
     EXPIRES_TAG,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor

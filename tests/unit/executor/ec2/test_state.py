@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job.errors import BaiError
+from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode, Outcome
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.monitor.console import Console, Step

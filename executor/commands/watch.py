@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from bai_agent.job.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.backends.local.restarter import Agent, AgentRestarter

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.orphans import find_remains
-from bai_agent.job.errors import BusyError
+from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder, now_ms, read_json, write_json
 
 _TICK = 0.1
