@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.descriptor import Descriptor, Finding
     from executor.jobs.job_status import JobStatus
-    from executor.planning.submit import JobRequest
+    from executor.planning.request import JobRequest
 
 PathLike = str | os.PathLike[str]
 Place = Literal["local", "ec2"]
@@ -50,7 +50,7 @@ def plan(
     on: "local" for this machine, "ec2" for instances; unset: what the descriptor says.
     arguments, job_id, data_root, script, store, profile, region, bucket: as the options of `bai plan`.
     """
-    from executor.planning.submit import place_of, read_request
+    from executor.planning.request import place_of, read_request
 
     job_request = _request(file, on, arguments, data_root, script)
     options = _options(store, profile, region, bucket)
@@ -80,7 +80,7 @@ def submit(
 
     The parameters are those of `plan`. With a `job_id` it can be repeated after whatever went wrong: it is started once.
     """
-    from executor.planning.submit import place_of, read_request
+    from executor.planning.request import place_of, read_request
 
     job_request = _request(file, on, arguments, data_root, script)
     options = _options(store, profile, region, bucket)
@@ -175,7 +175,7 @@ def _request(
     script: PathLike | None,
 ) -> JobRequest:
     from executor.errors import UsageError
-    from executor.planning.submit import JobRequest
+    from executor.planning.request import JobRequest
 
     if isinstance(arguments, str):
         raise UsageError(f"arguments: write a list of them, such as [{arguments!r}], not one text")
@@ -206,7 +206,7 @@ def _plan_here(
 ) -> dict[str, Any]:
     from bai_agent.job.descriptor_file import job_table
     from executor.jobs.jobs import store_at
-    from executor.planning.submit import check_id, new_job_id, planned
+    from executor.planning.request import check_id, new_job_id, planned
 
     if job_id is not None:
         check_id(job_id)
@@ -220,7 +220,7 @@ def _plan_on_ec2(
     job_request: JobRequest, descriptor: Descriptor, options: AwsOptions, *, job_id: str | None, said: Said
 ) -> dict[str, Any]:
     from executor.backends.ec2.launch.draft import planned_launch
-    from executor.planning.submit import survey
+    from executor.planning.request import survey
     from executor.view.launch import plan_table
 
     launch = planned_launch(job_request, descriptor, options.settings, job_id=job_id, said=said)
@@ -232,7 +232,7 @@ def _plan_on_ec2(
 def _submit_here(job_request: JobRequest, options: JobOptions, *, job_id: str | None, said: Said) -> str:
     from executor.backends.local.agent import local_agent
     from executor.jobs.jobs import store_at
-    from executor.planning.submit import submit
+    from executor.planning.request import submit
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         _say_findings(findings, said)

@@ -135,7 +135,7 @@ def _open_closed_streams() -> None:
 
 def _refuse(error: BaiError) -> ExitCode:
     from executor.errors import UsageError
-    from executor.planning.submit import FindingsError
+    from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):
         tell(str(error), stream=sys.stderr)

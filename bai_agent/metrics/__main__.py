@@ -17,9 +17,9 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, locked
+from bai_agent.metrics.order import BLAME, CAREFUL, LEAVE_REST, NO_QUOTES, SECRETS
 from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.watchdog import blame
-from bai_agent.run.extractor import LEAVE_REST
 
 log = logging.getLogger("bai_agent.metrics")
 
@@ -33,14 +33,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bai_agent.metrics", description=__doc__)
     parser.add_argument("dir", type=Path, help="the run directory")
     parser.add_argument("--parent", type=int, help="end when this process, our parent, does")
-    parser.add_argument("--careful", action="store_true", help="note each search, and time it by itself")
+    parser.add_argument(CAREFUL, action="store_true", help="note each search, and time it by itself")
+    parser.add_argument(BLAME, action="store_true", help="switch off the search that the last process was at")
     parser.add_argument(
-        "--blame", action="store_true", help="switch off the search that the last process was at"
+        SECRETS, action="store_true", help="standard input: a JSON list of what is not to be quoted"
     )
-    parser.add_argument(
-        "--secrets", action="store_true", help="standard input: a JSON list of what is not to be quoted"
-    )
-    parser.add_argument("--no-quotes", action="store_true", help="quote nothing that the benchmark printed")
+    parser.add_argument(NO_QUOTES, action="store_true", help="quote nothing that the benchmark printed")
     arguments = parser.parse_args()
     redactor = Redactor()
     if arguments.secrets:

@@ -18,18 +18,12 @@ import bai_agent
 from bai_agent.benchmark.children import kill
 from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.checkpoint import logs_done
+from bai_agent.metrics.order import BLAME, CAREFUL, LEAVE_REST, NO_QUOTES, SECRETS
 
 log = logging.getLogger(__name__)
 
-CAREFUL = "--careful"
-BLAME = "--blame"
-SECRETS = "--secrets"
-NO_QUOTES = "--no-quotes"
-
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
-LEAVE_REST = signal.SIGUSR1
-"""Not SIGTERM, which a machine that shuts down sends to everybody: the benchmark may still print then."""
 STALL_SECONDS = 120.0
 """Without any progress the extractor does not work slowly, it does not work."""
 _TICK = 0.01

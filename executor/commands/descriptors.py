@@ -27,7 +27,7 @@ from executor.view.text import tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
-    from executor.planning.submit import JobRequest
+    from executor.planning.request import JobRequest
 
 
 def init() -> None:
@@ -49,7 +49,7 @@ def validate(
     """
     from executor.descriptor import has_errors, load, render_findings
     from executor.descriptor.metric_checks import try_examples
-    from executor.planning.submit import JobRequest, place_of
+    from executor.planning.request import JobRequest, place_of
     from executor.view.trial import print_examples
 
     wrong = False
@@ -113,7 +113,7 @@ def plan(
     from executor.errors import UsageError
     from executor.jobs.jobs import store_at
     from executor.planning.job_toml import job_toml
-    from executor.planning.submit import (
+    from executor.planning.request import (
         JobRequest,
         check_id,
         new_job_id,
@@ -168,7 +168,7 @@ def metrics_test(
     from executor.descriptor import load
     from executor.jobs.metrics_trial import MetricsTrial, try_metrics
     from executor.planning.plan import metrics_of
-    from executor.planning.submit import FindingsError
+    from executor.planning.request import FindingsError
     from executor.view.trial import print_trial
 
     descriptor, findings = load(file)
@@ -211,7 +211,7 @@ def _unset_secrets(file: Path, descriptor: Descriptor) -> list[Finding]:
     import os
 
     from executor.descriptor import Finding, Severity
-    from executor.planning.submit import unset_secrets
+    from executor.planning.request import unset_secrets
 
     password = descriptor.kafka.sasl_password if descriptor.kafka is not None else None
     return [

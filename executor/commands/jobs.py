@@ -224,7 +224,7 @@ def extract(
     from executor.jobs.extract import extract_again
     from executor.jobs.jobs import find_job
     from executor.planning.plan import metrics_of
-    from executor.planning.submit import JobRequest, read_request
+    from executor.planning.request import JobRequest, read_request
 
     record = find_job(options.stores(), job)
     metrics = None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from executor.backends.ec2.staging_bucket import Upload
     from executor.config import Settings
     from executor.descriptor import Descriptor, Finding
-    from executor.planning.submit import JobRequest, Submitted
+    from executor.planning.request import JobRequest, Submitted
 
 
 def submit(
@@ -46,7 +46,7 @@ def submit(
 
     With --job-id it can be repeated after whatever went wrong: it is launched once.
     """
-    from executor.planning.submit import JobRequest
+    from executor.planning.request import JobRequest
 
     job_request = JobRequest(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
     jobs = JobOptions(profile=options.profile, region=options.region, bucket=options.bucket)
@@ -212,7 +212,7 @@ def plan_on_ec2(
 ) -> None:
     """Print what would be launched. Reads only; without credentials some of it is not known."""
     from executor.backends.ec2.launch.draft import planned_launch
-    from executor.planning.submit import new_job_id, survey
+    from executor.planning.request import new_job_id, survey
 
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def _job_ids(incomplete: str) -> list[str]:
     """Complete a job id in the shell, from the usual store."""
-    from executor.jobs.jobs import LAST, job_ids, store_at
+    from executor.jobs.jobs import job_ids, store_at
+    from executor.planning.request import LAST
 
     try:
         known = job_ids(store_at(None))

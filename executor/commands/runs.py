@@ -62,8 +62,9 @@ def run(
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
+    from executor.backends.local.submission import submit
     from executor.jobs.jobs import store_at
-    from executor.planning.submit import JobRequest, place_of, read_request, submit
+    from executor.planning.request import JobRequest, place_of, read_request
     from executor.signals import SignalError, raised_signals
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:

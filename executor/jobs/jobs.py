@@ -25,11 +25,10 @@ from executor.jobs.job_status import DIED, ENDED, JobStatus, created, ended_stat
 from executor.jobs.records import events_in, records_in, result_of
 from executor.jobs.run_state import RunState
 from executor.jobs.statistics import labelled_name
+from executor.planning.request import LAST
 
 _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""
-LAST = "last"
-"""The name of the job that was started last."""
 
 
 def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:

@@ -19,7 +19,7 @@ from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
 from executor.errors import UsageError
-from executor.planning.submit import JobRequest, Submitted
+from executor.planning.request import JobRequest, Submitted
 
 BY_PARAMETER = HELLO.replace(DEBIAN.image_id, f"ssm:{DEBIAN.parameters[0]}")
 Table = dict[str, Any]

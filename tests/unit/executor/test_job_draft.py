@@ -13,9 +13,10 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local.job_draft import job_draft, remove_abandoned
+from executor.backends.local.submission import submit
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids
-from executor.planning.submit import JobRequest, submit
+from executor.planning.request import JobRequest
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"

@@ -29,7 +29,7 @@ from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.git import git_state
 from executor.planning.plan import plan
-from executor.planning.submit import UNDRAWN_ID, JobRequest, scripts_of_request
+from executor.planning.request import UNDRAWN_ID, JobRequest, scripts_of_request
 
 
 @dataclass(frozen=True, kw_only=True)

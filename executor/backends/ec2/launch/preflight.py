@@ -12,7 +12,7 @@ from executor.backends.ec2.launch.request import check_run_instances
 from executor.backends.ec2.launch.resolve import ec2_table
 from executor.config import Settings
 from executor.descriptor import Descriptor, Finding
-from executor.planning.submit import UNDRAWN_ID, JobRequest
+from executor.planning.request import UNDRAWN_ID, JobRequest
 
 
 def preflight(

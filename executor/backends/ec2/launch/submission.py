@@ -30,7 +30,7 @@ from executor.config import Settings
 from executor.errors import UsageError
 from executor.jobs.stores import bucket_store
 from executor.planning.job_toml import job_toml
-from executor.planning.submit import JobRequest, Submitted, check_id, new_job_id, read_request, same_job
+from executor.planning.request import JobRequest, Submitted, check_id, new_job_id, read_request, same_job
 
 if TYPE_CHECKING:
     from executor.descriptor import Finding

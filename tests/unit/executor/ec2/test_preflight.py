@@ -8,7 +8,7 @@ from pathlib import Path
 from executor.backends.ec2.launch.preflight import preflight
 from executor.config import Settings
 from executor.descriptor import Finding, load
-from executor.planning.submit import JobRequest
+from executor.planning.request import JobRequest
 
 GOOD = """
 spec_version = "0.1.0"

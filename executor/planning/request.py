@@ -1,4 +1,4 @@
-"""From a benchmark descriptor to a job that is written down in the store, exactly once for a job id."""
+"""What somebody asks to run, and what is checked of it before anything is made."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import dataclasses
 import os
 import re
 import secrets
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -18,13 +17,14 @@ from bai_agent.job.descriptor import Identity, Job, Store
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.errors import UsageError
-from executor.jobs.jobs import LAST
 from executor.planning.git import git_state
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
+LAST = "last"
+"""What commands call the newest job."""
 UNDRAWN_ID = "drawn-at-submission"
 """The job id in the plan of a launch that was never submitted."""
 
@@ -119,47 +119,6 @@ def planned(
         kafka=settings.kafka,
         defaults=settings.limits,
     )
-
-
-def submit(
-    job_request: JobRequest,
-    store: DirectoryStore,
-    *,
-    job_id: str | None = None,
-    told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
-) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `told` hears the job id and the warnings before that.
-
-    A job id that is there already with the same content is that job; with another it is a UsageError.
-    """
-    from executor.backends.local.job_draft import job_draft, scripts_of
-    from executor.planning.job_toml import job_toml
-    from executor.planning.scripts_folder import ScriptsOrigin, copy_scripts
-
-    if sys.platform != "linux":
-        raise UsageError(
-            f"benchmarks run on Linux (x86_64, aarch64) with this version, not on {sys.platform}"
-        )
-    if job_id is not None:
-        check_id(job_id)
-    descriptor, findings = read_request(job_request)
-    drawn = job_id or new_job_id(job_request, descriptor)
-    record = JobRecord(store, drawn)
-    original = scripts_of_request(job_request, descriptor)
-    scripts = ScriptsOrigin(path=scripts_of(record)) if original is not None else None
-    job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts)
-    told(drawn, findings)
-    if not record.exists():
-        check_start(job, os.environ)
-        with job_draft(store, drawn) as draft:
-            if original is not None:
-                copy_scripts(original, draft.scripts, leave_out=[store.folder])
-            # An agent may start as soon as the job is there: with its scripts, or not at all.
-            if draft.publish(job_toml(job).encode()):
-                return Submitted(record, job, new=True)
-    there = record.job()
-    same_job(there, job, job_request)
-    return Submitted(record, there, new=False)
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:

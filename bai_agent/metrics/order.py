@@ -1,0 +1,12 @@
+"""How the agent tells the extractor's process what to do: the options and the signal that both know."""
+
+from __future__ import annotations
+
+import signal
+
+CAREFUL = "--careful"
+BLAME = "--blame"
+SECRETS = "--secrets"
+NO_QUOTES = "--no-quotes"
+LEAVE_REST = signal.SIGUSR1
+"""Not SIGTERM, which a machine that shuts down sends to everybody: the benchmark may still print then."""
