@@ -8,6 +8,7 @@ from typing import Any
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, Unpack
+from bai_agent.job.source_names import source_name
 from bai_agent.pull.draft import PartialFile, has_sums
 from bai_agent.pull.http import HttpOrigin
 from bai_agent.pull.journal import (
@@ -22,7 +23,7 @@ from bai_agent.pull.journal import (
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.local import LocalOrigin
 from bai_agent.pull.origin import Origin
-from bai_agent.pull.problems import disk_problem, shown
+from bai_agent.pull.problems import disk_problem
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Remote, RemoteListing, Sums
 from bai_agent.pull.s3 import S3Origin
@@ -257,7 +258,7 @@ def _origin(source: Source, watch: PullWatch) -> Origin:
         return HttpOrigin(source, watch)
     if scheme == "file":
         return LocalOrigin(source, watch)
-    raise PullError(f"{shown(source.src)}: is none of s3://, http://, https://, file://")
+    raise PullError(f"{source_name(source.src)}: is none of s3://, http://, https://, file://")
 
 
 def _place(task: PullTask, *, folder: bool, name: str) -> _Place:

@@ -16,9 +16,9 @@ from http import HTTPStatus
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
+from bai_agent.job.source_names import source_name
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.proxy import ProxyError, basic_credentials, proxy_for
 from bai_agent.pull.remote import Remote, RemoteListing
@@ -69,10 +69,12 @@ class HttpOrigin:
 
     def __init__(self, source: Source, watch: PullWatch) -> None:
         if source.directory:
-            raise PullError(f"{shown(source.src)}: HTTP knows no folders; name an archive and unpack it")
+            raise PullError(
+                f"{source_name(source.src)}: HTTP knows no folders; name an archive and unpack it"
+            )
         self._url = source.src
         self._source = source
-        self._src = shown(source.src)
+        self._src = source_name(source.src)
         self._watch = watch
 
     def survey(self) -> RemoteListing:

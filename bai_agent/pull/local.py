@@ -12,9 +12,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
 from bai_agent.job.run_directory import write_all
+from bai_agent.job.source_names import source_name
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Remote, RemoteListing
 
@@ -27,7 +27,7 @@ class LocalOrigin:
 
     def __init__(self, source: Source, watch: PullWatch) -> None:
         parts = urlsplit(source.src)
-        self._src = shown(source.src)
+        self._src = source_name(source.src)
         self._watch = watch
         # "?" and "#" are plain characters of a path; in a file: address only "%" has a meaning.
         text = source.src[len("file://") :]

@@ -12,9 +12,9 @@ from bai_agent.aws.s3_client import Patience, connect
 from bai_agent.aws.s3_errors import DENIED_OR_MISSING, S3Error, classify_s3_error
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
+from bai_agent.job.source_names import source_name
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.problems import shown
 from bai_agent.pull.progress import PullEndedError, PullWatch
 from bai_agent.pull.remote import Remote, RemoteListing
 
@@ -42,7 +42,7 @@ class S3Origin:
 
     def __init__(self, source: Source, watch: PullWatch, *, part_bytes: int = PART) -> None:
         bucket, _, key = source.src[len("s3://") :].partition("/")
-        self._src = shown(source.src)
+        self._src = source_name(source.src)
         if not bucket:
             raise PullError(f"{self._src}: names no bucket; write s3://bucket/key")
         if key and any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")):

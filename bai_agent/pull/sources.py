@@ -12,8 +12,9 @@ from pathlib import Path
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.run_directory import read_json, write_json
+from bai_agent.job.source_names import source_name
 from bai_agent.pull.bring import bring
-from bai_agent.pull.problems import PullStopped, shown
+from bai_agent.pull.problems import PullStopped
 from bai_agent.pull.progress import PullEndedError, PullProgress, PullTally, PullWatch
 from bai_agent.pull.task import Pulled, PullTask
 
@@ -109,7 +110,7 @@ class _Run:
                 log.warning("%s is stuck in a system call and is left behind", thread.name)
 
     def unfinished(self) -> str:
-        return ", ".join(shown(task.source.src) for task in self.tasks if not task.tally.done)
+        return ", ".join(source_name(task.source.src) for task in self.tasks if not task.tally.done)
 
     def _work(self) -> None:
         try:
@@ -134,9 +135,13 @@ class _Run:
 def _task(source: Source, folders: Mapping[SourceKind, Path]) -> PullTask:
     path = Path(source.path)
     if "\0" in source.path or ".." in path.parts:
-        raise PullError(f'{shown(source.src)}: the path "{source.path}" has a ".." part; write it without')
+        raise PullError(
+            f'{source_name(source.src)}: the path "{source.path}" has a ".." part; write it without'
+        )
     target = folders[source.kind] / path
-    return PullTask(source=source, target=target, tally=PullTally(src=shown(source.src), path=str(target)))
+    return PullTask(
+        source=source, target=target, tally=PullTally(src=source_name(source.src), path=str(target))
+    )
 
 
 def _refuse_conflicts(tasks: Sequence[PullTask]) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from bai_agent.job.descriptor import Source
-from bai_agent.pull.problems import shown
+from bai_agent.job.source_names import source_name
 
 _GONE = frozenset({401, 403, 404, 410})
 """Answers that waiting does not change; all others are left to the pull, which tries again."""
@@ -38,7 +38,7 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
     pool.shutdown(wait=False, cancel_futures=True)
     found = {answers[each].src: each.result() for each in done}
     return [
-        f"{shown(each.src)}: its server answers {found[each.src]}; correct the address, or see who may read it"
+        f"{source_name(each.src)}: its server answers {found[each.src]}; correct the address, or see who may read it"
         for each in asked
         if found.get(each.src) in _GONE
     ]

@@ -17,7 +17,6 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
 from bai_agent.job.store.directory import DirectoryStore
-from executor.view.text import safe_line
 
 _START = 60.0
 """Seconds in which an agent must have said that it runs."""
@@ -64,7 +63,10 @@ class LocalAgent:
                 content = file.read()
         except OSError:
             return ""
-        lines = (safe_line(line).strip() for line in reversed(content.decode(errors="replace").splitlines()))
+        lines = (
+            "".join(filter(str.isprintable, line)).strip()
+            for line in reversed(content.decode(errors="replace").splitlines())
+        )
         last = next((line for line in lines if line), "")
         return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 

@@ -17,8 +17,8 @@ import pytest
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.source_names import source_name
 from bai_agent.pull import PullProgress, PullStopped, pull, sources
-from bai_agent.pull.problems import shown
 
 Puller = Callable[..., list[PullProgress]]
 
@@ -131,13 +131,13 @@ def test_what_is_not_as_promised_does_not_land(
     source = Source(src=url(original(tmp_path)), path="x", **changes)  # type: ignore[arg-type]
     with pytest.raises(PullError, match=words) as refusal:
         bring(source)
-    assert shown(source.src) in str(refusal.value)
+    assert source_name(source.src) in str(refusal.value)
     assert names(tmp_path / "work") == []
 
 
 @pytest.mark.parametrize("src", ["file:///not/there", "file://relative", "gopher://x/y"])
 def test_a_source_that_cannot_be_is_an_error_that_names_it(bring: Puller, src: str) -> None:
-    with pytest.raises(PullError, match=re.escape(shown(src))):
+    with pytest.raises(PullError, match=re.escape(source_name(src))):
         bring(Source(src=src, path="x"))
 
 
@@ -472,7 +472,7 @@ def test_another_job_that_pulls_there_is_waited_for_until_the_deadline(tmp_path:
         source = Source(src=url(original(tmp_path)), path="x")
         with pytest.raises(PullError, match="pull_timeout") as timeout:
             bring(source, seconds=0.3)
-        assert shown(source.src) in str(timeout.value)
+        assert source_name(source.src) in str(timeout.value)
         # when it goes away, then the waiting one goes on
         threading.Timer(0.3, fcntl.flock, [lock, fcntl.LOCK_UN]).start()
         bring(source)

@@ -9,33 +9,34 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import PullError
-from bai_agent.pull.problems import NoSpaceError, disk_problem, shown
+from bai_agent.job.source_names import source_name
+from bai_agent.pull.problems import NoSpaceError, disk_problem
 
 
 @pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
 def test_what_holds_no_secret_is_shown_as_it_is(src: str) -> None:
-    assert shown(src) == src
+    assert source_name(src) == src
 
 
 def test_a_file_of_this_machine_is_shown_by_its_path() -> None:
-    assert shown("file:///my%20data/a?b#c%25") == "/my data/a?b#c%"
+    assert source_name("file:///my%20data/a?b#c%25") == "/my data/a?b#c%"
 
 
 def test_passwords_and_queries_are_not_shown() -> None:
-    name = shown("https://user:secret@host/f?token=hidden")
+    name = source_name("https://user:secret@host/f?token=hidden")
     assert name.startswith("https://host/f?…")
     assert "secret" not in name
     assert "hidden" not in name
 
 
 def test_addresses_that_differ_in_their_query_differ_in_their_name() -> None:
-    assert shown("https://host/get?id=1") != shown("https://host/get?id=2")
+    assert source_name("https://host/get?id=1") != source_name("https://host/get?id=2")
 
 
 def test_an_address_that_was_signed_again_keeps_its_name() -> None:
     first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
     again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
-    assert shown(first) == shown(again)
+    assert source_name(first) == source_name(again)
 
 
 @pytest.mark.parametrize(
