@@ -168,7 +168,7 @@ def _keeps_nothing(record: JobRecord, options: JobOptions) -> str | None:
 def _end_machines(record: JobRecord, options: JobOptions) -> str:
     """Terminate a job's machines, and write that it was cancelled where it has no result; return what was done."""
     from executor.backends.ec2.monitor.job_status import monitor_of
-    from executor.backends.ec2.monitor.verdict import write_result
+    from executor.backends.ec2.verdict import write_result
 
     ended = monitor_of(record, options.settings).end()
     write_result(

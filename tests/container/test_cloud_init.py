@@ -22,7 +22,7 @@ from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Outp
 from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import Boot, Bundle, Pointer, user_data
 from executor.backends.ec2.bundle.bundle import build, cache_folder
-from executor.backends.ec2.monitor.console import read_console
+from executor.backends.ec2.console import read_console
 
 TRAINING = """\
 #!/bin/sh

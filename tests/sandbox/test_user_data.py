@@ -12,7 +12,7 @@ import pytest
 from instance_jobs import JOB, bundle
 
 from cloud_init.user_data import Boot, Bundle, user_data
-from executor.backends.ec2.monitor.console import read_console
+from executor.backends.ec2.console import read_console
 from sandbox.deep_learning import with_newer_python
 from sandbox.launches import launch
 from sandbox.world import Machine, Shape, World, hide_python

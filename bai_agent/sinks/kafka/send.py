@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
-from bai_agent.sinks.backlog import MAX_RECORDS, Batch
+from bai_agent.sinks.kafka.backlog import MAX_RECORDS, Batch
 from bai_agent.sinks.kafka.library_log import last_trouble
 from bai_agent.sinks.kafka.message import Message
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from executor.backends.ec2.monitor.console import Console, read_console
+from executor.backends.ec2.console import Console, read_console
 from executor.backends.ec2.session import FAILURES, aws_error, code_of
 
 if TYPE_CHECKING:

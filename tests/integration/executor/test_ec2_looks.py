@@ -17,12 +17,12 @@ from handmade_job import HandmadeJob
 
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from executor.backends.ec2.monitor.clock import store_now
+from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.backends.ec2.monitor.verdict import write_result
 from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.verdict import write_result
 from executor.commands.watch import watch
 from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView

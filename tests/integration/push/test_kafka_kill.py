@@ -16,7 +16,7 @@ from kafka_brokers import Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.backlog import MAX_RECORDS, read_progress
+from bai_agent.sinks.kafka.backlog import MAX_RECORDS, read_progress
 from bai_agent.sinks.kafka.pusher import KafkaPusher
 
 PUSH = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
-from bai_agent.sinks.backlog import (
+from bai_agent.sinks.kafka.backlog import (
     MAX_BYTES,
     MAX_RECORDS,
     Backlog,

@@ -34,9 +34,9 @@ from executor.backends.ec2.launch.launch_record import (
 )
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.request import for_candidate
-from executor.backends.ec2.monitor.verdict import write_result
 from executor.backends.ec2.session import FAILURES, AwsSession
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, tag_time
+from executor.backends.ec2.verdict import write_result
 
 log = logging.getLogger(__name__)
 

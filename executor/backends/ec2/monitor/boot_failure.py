@@ -13,8 +13,8 @@ from datetime import timedelta
 
 from bai_agent.errors import BaiError
 from bai_agent.job.durations import format_duration
+from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.monitor.console import Console
 
 BOOT_ENDED = timedelta(minutes=15)
 """A machine is at least so old before the end of its boot, as its console shows it, counts."""

@@ -17,6 +17,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.instances import (
     Instance,
     console_of,
@@ -26,12 +27,11 @@ from executor.backends.ec2.instances import (
     terminate,
 )
 from executor.backends.ec2.launch.launch_record import attempt_key, read_decision, read_launch_table
-from executor.backends.ec2.monitor.clock import store_now
 from executor.backends.ec2.monitor.diagnosis import STALE, Diagnosis, JobStage, Observation, diagnose
 from executor.backends.ec2.monitor.reasons import Verdict
-from executor.backends.ec2.monitor.verdict import write_result
 from executor.backends.ec2.session import AwsError
 from executor.backends.ec2.timestamps import parse_moment
+from executor.backends.ec2.verdict import write_result
 from executor.jobs.records import result_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
+from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.monitor.console import Console
 
 
 @dataclass(frozen=True)

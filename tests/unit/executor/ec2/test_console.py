@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.backends.ec2.monitor.console import Console, Step, read_console
+from executor.backends.ec2.console import Console, Step, read_console
 
 
 def test_steps_and_the_last_word_are_found_between_the_lines_of_others() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode, Outcome
+from executor.backends.ec2.console import Console, Step
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.monitor.console import Console, Step
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage, Observation, diagnose
 from executor.backends.ec2.monitor.reasons import Verdict
 

@@ -10,7 +10,7 @@ import pytest
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.ec2.monitor.verdict import write_result
+from executor.backends.ec2.verdict import write_result
 
 _JOB = """
 version = 1
