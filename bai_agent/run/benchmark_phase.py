@@ -17,6 +17,7 @@ from bai_agent.run.join import peers_of
 from bai_agent.run.prepare import secrets_of
 from bai_agent.run.salvage import Salvage
 from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.sinks import sinks_of
 from bai_agent.sinks.trouble import SinkTroubles
 from bai_agent.strategy import node_environment, strategy_of
 
@@ -59,11 +60,11 @@ def start_followers(ctx: RunContext) -> None:
     """Start what reads the benchmark's output and its records, unless that runs or has done its work."""
     if not ctx.extractor.finished:
         ctx.extractor.start(secrets=ctx.redactor.known if ctx.may_quote else None)
-    if ctx.job.kafka is not None and ctx.kafka is None:
-        from bai_agent.sinks.kafka.pusher import KafkaPusher
-
-        ctx.kafka = KafkaPusher(ctx.job, ctx.rundir, rank=ctx.node.rank, redactor=ctx.redactor)
-        ctx.kafka.start()
+    if not ctx.sinks_started:
+        ctx.sinks_started = True
+        for sink in sinks_of(ctx.job, ctx.rundir, rank=ctx.node.rank, redactor=ctx.redactor):
+            sink.start()
+            ctx.sinks.append(sink)
 
 
 def _was_started(ctx: RunContext) -> bool:

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bai_agent.job.descriptor import Job, Power, SourceKind
 from bai_agent.job.events import EventLog
@@ -19,11 +18,9 @@ from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.run.machine import Node
 from bai_agent.run.stop import StopReason, StopWatch
 from bai_agent.run.stop_sources import DiskFull, Signals
+from bai_agent.sinks import Sink
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
-
-if TYPE_CHECKING:
-    from bai_agent.sinks.kafka.pusher import KafkaPusher
 
 _HURRY = 5.0
 """Seconds for draining when the agent is told to stop."""
@@ -51,7 +48,10 @@ class RunContext:
     """This node's place in the job store, where that is not the run directory itself."""
     uploader: StoreUploader | None = None
     """Runs as soon as that place is ours."""
-    kafka: KafkaPusher | None = None
+    sinks: list[Sink] = field(default_factory=list)
+    """Those that run, `uploader` among them."""
+    sinks_started: bool = False
+    """Whether those of the job descriptor run."""
     phase: str = "prepare"
     reason: StopReason | None = None
     """Why the run ended before its benchmark did."""
@@ -76,12 +76,7 @@ class RunContext:
 
     def sink_errors(self) -> dict[str, str | None]:
         """Return what keeps each place that metrics and logs go to from taking them now, by its name for people."""
-        errors: dict[str, str | None] = {}
-        if self.kafka is not None:
-            errors["Kafka"] = self.kafka.error
-        if self.uploader is not None:
-            errors["The job store"] = self.uploader.error
-        return errors
+        return {sink.name: sink.error for sink in self.sinks}
 
     def warn(self, message: str) -> None:
         self.events.add("warning", message=message)

@@ -129,6 +129,7 @@ def start_uploader(ctx: RunContext) -> None:
     if ctx.place is not None and ctx.uploader is None:
         ctx.uploader = StoreUploader(ctx.place, ctx.rundir)
         ctx.uploader.start()
+        ctx.sinks.append(ctx.uploader)
 
 
 def _wait_for_machine(ctx: RunContext) -> None:

@@ -179,7 +179,7 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
 
 def _kafka(ctx: RunContext) -> dict[str, Any] | None:
     for event in reversed(ctx.events.seen):
-        if event["type"] == "delivery":
+        if event["type"] == "delivery" and event.get("sink", "Kafka") == "Kafka":
             return {key: event[key] for key in ("delivered", "undelivered", "error")}
     return None
 

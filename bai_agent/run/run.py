@@ -31,7 +31,7 @@ from bai_agent.run.prepare import prepare, start_uploader
 from bai_agent.run.result import publish_result, write_result
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.sinks.job_store.node_store import NodeStore
-from bai_agent.sinks.job_store.uploader import StoreUploader, UploadBacklog
+from bai_agent.sinks.job_store.uploader import StoreUploader
 
 log = logging.getLogger(__name__)
 
@@ -159,18 +159,20 @@ def _drain(ctx: RunContext) -> None:
     """Let the followers come to the end of what the benchmark left."""
     start_followers(ctx)
     deadline = _extract_rest(ctx)
-    if ctx.uploader is not None:
-        ctx.uploader.hurry()
-    if ctx.kafka is not None:
-        delivery = ctx.kafka.finish(deadline)
-        ctx.events.add("delivery", **vars(delivery))
-        if delivery.undelivered:
-            ctx.warn(
-                f"{delivery.undelivered} of {delivery.delivered + delivery.undelivered} metric messages did not reach "
-                f"Kafka{f': {delivery.error}' if delivery.error else ''}."
-            )
-    if ctx.uploader is not None:
-        _warn_of_left(ctx, ctx.uploader.flush(deadline))
+    for sink in ctx.sinks:
+        sink.hurry()
+    # The job store last: it takes what the others have to say.
+    for sink in sorted(ctx.sinks, key=lambda sink: sink is ctx.uploader):
+        delivery = sink.finish(deadline)
+        ctx.events.add(
+            "delivery",
+            sink=sink.name,
+            delivered=delivery.delivered,
+            undelivered=delivery.undelivered,
+            error=delivery.error,
+        )
+        for warning in delivery.warnings:
+            ctx.warn(warning)
 
 
 def _extract_rest(ctx: RunContext) -> float:
@@ -202,17 +204,6 @@ def _extract_rest(ctx: RunContext) -> float:
             f"The output held so many numbers that extracting them went on for {seconds:.0f} s after the benchmark's end."
         )
     return min(hurry, ctx.drain_deadline())
-
-
-def _warn_of_left(ctx: RunContext, left: UploadBacklog) -> None:
-    why = f": {left.error}" if left.error else ": the time for it was over (limits.drain)"
-    for stream, count in (("output", left.log), ("metrics", left.metrics)):
-        if count:
-            ctx.warn(f"{count} bytes of the {stream} were not in the job store when the run ended{why}.")
-    if left.lost:
-        ctx.warn(
-            f"The benchmark truncated its output; {left.lost} bytes of it had not reached the job store."
-        )
 
 
 def _end(ctx: RunContext) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset
 
@@ -42,7 +43,7 @@ class StoreUploader(threading.Thread):
     def __init__(
         self, place: NodeStore, rundir: RunDir, *, object_bytes: int = OBJECT_BYTES, poll: float = _POLL
     ) -> None:
-        super().__init__(name="store", daemon=True)
+        super().__init__(name="The job store", daemon=True)
         self._place = place
         self._rundir = rundir
         self._poll = poll
@@ -93,6 +94,26 @@ class StoreUploader(threading.Thread):
         sizes = {name: stream.pending() for name, stream in self._streams.items()}
         lost = sum(stream.reached.lost for stream in self._streams.values())
         return UploadBacklog(log=sizes["log"], metrics=sizes["metrics"], lost=lost, error=self._error)
+
+    def finish(self, deadline: float) -> Delivery:
+        """Send what is left; return in bytes what arrived and what did not, at `deadline` (of `time.monotonic()`) at the latest."""
+        left = self.flush(deadline)
+        why = f": {left.error}" if left.error else ": the time for it was over (limits.drain)"
+        warnings = [
+            f"{count} bytes of the {stream} were not in the job store when the run ended{why}."
+            for stream, count in (("output", left.log), ("metrics", left.metrics))
+            if count
+        ]
+        if left.lost:
+            warnings.append(
+                f"The benchmark truncated its output; {left.lost} bytes of it had not reached the job store."
+            )
+        return Delivery(
+            delivered=sum(stream.reached.sent for stream in self._streams.values()),
+            undelivered=left.log + left.metrics,
+            error=left.error,
+            warnings=tuple(warnings),
+        )
 
     def publish(self, deadline: float) -> bool:
         """Send all that is left, then the result; return whether it arrived by `deadline`."""

@@ -11,12 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.kafka.backlog import Backlog, read_progress, write_progress
 from bai_agent.sinks.kafka.connection import ConnectError, connect, release
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
@@ -35,18 +36,6 @@ _DRAINING_PAUSE = 0.5
 _SAME_WARNING_SECONDS = 300.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """What became of a run's metrics, over all restarts of the agent."""
-
-    delivered: int
-    """Messages that the broker has acknowledged."""
-    undelivered: int
-    """Records that are not known to be in Kafka."""
-    error: str | None
-    """A sentence that says why, where `undelivered` is not 0."""
-
-
 class KafkaPusher(threading.Thread):
     """Follows `metrics.jsonl` from where `kafka.offset` says. At least once, in the file's order."""
 
@@ -59,7 +48,7 @@ class KafkaPusher(threading.Thread):
         environment: Mapping[str, str] = os.environ,
         redactor: Redactor | None = None,
     ) -> None:
-        super().__init__(name="kafka", daemon=True)
+        super().__init__(name="Kafka", daemon=True)
         if job.kafka is None:
             raise ValueError("the job names no Kafka")
         self._kafka = job.kafka
@@ -80,6 +69,9 @@ class KafkaPusher(threading.Thread):
         self._finishing = threading.Event()
         self._drain_until = float("inf")
         self._drained = threading.Event()
+
+    def hurry(self) -> None:
+        """Nothing to do: each record is sent as soon as it is there."""
 
     @property
     def delivered(self) -> int:
@@ -115,9 +107,11 @@ class KafkaPusher(threading.Thread):
         after = self._progress
         acknowledged = after.delivered - before.delivered
         undelivered = max(0, left - acknowledged) + before.refused + before.malformed
-        return Delivery(
-            delivered=after.delivered, undelivered=undelivered, error=self._why() if undelivered else None
-        )
+        if not undelivered:
+            return Delivery(delivered=after.delivered, undelivered=0, error=None)
+        why = self._why()
+        told = f"{undelivered} of {after.delivered + undelivered} metric messages did not reach Kafka: {why}."
+        return Delivery(delivered=after.delivered, undelivered=undelivered, error=why, warnings=(told,))
 
     def run(self) -> None:
         quieten()
