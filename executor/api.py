@@ -231,8 +231,8 @@ def _plan_on_ec2(
 
 def _submit_here(job_request: JobRequest, options: JobOptions, *, job_id: str | None, said: Said) -> str:
     from executor.backends.local.agent import local_agent
+    from executor.backends.local.submission import submit
     from executor.jobs.jobs import store_at
-    from executor.planning.request import submit
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         _say_findings(findings, said)

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from bai_agent.errors import StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.commands.options import (
@@ -67,11 +66,11 @@ def status(
 
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
+    from executor.commands.watch import exit_code_of
     from executor.jobs.job_status import unknown_status
     from executor.jobs.jobs import find_job, job_status, last_values
     from executor.jobs.records import result_of
     from executor.jobs.wait import wait_for_end
-    from executor.commands.watch import exit_code_of
 
     record = find_job(options.stores(), job)
     now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
