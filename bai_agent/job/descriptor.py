@@ -211,7 +211,7 @@ class Metric:
 
     name: str
     pattern: str
-    """A regular expression in Python's syntax; `metrics/groups.py` tells what its groups are for."""
+    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for."""
     units: str = ""
     better: Better | None = None
     required: bool = False
