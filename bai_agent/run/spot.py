@@ -57,11 +57,12 @@ class SpotNotice(threading.Thread):
 
     def run(self) -> None:
         pause = threading.Event()
-        told = warned = False
+        is_spot = told = warned = False
         while self._reason is None:
             try:
-                if self._ask("instance-life-cycle") == "on-demand":
+                if not is_spot and self._ask("instance-life-cycle") == "on-demand":
                     return
+                is_spot = True
                 if not warned and self._ask("events/recommendations/rebalance") is not None:
                     self._recommended = "EC2 recommends to leave this spot instance: it is likelier than others to be taken back."
                     warned = True
