@@ -55,7 +55,10 @@ class LocalAgent:
         return is_locked(self.rundir.shim_lock)
 
     def last_words(self) -> str:
-        """Return the last line of the agent's log that says something, without its time; "" where there is none."""
+        """Return the last line of the agent's log that says something, without its time; "" where there is none.
+
+        Whoever shows it takes out what a terminal would obey.
+        """
         try:
             with self.rundir.agent_log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -63,10 +66,7 @@ class LocalAgent:
                 content = file.read()
         except OSError:
             return ""
-        lines = (
-            "".join(filter(str.isprintable, line)).strip()
-            for line in reversed(content.decode(errors="replace").splitlines())
-        )
+        lines = (line.strip() for line in reversed(content.decode(errors="replace").splitlines()))
         last = next((line for line in lines if line), "")
         return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -29,13 +30,14 @@ print("begins", flush=True)
 deadline = time.monotonic() + 120
 count = 0
 while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
-    count += 1
-    sys.stdout.write(f"\\rstep {count} " + "=" * 100 + ">")
-    sys.stdout.flush()
+    if not os.path.exists(sys.argv[1] + ".pause"):
+        count += 1
+        sys.stdout.write(f"\\rstep {count} " + "=" * 100 + ">")
+        sys.stdout.flush()
     time.sleep(0.05)
 print("\\ndone")
 """
-"""Moves a progress bar that is wider than half a screen."""
+"""Moves a progress bar that is wider than half a screen, but not while a file says that it pauses."""
 
 
 @pytest.fixture
@@ -133,17 +135,30 @@ def steps(lines: list[str]) -> list[int]:
 
 
 def test_a_followed_log_shows_a_line_that_moves_in_its_place(desk: Desk) -> None:
+    pause = desk.word.with_name(f"{desk.word.name}.pause")
     desk.bai("run", desk.descriptor(MOVES), "--job-id", "one", "--detach", "--", desk.word)
+
+    def still(window: Screen) -> int:
+        """Pause the benchmark and return the step that is drawn when the window has come to rest."""
+        pause.touch()
+        time.sleep(0.2)
+        lines = window.await_lines(lambda lines: steps(lines) == [desk.output("one").count("step ")])
+        return steps(lines)[0]
+
     with screen(desk, "logs", "-f", "one", first="seq 40") as window:
-        (seen,) = steps(window.await_text("step "))
+        window.await_text("step ")
         for columns in (60, 90, 45):
+            # What is on its way to the terminal while it is resized was drawn for another width: nothing is.
+            seen = still(window)
             window.resize(columns)
+            pause.unlink()
             window.await_lines(lambda lines, past=seen + 10: max(steps(lines), default=0) > past)  # type: ignore[misc]
 
+            still(window)
             history = window.history
             assert [line.split()[0] for line in history] == [*map(str, range(1, 41)), "begins", "step"]
             assert len(history[-1]) == columns
-            (seen,) = steps(history)
+            pause.unlink()
 
         desk.word.touch()
         assert window.wait() == 0
