@@ -9,8 +9,8 @@ import time
 _PIECE = 65536
 
 
-def read_to_end(descriptor: int, *, seconds: float) -> bytes:
-    """Return all that comes out of a pipe until its last writer has closed it.
+def read_to_end(descriptor: int, *, seconds: float, most: int | None = None) -> bytes:
+    """Return all that comes out of a pipe until its last writer has closed it, or the first `most` bytes.
 
     Raises TimeoutError where that takes longer than `seconds`. Uses poll: select() fails for descriptors from 1024 on.
     """
@@ -25,6 +25,8 @@ def read_to_end(descriptor: int, *, seconds: float) -> bytes:
         if not piece:
             return said
         said += piece
+        if most is not None and len(said) >= most:
+            return said[:most]
 
 
 def write_within(descriptor: int, content: bytes, *, seconds: float) -> None:

@@ -55,6 +55,11 @@ class RunDir:
         return self.path / "heartbeat.json"
 
     @property
+    def environment(self) -> Path:
+        """What the benchmark runs on, written just before it starts."""
+        return self.path / "environment.json"
+
+    @property
     def result(self) -> Path:
         return self.path / "result.json"
 

@@ -23,6 +23,15 @@ class Gpus:
         if driver.exists():
             self._open()
 
+    @property
+    def nvml(self) -> Any:
+        """The opened library; None where the GPUs cannot be read."""
+        return self._nvml
+
+    @property
+    def handles(self) -> list[Any]:
+        return self._handles
+
     def sample(self) -> list[tuple[str, float, str]]:
         """Return (name, value, units) for each GPU: utilisation, memory, temperature and power, as far as it tells."""
         samples = []
@@ -71,3 +80,51 @@ def _figures(nvml: Any, handle: Any) -> list[tuple[str, str, Callable[[], float]
         ),
         ("power_watts", "W", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
     ]
+
+
+def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
+    """Return what each GPU is and how it is set, with the versions of driver and CUDA; {} where there is none, or no way to ask.
+
+    It may hang where the driver does.
+    """
+    gpus = Gpus(driver=driver)
+    nvml = gpus.nvml
+    if nvml is None:
+        return {}
+
+    def told(read: Callable[[], Any]) -> Any:
+        try:
+            found = read()
+        except (nvml.NVMLError, UnicodeDecodeError):
+            return None
+        return found.decode(errors="replace") if isinstance(found, bytes) else found
+
+    cuda = told(nvml.nvmlSystemGetCudaDriverVersion)
+    about = {
+        "driver": told(nvml.nvmlSystemGetDriverVersion),
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+    }
+    devices = []
+    for handle in gpus.handles:
+        facts = {name: told(read) for name, read in _settings(nvml, handle).items()}
+        devices.append({name: value for name, value in facts.items() if value is not None})
+    return {name: value for name, value in about.items() if value is not None} | {"devices": devices}
+
+
+def _settings(nvml: Any, handle: Any) -> dict[str, Callable[[], Any]]:
+    def watts(read: Callable[[], int]) -> Callable[[], float]:
+        return lambda: read() / 1000
+
+    return {
+        "name": lambda: nvml.nvmlDeviceGetName(handle),
+        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "max_sm_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
+        "power_limit_watts": watts(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle)),
+        "default_power_limit_watts": watts(lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)),
+        "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
+        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+        "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+    }

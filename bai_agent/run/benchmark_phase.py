@@ -12,7 +12,9 @@ from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark import process
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.reserved_space import make_room
+from bai_agent.job.run_directory import write_json
 from bai_agent.run.context import RunContext
+from bai_agent.run.environment import OWN_LEVELS, EnvironmentProbe
 from bai_agent.run.join import peers_of
 from bai_agent.run.prepare import secrets_of
 from bai_agent.run.salvage import Salvage
@@ -33,6 +35,15 @@ _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
 
 
+def begin_environment(ctx: RunContext) -> EnvironmentProbe | None:
+    """Begin to find out what the benchmark will run on; None where it has been started before."""
+    if process.state(ctx.rundir) is not process.State.NOT_STARTED:
+        return None
+    probe = EnvironmentProbe(ctx.job, ctx.rundir, node=ctx.node, scripts=ctx.scripts)
+    probe.begin()
+    return probe
+
+
 def run_benchmark(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the one that runs; stay until nothing of it is left."""
     start_followers(ctx)
@@ -40,6 +51,8 @@ def run_benchmark(ctx: RunContext) -> None:
         if process.state(ctx.rundir) is process.State.NOT_STARTED and not _was_started(ctx):
             if reason := ctx.watch.reason():
                 raise RunEndedError(reason)
+            if ctx.probe is not None:
+                _write_environment(ctx, ctx.probe)
             _launch(ctx)
         salvage.remember_start()
         _follow(ctx, salvage)
@@ -54,6 +67,16 @@ def run_benchmark(ctx: RunContext) -> None:
     ctx.events.add(
         "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
     )
+
+
+def _write_environment(ctx: RunContext, probe: EnvironmentProbe) -> None:
+    """Write `environment.json`. Nothing that goes wrong with that is an error of the run."""
+    try:
+        facts = ctx.redactor.redact_all(probe.finish(stopping=ctx.watch.stopping), own_levels=OWN_LEVELS)
+        write_json(ctx.rundir.environment, facts)
+    except Exception:
+        # Whatever a machine answers, its benchmark is to run.
+        log.exception("%s could not be written", ctx.rundir.environment)
 
 
 def start_followers(ctx: RunContext) -> None:

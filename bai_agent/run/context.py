@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bai_agent.job.descriptor import Job, Power, SourceKind
 from bai_agent.job.events import EventLog
@@ -21,6 +22,9 @@ from bai_agent.run.stop_sources import DiskFull, Signals
 from bai_agent.sinks import Sink
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
+
+if TYPE_CHECKING:
+    from bai_agent.run.environment import EnvironmentProbe
 
 _HURRY = 5.0
 """Seconds for draining when the agent is told to stop."""
@@ -52,6 +56,8 @@ class RunContext:
     """Those that run, `uploader` among them."""
     sinks_started: bool = False
     """Whether those of the job descriptor run."""
+    probe: EnvironmentProbe | None = None
+    """Finds out what the benchmark will run on, until that starts."""
     phase: str = "prepare"
     reason: StopReason | None = None
     """Why the run ended before its benchmark did."""

@@ -23,7 +23,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.reserved_space import FULL, make_room
 from bai_agent.job.run_directory import RunDir, boot_id, now_ms
 from bai_agent.pull import NoSpaceError, PullProgress, PullStopped, pull
-from bai_agent.run.benchmark_phase import run_benchmark, start_followers
+from bai_agent.run.benchmark_phase import begin_environment, run_benchmark, start_followers
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import join
 from bai_agent.run.optional_dependencies import missing_dependencies
@@ -47,6 +47,7 @@ def run(ctx: RunContext) -> Outcome:
         _begin(ctx)
         _do(ctx, "prepare", prepare)
         start_uploader(ctx)
+        ctx.probe = begin_environment(ctx)
         _do(ctx, "pull", _pull)
         _do(ctx, "join", join)
         _do(ctx, "run", run_benchmark)

@@ -36,7 +36,7 @@ class Salvage:
         self._told: set[Path] = set()
         self.started: Mapping[str, Any] | None = None
         """What started.json said, as soon as there was one."""
-        for path in (rundir.job, rundir.ready, rundir.pulled):
+        for path in (rundir.job, rundir.ready, rundir.pulled, rundir.environment):
             self._remember(path)
 
     def remember_start(self) -> None:

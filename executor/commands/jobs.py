@@ -60,6 +60,14 @@ def status(
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Until it has ended; the exit code is then the job's.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="And what it ran on: machine, image, processors, GPUs, Python and packages.",
+        ),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Say how a job stands.
@@ -67,6 +75,7 @@ def status(
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
     from executor.commands.watch import exit_code_of
+    from executor.jobs.environments import environments
     from executor.jobs.job_status import unknown_status
     from executor.jobs.jobs import find_job, job_status, last_values
     from executor.jobs.records import result_of
@@ -76,6 +85,7 @@ def status(
     now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
     values = last_values(record)
     result = result_of(record)
+    nodes = list(environments(record)) if verbose else []
     if json_:
         print_json(
             {
@@ -83,12 +93,14 @@ def status(
                 "name": record.job().job.name,
                 "metrics": list(values.values()),
                 "result": result,
+                **({"environments": [each.as_table() for each in nodes]} if verbose else {}),
             }
         )
     else:
-        from executor.view.listing import print_status
+        from executor.view.listing import print_environments, print_status
 
         print_status(record.job(), now, values, options, result=result)
+        print_environments(nodes)
     if wait and (why := unknown_status(now)) is not None:
         say(why)
         raise typer.Exit(ExitCode.OURS)

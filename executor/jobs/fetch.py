@@ -2,7 +2,7 @@
 
 ```
 DIR/  job.toml  result.json  artifacts/…
-      nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  result.json
+      nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  environment.json  result.json
 ```
 With more than one attempt, `nodes` lies in `attempts/<n>`.
 """
@@ -32,7 +32,7 @@ _COMPARED = 65536
 """Bytes at the end of a stream that must be the same here and there before more is appended."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
-_OBJECTS = ("ready.json", "result.json")
+_OBJECTS = ("ready.json", "environment.json", "result.json")
 _AGENT_LOG = "agent.log"
 """Of a job on this machine; it grows while the job runs."""
 

@@ -14,8 +14,10 @@ from rich.text import Text
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import now_ms
 from executor.job_options import JobOptions
+from executor.jobs.environments import NodeEnvironment
 from executor.jobs.job_status import DIED, JobStatus
 from executor.jobs.jobs import is_over
+from executor.view.environment import environment_lines
 from executor.view.summary import print_last_lines, result_notes, unseen_notes
 from executor.view.text import aligned, clock, plain_text, quantity, seconds, speaks_unicode
 
@@ -126,6 +128,17 @@ def print_status(
     for label, text in unseen_notes(_unseen(job, result), result):
         show(Text(f"{label:<9} ", style="dim").append(plain_text(text), style="yellow"))
     _print_values(job, values)
+
+
+def print_environments(nodes: Sequence[NodeEnvironment]) -> None:
+    """Print what each node ran on."""
+    for node in nodes:
+        show(Text())
+        if len(nodes) > 1:
+            show(Text(f"node {node.rank}", style="bold"))
+        for label, value in environment_lines(node):
+            style = "yellow" if label == "warning" else "default"
+            show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style=style))
 
 
 def _status(standing: JobStatus) -> Text:

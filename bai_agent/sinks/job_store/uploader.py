@@ -61,6 +61,7 @@ class StoreUploader(threading.Thread):
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
         self._events_due = 0.0
         self._events_sent = -1
+        self._environment_sent = False
         self._result_sent = False
         self._publish = False
         self._asked = 0
@@ -169,6 +170,9 @@ class StoreUploader(threading.Thread):
                 self._interval[name] = min(_LONGEST_INTERVAL, self._interval[name] * _GROWTH)
         if everything or time.monotonic() >= self._events_due:
             self._send_events()
+        if not self._environment_sent and self._rundir.environment.exists():
+            self._place.put("environment.json", self._rundir.environment.read_bytes())
+            self._environment_sent = True
         if publish and everything and not self._result_sent:
             self._place.put_result(self._rundir.result.read_bytes())
             self._result_sent = True

@@ -347,3 +347,13 @@ def peak_memory(pid: int) -> int:
         return 0
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(found[1]) * 1024 if found else 0
+
+
+def test_what_a_node_ran_on_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+    rundir = tmp_path / "run"
+
+    assert run_agent(s3_job(tmp_path, TRAIN, 1, 0), rundir) == 0
+
+    written = json.loads((rundir / "environment.json").read_bytes())
+    assert written["python"]["executable"]
+    assert record().node_object("environment.json") == written

@@ -1,0 +1,245 @@
+"""`environment.json`: what a node's benchmark ran on, so that runs can be compared much later.
+
+What is slow to ask (the metadata service, drivers, the benchmark's Python) is asked while data and scripts are pulled, each
+on a thread of its own. Just before the benchmark starts, whatever has not answered is left out: it never holds up a run for
+more than `WAIT_SECONDS`, and never fails one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bai_agent import __version__
+from bai_agent.aws.imds import find_token, read_if_there
+from bai_agent.benchmark import process
+from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.run_directory import RunDir, now_ms
+from bai_agent.metrics.gpu import DRIVER, describe_gpus
+from bai_agent.run import host_facts, software
+from bai_agent.run.host_facts import Facts, present, short
+from bai_agent.run.machine import Node, count_gpus
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+WAIT_SECONDS = 2.5
+"""For what has not answered when the benchmark could start; longer than a child may take that is asked only then."""
+_LOOK_SECONDS = 1.0
+"""Between two looks at all processes while something is pulled."""
+_SHORTEST_LOOK = 0.1
+"""Between two looks that are compared: the kernel counts in hundredths of a second."""
+_TICK = 0.05
+OWN_LEVELS = 2
+"""Tables whose keys are ours; deeper ones have the names of packages."""
+
+_METADATA = {
+    "image_id": "ami-id",
+    "type": "instance-type",
+    "availability_zone": "placement/availability-zone",
+    "market": "instance-life-cycle",
+}
+"""Our name → where the metadata service has it."""
+
+
+class EnvironmentProbe:
+    """Asks all that tells something of this machine, without waiting for any of it before `finish`."""
+
+    def __init__(
+        self,
+        job: Job,
+        rundir: RunDir,
+        *,
+        node: Node,
+        scripts: Path | None,
+        root: Path = Path("/"),
+        environment: Mapping[str, str] = os.environ,
+        driver: Path = DRIVER,
+    ) -> None:
+        self._job, self._rundir, self._node, self._scripts = job, rundir, node, scripts
+        self._root, self._environment, self._driver = root, environment, driver
+        self._tasks: dict[str, _Task] = {}
+        self._looks: deque[tuple[float, dict[int, tuple[int, int, int, str]]]] = deque(maxlen=2)
+        self._over = threading.Event()
+        self._load_before: list[float] = []
+
+    def begin(self) -> None:
+        """Ask what will be the same when the benchmark starts."""
+        self._load_before = host_facts.load_average(self._root)
+        self._look()
+        threading.Thread(target=self._look_again, name="processes", daemon=True).start()
+        self._ask("instance", self._instance)
+        self._ask("gpus", self._gpus)
+        self._ask("software", lambda: software.libraries(self._root))
+        self._ask("open_mpi", self._open_mpi)
+        self._ask("cloud_init", self._cloud_init)
+        if self._job.benchmark.requirements is None:
+            self._ask("python", self._python)
+
+    def finish(self, *, stopping: Callable[[], bool]) -> Facts:
+        """Return all that is known within `WAIT_SECONDS`; at once when `stopping()`."""
+        began = time.monotonic()
+        self._over.set()
+        self._ask("host", self._host)
+        self._ask("python", self._python)  # where its packages have just been installed
+        deadline = began + WAIT_SECONDS
+        while (left := deadline - time.monotonic()) > 0 and not stopping():
+            waiting = [task for task in self._tasks.values() if task.is_alive()]
+            if not waiting:
+                break
+            waiting[0].join(min(_TICK, left))
+        known = {name: task.facts for name, task in self._tasks.items()}
+        facts = {**(known.pop("host") or {}), "agent": {"version": __version__}}
+        instance = known.pop("instance") or {}
+        if self._node.instance_id is not None:
+            facts["instance"] = {"id": self._node.instance_id, **instance}
+        facts.setdefault("system", {}).update(known.pop("cloud_init") or {})
+        facts["software"] = {**(known.pop("software") or {}), "open_mpi": known.pop("open_mpi")}
+        facts.update(known)
+        facts["load"] = self._load()
+        facts = {name: present(each) if isinstance(each, dict) else each for name, each in facts.items()}
+        warnings = [
+            *host_facts.host_warnings(
+                facts, load_before=self._load_before, runnable_now=host_facts.runnable(self._root)
+            ),
+            *gpu_warnings(facts.get("gpus") or {}),
+        ]
+        missing = {name: task.trouble for name, task in self._tasks.items() if task.trouble}
+        return {
+            "version": VERSION,
+            "time": now_ms(),
+            "rank": self._node.rank,
+            **present(facts),
+            "missing": missing,
+            "warnings": warnings,
+            "waited_seconds": round(time.monotonic() - began, 3),
+        }
+
+    def _ask(self, name: str, question: Callable[[], Facts]) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = _Task(name, question)
+            self._tasks[name].start()
+
+    def _host(self) -> Facts:
+        root = self._root
+        return {
+            "system": host_facts.system(root),
+            "cpu": host_facts.cpu(root),
+            "memory": host_facts.memory(root),
+            "disks": host_facts.disks(root),
+            "mounts": self._mounts(),
+            "network": host_facts.network(root),
+        }
+
+    def _mounts(self) -> Facts:
+        """Return the file systems of run directory and data; of data only where it lies on another one."""
+        own = host_facts.mount_of(self._rundir.path, self._root)
+        mounts = {"run_directory": own}
+        start = process.working_folder(self._job, self._rundir, scripts=self._scripts)
+        for source in self._job.sources:
+            if source.kind is SourceKind.DATA and "data" not in mounts:
+                there = host_facts.mount_of(start / source.path, self._root)
+                if there.get("point") != own.get("point"):
+                    mounts["data"] = there
+        return present(mounts)
+
+    def _instance(self) -> Facts:
+        if self._node.instance_id is None:
+            return {}
+        token = find_token(self._environment)
+        if token is None:
+            raise software.NoAnswerError("the instance metadata service gives no token")
+        found = {
+            name: read_if_there(place, token=token, environment=self._environment)
+            for name, place in _METADATA.items()
+        }
+        return present({name: short(value or "") for name, value in found.items()})
+
+    def _python(self) -> Facts:
+        env, user = software.benchmark_environment(self._job, self._rundir, scripts=self._scripts)
+        cwd = process.working_folder(self._job, self._rundir, scripts=self._scripts)
+        python = software.find_python(self._job, env=env, cwd=cwd)
+        return {} if python is None else software.python_facts(python, env=env, user=user)
+
+    def _gpus(self) -> Facts:
+        found = describe_gpus(driver=self._driver)
+        if not found.get("devices") and (count := count_gpus(self._root)):
+            raise software.NoAnswerError(
+                f"{count} NVIDIA GPUs on the PCI bus, but no driver that answers, or no nvidia-ml-py to ask it with"
+            )
+        return found
+
+    def _open_mpi(self) -> Facts:
+        env, user = software.benchmark_environment(self._job, self._rundir, scripts=self._scripts)
+        return software.open_mpi(env=env, user=user, root=self._root)
+
+    def _cloud_init(self) -> Facts:
+        return present({"cloud_init": software.cloud_init_version(env={"PATH": software.SYSTEM_PATH})})
+
+    def _look(self) -> None:
+        self._looks.append((time.monotonic(), host_facts.processor_times(self._root)))
+
+    def _look_again(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            self._look()
+
+    def _load(self) -> Facts:
+        then = [each for each in list(self._looks) if time.monotonic() - each[0] >= _SHORTEST_LOOK]
+        at, before = then[-1] if then else self._looks[0]
+        time.sleep(max(0.0, at + _SHORTEST_LOOK - time.monotonic()))
+        busiest = host_facts.busiest(
+            before,
+            host_facts.processor_times(self._root),
+            seconds=time.monotonic() - at,
+            ours=os.getpid(),
+            root=self._root,
+        )
+        return {"average": host_facts.load_average(self._root), "busiest": busiest}
+
+
+class _Task(threading.Thread):
+    """One question, and what came of it."""
+
+    def __init__(self, name: str, question: Callable[[], Facts]) -> None:
+        super().__init__(name=f"environment-{name}", daemon=True)
+        self._question = question
+        self._facts: Facts | None = None
+        self._trouble: str | None = None
+
+    @property
+    def facts(self) -> Facts | None:
+        return self._facts
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no answer; None where there is one."""
+        if self._facts is not None:
+            return None
+        return self._trouble or "did not answer in time"
+
+    def run(self) -> None:
+        try:
+            self._facts = self._question()
+        except Exception as error:
+            # Whatever a library raises: the run can do without an answer.
+            self._trouble = short(str(error)) or type(error).__name__
+            log.info("what the benchmark runs on: %s: %s", self.name, self._trouble)
+
+
+def gpu_warnings(gpus: Facts) -> list[str]:
+    """Return a sentence for each setting of the GPUs that spoils a measurement for certain."""
+    warnings = []
+    devices = list(enumerate(gpus.get("devices", ())))
+    if off := [str(index) for index, device in devices if device.get("persistence") is False]:
+        warnings.append(
+            f"Persistence mode is off on GPU {', '.join(off)}: its driver starts anew with each process."
+        )
+    if busy := [str(index) for index, device in devices if device.get("processes")]:
+        warnings.append(f"Other processes used GPU {', '.join(busy)} just before the benchmark.")
+    return warnings
