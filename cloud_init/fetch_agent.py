@@ -14,7 +14,6 @@ import calendar
 import email.utils
 import errno
 import hashlib
-import hmac
 import http.client
 import json
 import os
@@ -30,6 +29,9 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from xml.sax.saxutils import escape
 
+from bai_agent.aws.imds_request import NoRedirects, ask_imds
+from bai_agent.aws.sigv4 import authorization
+
 UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8, 9
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
@@ -41,15 +43,7 @@ CERTIFICATE_TIME = (9, 10)
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
 
 
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 _open = urllib.request.build_opener(NoRedirects).open
-_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
 """From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's region."""
 
@@ -253,26 +247,16 @@ def refused(error: urllib.error.HTTPError, url: str) -> FetchError:
 
 
 def signed(host: str, path: str, query: str, region: str) -> Dict[str, str]:
-    """Return the headers of a GET, signed: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html"""
+    """Return the headers of a GET, signed."""
     key, secret, token = credentials()
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + _learned["skew"]))
-    empty = hashlib.sha256(b"").hexdigest()
     headers = {
         "host": host,
-        "x-amz-content-sha256": empty,
-        "x-amz-date": stamp,
+        "x-amz-content-sha256": hashlib.sha256(b"").hexdigest(),
+        "x-amz-date": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + _learned["skew"])),
         "x-amz-security-token": token,
     }
-    names = ";".join(headers)  # in alphabetical order already
-    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    request = "\n".join(["GET", path, query, lines, names, empty])
-    scope = f"{stamp[:8]}/{region}/s3/aws4_request"
-    text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()])
-    signature = f"AWS4{secret}".encode()
-    for part in [*scope.split("/"), text]:
-        signature = hmac.new(signature, part.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={key}/{scope}, SignedHeaders={names}, Signature={signature.hex()}"
+    headers["authorization"] = authorization(
+        "GET", path, query, headers, b"", service="s3", region=region, access=key, secret=secret
     )
     return headers
 
@@ -288,20 +272,12 @@ def credentials() -> Tuple[str, str, str]:
 
 
 def metadata_token() -> str:
-    return ask_metadata("api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, "PUT")
+    return metadata("api/token", None)
 
 
-def metadata(path: str, token: str) -> str:
-    return ask_metadata(path, {"X-aws-ec2-metadata-token": token}, "GET")
-
-
-def ask_metadata(path: str, headers: Dict[str, str], method: str) -> str:
-    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
-    request = urllib.request.Request(f"{base.rstrip('/')}/latest/{path}", headers=headers, method=method)
+def metadata(path: str, token: Optional[str]) -> str:
     try:
-        with _no_proxy.open(request, timeout=TIMEOUT) as answer:
-            text: str = answer.read(1 << 20).decode()
-            return text
+        return ask_imds(path, token, timeout=TIMEOUT, environment=os.environ)
     except urllib.error.HTTPError as error:
         if error.code == 404 and "security-credentials" in path:
             sentence = "the instance has no role's credentials; was it launched with an instance profile?"

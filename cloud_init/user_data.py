@@ -29,6 +29,8 @@ _BOUNDARY = "==bai=="
 _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MULTILINE)
 """Blank lines, comments, docstrings."""
 
+_SHARED = re.compile(r"^from (bai_agent[\w.]*)\.(\w+) import .*\n", re.MULTILINE)
+
 
 class TooLargeError(BaiError):
     """The user data is larger than EC2 takes; `size` in bytes, after compression."""
@@ -128,8 +130,8 @@ def guardian() -> str:
 
 
 def fetch_agent() -> str:
-    """Return the program that brings bundle and descriptor."""
-    return _lean(piece("fetch_agent.py"))
+    """Return the program that brings bundle and descriptor, with the text of what it shares with the agent, which is not there yet."""
+    return _lean(_SHARED.sub(_module, piece("fetch_agent.py")))
 
 
 def piece(name: str) -> str:
@@ -172,6 +174,10 @@ def _files(boot: Boot) -> list[File]:
     if boot.job_toml is not None:
         files.append(File(f"{ROOT}/job.toml", boot.job_toml))
     return files
+
+
+def _module(found: re.Match[str]) -> str:
+    return resources.files(found[1]).joinpath(f"{found[2]}.py").read_text(encoding="ascii")
 
 
 def _script(text: str) -> str:

@@ -9,18 +9,16 @@ import http.client
 import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from bai_agent.aws.imds_request import ask_imds
 from bai_agent.errors import BaiError
 
-ADDRESS = "http://169.254.169.254"
 BUSY = (429, 500, 502, 503, 504)
 """Statuses after which the same request may well be answered."""
 
-_TOKEN_SECONDS = 300
 _TOKEN_TRIES = 4
 _TOKEN_TIMEOUT = 2.0
 _TRIES = 4
@@ -38,13 +36,6 @@ class MetadataError(BaiError):
         self.status = status
 
 
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Keys:
     """Whose name a request is signed in."""
@@ -56,28 +47,17 @@ class Keys:
     """None: never, or not known."""
 
 
-def address(environment: Mapping[str, str]) -> str:
-    """Return where the service is: `AWS_EC2_METADATA_SERVICE_ENDPOINT`, as for AWS's own tools, or its usual address."""
-    return (environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or ADDRESS).rstrip("/")
-
-
 def find_token(
     environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
 ) -> str | None:
     """Return a token, or None where no service answers within seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    request = urllib.request.Request(  # noqa: S310 - an address of our own choice
-        f"{address(environment)}/latest/api/token",
-        method="PUT",
-        headers={"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)},
-    )
     for attempt in range(_TOKEN_TRIES):
         if attempt:
             sleep(_PAUSE * 2 ** (attempt - 1))
         try:
-            with _opener().open(request, timeout=_TOKEN_TIMEOUT) as answer:
-                return str(answer.read().decode())
+            return ask_imds("api/token", None, timeout=_TOKEN_TIMEOUT, environment=environment)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code not in BUSY:
@@ -89,17 +69,12 @@ def find_token(
 
 def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
     """Return what lies at `name` below `latest/meta-data/`. Raises MetadataError."""
-    request = urllib.request.Request(  # noqa: S310 - an address of our own choice
-        f"{address(environment)}/latest/meta-data/{name}",
-        headers={"X-aws-ec2-metadata-token": token},
-    )
     failure = MetadataError(f"the instance metadata service was not asked for {name}")
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_PAUSE * 2 ** (attempt - 1))
         try:
-            with _opener().open(request, timeout=_TIMEOUT) as answer:
-                return str(answer.read().decode())
+            return ask_imds(f"meta-data/{name}", token, timeout=_TIMEOUT, environment=environment)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 404 and name.startswith("iam/"):
@@ -146,8 +121,3 @@ def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """Return what asks past all proxies, which could never reach the service, and follows nobody elsewhere with its token."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)

@@ -1,12 +1,7 @@
-"""Asks an AWS service that speaks JSON, with the standard library alone: an instance has no boto3 of ours.
-
-Signature Version 4: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
-"""
+"""Asks an AWS service that speaks JSON, with the standard library alone: an instance has no boto3 of ours."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
 import json
 import os
@@ -19,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bai_agent.aws.credentials import find_keys, keys_in
-from bai_agent.aws.imds import BUSY, Keys, MetadataError, NoRedirects, find_token, read, role_keys
+from bai_agent.aws.imds import BUSY, Keys, MetadataError, find_token, read, role_keys
+from bai_agent.aws.imds_request import NoRedirects
+from bai_agent.aws.sigv4 import authorization
 from bai_agent.errors import BaiError
 
 _TIMEOUT = 20.0
@@ -77,27 +74,25 @@ def signed(
     url: str, body: bytes, *, target: str, service: str, region: str, keys: Keys, at: datetime
 ) -> dict[str, str]:
     """Return the headers of a POST of `body` to `url`, signed."""
-    stamp = at.strftime("%Y%m%dT%H%M%SZ")
-    scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
+    parts = urlsplit(url)
     headers = {
         "content-type": "application/x-amz-json-1.1",
-        "host": urlsplit(url).netloc,
-        "x-amz-date": stamp,
+        "host": parts.netloc,
+        "x-amz-date": at.strftime("%Y%m%dT%H%M%SZ"),
         "x-amz-target": target,
     }
     if keys.token:
         headers["x-amz-security-token"] = keys.token
-    names = sorted(headers)
-    listed = ";".join(names)
-    lines = "".join(f"{name}:{headers[name]}\n" for name in names)
-    canonical = f"POST\n{urlsplit(url).path or '/'}\n\n{lines}\n{listed}\n{hashlib.sha256(body).hexdigest()}"
-    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    key = f"AWS4{keys.secret}".encode()
-    for part in (stamp[:8], region, service, "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
-    headers["authorization"] = (
-        f"AWS4-HMAC-SHA256 Credential={keys.access}/{scope}, SignedHeaders={listed}, Signature={signature}"
+    headers["authorization"] = authorization(
+        "POST",
+        parts.path or "/",
+        "",
+        headers,
+        body,
+        service=service,
+        region=region,
+        access=keys.access,
+        secret=keys.secret,
     )
     return headers
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bai_agent.aws.credentials import credential_provider
-from bai_agent.aws.imds import NoRedirects
+from bai_agent.aws.imds_request import NoRedirects
 from bai_agent.aws.s3_errors import S3Error, classify_s3_error
 
 if TYPE_CHECKING:

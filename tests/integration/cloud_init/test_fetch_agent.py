@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from instance_services import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Services
 
-from cloud_init.user_data import fetch_agent, piece
+from cloud_init.user_data import fetch_agent
 
 
 @pytest.fixture
@@ -293,4 +293,5 @@ def test_no_secret_is_ever_printed(services: Services, program: Path, tmp_path: 
 
 
 def test_an_old_python_reads_it() -> None:
-    ast.parse(piece("fetch_agent.py"), feature_version=(3, 6))
+    assert "bai_agent" not in fetch_agent()  # it is not there yet
+    ast.parse(fetch_agent(), feature_version=(3, 6))
