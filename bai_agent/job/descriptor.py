@@ -179,7 +179,7 @@ class Source:
     """One thing to pull: an item of `[[sources]]`."""
 
     src: str
-    """s3://bucket/key, s3://bucket/prefix/ (a folder), http(s)://…, file:///absolute/path."""
+    """An address of one of the schemes in `job/source_schemes.py`."""
     path: str
     """Where it lands: absolute, or relative to the folder that the benchmark starts in (data), or the scripts' (scripts)."""
     kind: SourceKind = SourceKind.DATA

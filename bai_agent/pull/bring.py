@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Source, Unpack
-from bai_agent.job.source_names import source_name
+from bai_agent.job.descriptor import Unpack
 from bai_agent.pull.draft import PartialFile, has_sums
-from bai_agent.pull.http import HttpOrigin
 from bai_agent.pull.journal import (
     PREFIX,
     Journal,
@@ -21,12 +19,10 @@ from bai_agent.pull.journal import (
     read_record,
 )
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.local import LocalOrigin
-from bai_agent.pull.origin import Origin
+from bai_agent.pull.origin import Origin, open_origin
 from bai_agent.pull.problems import disk_problem
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Remote, RemoteListing, Sums
-from bai_agent.pull.s3 import S3Origin
 from bai_agent.pull.task import Pulled, PullTask
 from bai_agent.pull.unpack import unpack
 
@@ -100,7 +96,7 @@ def _proven(task: PullTask, place: _Place, journal: Journal, watch: PullWatch) -
 
 def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
     source, tally = task.source, task.tally
-    origin = _origin(source, watch)
+    origin = open_origin(source, watch)
     listing = origin.survey()
     if listing.folder and (task.sums.wanted or source.unpack is not Unpack.NO):
         raise PullError(f"{tally.src}: is a folder; it has no checksum and cannot be unpacked")
@@ -110,7 +106,7 @@ def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
         if not name:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
-    if listing.folder and isinstance(origin, LocalOrigin) and origin.is_at(task.target):
+    if listing.folder and listing.is_at(task.target):
         # Named as source and as path: there is nothing to do, and no record is needed.
         return _in_place(listing, task, place)
     with open_journal(place.journal, watch) as journal:
@@ -125,7 +121,7 @@ def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
         if listing.folder:
             facts = _bring_folder(origin, listing, landing)
         elif source.unpack is Unpack.NO:
-            facts = _bring_file(origin, listing.objects[0], name, landing, task, journal)
+            facts = _bring_file(origin, listing, name, landing, task, journal)
         else:
             facts = _bring_archive(origin, listing.objects[0], landing, task, journal)
         landing.remove_stale()
@@ -174,13 +170,13 @@ def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> d
 
 
 def _bring_file(
-    origin: Origin, found: Remote, name: str, landing: Landing, task: PullTask, journal: Journal
+    origin: Origin, listing: RemoteListing, name: str, landing: Landing, task: PullTask, journal: Journal
 ) -> dict[str, Any]:
-    remote = Remote(name=name, key=found.key, size=found.size, tag=found.tag, mode=found.mode)
+    remote = replace(listing.objects[0], name=name)
     tally = landing.tally
     tally.total_bytes, tally.total_objects = remote.size, 1
     path = landing.root / name
-    if Path(remote.key).is_absolute() and path.exists() and path.samefile(remote.key):
+    if listing.is_at(path):
         return {"tag": remote.tag}  # the user's own file, named as source and as path: there is nothing to do
     _expect_size(task, remote)
     if landing.holds(remote):
@@ -248,17 +244,6 @@ def _expect_size(task: PullTask, remote: Remote) -> None:
 
 def _size(task: PullTask, remote: Remote) -> int | None:
     return task.source.size if task.source.size is not None else remote.size
-
-
-def _origin(source: Source, watch: PullWatch) -> Origin:
-    scheme = source.src.partition("://")[0].lower()
-    if scheme == "s3":
-        return S3Origin(source, watch)
-    if scheme in ("http", "https"):
-        return HttpOrigin(source, watch)
-    if scheme == "file":
-        return LocalOrigin(source, watch)
-    raise PullError(f"{source_name(source.src)}: is none of s3://, http://, https://, file://")
 
 
 def _place(task: PullTask, *, folder: bool, name: str) -> _Place:

@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import source_name
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch

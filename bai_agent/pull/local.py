@@ -7,12 +7,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
 from bai_agent.job.run_directory import write_all
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import file_path, source_name
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch
@@ -26,37 +25,29 @@ class LocalOrigin:
     """A file or folder."""
 
     def __init__(self, source: Source, watch: PullWatch) -> None:
-        parts = urlsplit(source.src)
         self._src = source_name(source.src)
         self._watch = watch
-        # "?" and "#" are plain characters of a path; in a file: address only "%" has a meaning.
-        text = source.src[len("file://") :]
-        if parts.netloc not in ("", "localhost") or not text.removeprefix("localhost").startswith("/"):
+        path = file_path(source.src)
+        if path is None:
             raise PullError(f"{self._src}: must be absolute: file:///folder/file")
-        # By way of bytes: a name need not be UTF-8.
-        self._path = Path(os.fsdecode(unquote_to_bytes(text.removeprefix("localhost"))))
+        self._path = path
         self._folder = source.directory or source.src.endswith("/")
 
     def survey(self) -> RemoteListing:
         """Return the file, or all in the folder. Raises PullError."""
         try:
             if self._path.is_dir():
-                return RemoteListing(tuple(self._walk(self._path)), folder=True)
+                return RemoteListing(tuple(self._walk(self._path)), folder=True, here=self._path)
             if self._folder and self._path.exists():
                 raise PullError(
                     f"{self._src}: is a file; leave the slash at the end (or directory = true) away"
                 )
-            return RemoteListing(
-                (self._remote(self._path, self._path.name, self._path.stat()),), folder=False
-            )
+            file = self._remote(self._path, self._path.name, self._path.stat())
+            return RemoteListing((file,), folder=False, here=self._path)
         except FileNotFoundError as error:
             raise PullError(f"{self._src}: there is no such file on this machine") from error
         except OSError as error:
             raise PullError(f"{self._src}: {error.filename} cannot be read: {error.strerror}") from error
-
-    def is_at(self, path: Path) -> bool:
-        """Return whether `path` is this very file or folder."""
-        return path.exists() and path.samefile(self._path)
 
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,9 @@ class RemoteListing:
 
     objects: tuple[Remote, ...]
     folder: bool
+    here: Path | None = None
+    """Where it lies, if that is on this machine."""
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether `path` is this very file or folder."""
+        return self.here is not None and path.exists() and path.samefile(self.here)

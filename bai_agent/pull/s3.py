@@ -12,7 +12,7 @@ from bai_agent.aws.s3_client import Patience, connect
 from bai_agent.aws.s3_errors import DENIED_OR_MISSING, S3Error, classify_s3_error
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import source_name
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullEndedError, PullWatch

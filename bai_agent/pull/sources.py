@@ -12,7 +12,7 @@ from pathlib import Path
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.run_directory import read_json, write_json
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import source_name
 from bai_agent.pull.bring import bring
 from bai_agent.pull.problems import PullStopped
 from bai_agent.pull.progress import PullEndedError, PullProgress, PullTally, PullWatch

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
 
+from bai_agent.job.source_schemes import file_path
 from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
 
 
@@ -62,9 +61,7 @@ def local_path(src: str, folder: Path) -> Path | None:
     """Return the place on this disk that the source `src` means, or None where it means something else."""
     if not src.strip() or src.startswith("~"):
         return None
-    if src.startswith("file:///"):
-        return Path(os.fsdecode(unquote_to_bytes(src.removeprefix("file://"))))
-    return None if "://" in src else folder / src
+    return file_path(src) or (None if "://" in src else folder / src)
 
 
 def mode_of(path: Path) -> int | None:

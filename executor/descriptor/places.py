@@ -5,41 +5,25 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
 from bai_agent.job.descriptor import is_glob_below
+from bai_agent.job.source_schemes import SCHEMES, schemes_text
 from executor.descriptor.values import no_nul, shown, wrong
 
 
 def _source(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
+    name, separator, _ = text.partition("://")
     if not text.strip():
         raise wrong("is empty", 'write for example "s3://bucket/key" or "https://host/file"')
     if not separator:
         return _no_tilde(text)
-    if scheme not in ("s3", "http", "https", "file"):
-        raise wrong(
-            f'"{scheme}://" cannot be pulled from', "use s3://, https://, http://, file:/// or a path"
-        )
-    if scheme == "file" and not rest.startswith("/"):
-        raise wrong(
-            "a file:// source needs an absolute path",
-            'write "file:///absolute/path", or a plain relative path',
-        )
-    if scheme == "s3" and not re.fullmatch(r"[^/]+/.*", rest, re.DOTALL):
-        raise wrong(
-            "names a bucket but nothing in it",
-            'write "s3://bucket/key", or "s3://bucket/" for the whole bucket',
-        )
-    if scheme.startswith("http"):
-        try:
-            host = urlsplit(text).hostname
-        except ValueError:
-            host = None
-        if not host:
-            raise wrong(f"{shown(text)} is no address", 'write for example "https://host/file"')
+    scheme = SCHEMES.get(name)
+    if scheme is None:
+        raise wrong(f'"{name}://" cannot be pulled from', f"use {schemes_text()} or a path")
+    if mistake := scheme.mistake(text):
+        raise wrong(*mistake)
     return text
 
 

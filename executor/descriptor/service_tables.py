@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from bai_agent.job.source_schemes import SCHEMES
 from executor.descriptor.places import SourceText, TargetPath
 from executor.descriptor.values import (
     Md5,
@@ -22,9 +23,10 @@ from executor.descriptor.values import (
 class SourceTable(Table):
     """One thing that is pulled before the run."""
 
-    src: SourceText = Field(examples=["s3://bucket/train.npz"])
-    """`s3://bucket/key`, `s3://bucket/prefix/` (a folder), `https://…`, `http://…`, `file:///absolute/path`, or a path relative
-    to this file."""
+    src: SourceText = Field(
+        examples=["s3://bucket/train.npz"],
+        description=f"{', '.join(each.forms for each in SCHEMES.values())}, or a path relative to this file.",
+    )
     path: TargetPath = Field(examples=["/data/train.npz"])
     """Where it lands: absolute, `~/…` (the home of who runs it), or relative to the folder that the benchmark starts in.
     `--data-root` prefixes all but relative ones."""

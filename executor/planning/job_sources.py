@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.source_schemes import file_path
 from executor.descriptor.file_checks import local_path
 from executor.descriptor.model import Descriptor
 from executor.descriptor.service_tables import SourceTable as WrittenSource
@@ -51,7 +50,7 @@ def job_sources(
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
     """Return `source` as an instance finds it: what lies on this machine was uploaded."""
-    path = local_path_of(source.src)
+    path = file_path(source.src)
     if path is None:
         return source
     found = uploads[path]
@@ -67,11 +66,6 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
         region=found.region,
         anonymous=False,
     )
-
-
-def local_path_of(src: str) -> Path | None:
-    """Return the path of a planned source on this machine; None for one that is elsewhere."""
-    return Path(os.fsdecode(unquote_to_bytes(urlsplit(src).path))) if src.startswith("file:") else None
 
 
 def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:
@@ -102,7 +96,7 @@ def _scripts(descriptor: Descriptor, scripts: ScriptsOrigin | None, *, folder: P
 def _source(written: WrittenSource, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
     local = local_path(written.src, folder)
     src = written.src
-    if local is not None and not src.startswith("file:"):
+    if local is not None and file_path(src) is None:
         src = _normal(local).as_uri() + ("/" if written.src.endswith("/") else "")
     return Source(
         src=src,

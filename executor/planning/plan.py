@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
-from urllib.parse import parse_qs, urlsplit
 
 from bai_agent.job.descriptor import (
     Benchmark,
@@ -30,6 +29,7 @@ from bai_agent.job.descriptor import (
     Store,
     StrategyTable,
 )
+from bai_agent.job.source_schemes import grants_access
 from executor.config import LimitSettings as DefaultLimits
 from executor.descriptor.command_checks import is_script
 from executor.descriptor.model import Descriptor
@@ -49,8 +49,6 @@ EC2_MAX_RUNTIME = timedelta(hours=24)
 """Where neither descriptor nor configuration says: a rented machine must not run for ever."""
 
 _NO_DEFAULTS = DefaultLimits()
-_SIGNATURES = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
-"""Query parameters that make an address a key to what it names."""
 
 
 def plan(
@@ -209,8 +207,7 @@ def _check_remote(descriptor: Descriptor) -> None:
                 'Put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME".'
             )
     for index, source in enumerate(descriptor.data.sources):
-        parts = urlsplit(source.src)
-        if parts.password or _SIGNATURES & {name.lower() for name in parse_qs(parts.query)}:
+        if grants_access(source.src):
             raise PlanError(
                 f"data.sources[{index}].src: the address holds a password or a signature, which must not get into user "
                 "data. Put the file into a bucket that the instance profile may read."

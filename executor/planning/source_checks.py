@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
 """Answers that waiting does not change; all others are left to the pull, which tries again."""
@@ -28,7 +28,7 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
     asked = [
         each
         for each in sources
-        if each.src.lower().startswith(("http://", "https://")) and not _is_there(Path(each.path))
+        if scheme_of(each.src) in ("http", "https") and not _is_there(Path(each.path))
     ]
     if not asked:
         return []

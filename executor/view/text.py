@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import IO
-from urllib.parse import unquote
 
+from bai_agent.job.source_schemes import file_path, source_name
 from bai_agent.metrics.terminal import on_screen
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -88,7 +88,7 @@ def size(count: float) -> str:
 
 def place(url: str) -> str:
     """Return a source's address as a person would write it: a file of this machine by its path."""
-    return unquote(url[len("file://") :]) if url.startswith("file:///") else url
+    return source_name(url) if file_path(url) is not None else url
 
 
 def clock(milliseconds: int) -> str:

@@ -13,9 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.source_schemes import file_path
 from executor.backends.ec2.staging_bucket import Upload
 from executor.descriptor import Descriptor
-from executor.planning.job_sources import Uploaded, job_sources, local_path_of
+from executor.planning.job_sources import Uploaded, job_sources
 from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin, list_scripts
 
 _DATE = 315_532_800
@@ -45,7 +46,7 @@ def local_files(
         uploads: list[Upload] = []
         known: dict[Path, Uploaded] = {}
         for source in sources:
-            path = local_path_of(source.src)
+            path = file_path(source.src)
             if path is None or path in known:
                 continue
             upload, known[path] = _take(

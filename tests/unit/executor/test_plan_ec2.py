@@ -94,6 +94,15 @@ def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:
     assert (remote.src, remote.path) == ("https://h/x", "/root/x")
 
 
+def test_signs_of_a_web_address_are_plain_in_other_names() -> None:
+    single = Uploaded(src="s3://b/data/2/d", sha256="2" * 64, size=3, packed=False)
+    sources = [{"src": "file:///data/a?b#c", "path": "d"}, {"src": "s3://b[1/key", "path": "k"}]
+
+    job = planned(uploads={Path("/data/a?b#c"): single}, data={"sources": sources})
+
+    assert [each.src for each in job.sources] == [single.src, "s3://b[1/key"]
+
+
 def test_a_home_is_that_of_the_user_on_the_instance() -> None:
     job = planned(env={"user": "ubuntu"}, data={"sources": [{"src": "s3://b/x", "path": "~/x"}]})
 

@@ -17,7 +17,7 @@ import pytest
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.source_names import source_name
+from bai_agent.job.source_schemes import source_name
 from bai_agent.pull import PullProgress, PullStopped, pull, sources
 
 Puller = Callable[..., list[PullProgress]]

@@ -1,0 +1,135 @@
+"""Where sources can come from: the one list of schemes, for both programs, and how an address is read and shown.
+
+What brings a source is a class in the agent's room `pull`. It is imported only by an agent whose job has such a source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, unquote_to_bytes, urlsplit, urlunsplit
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_FILE = re.compile(r"file://(?:localhost)?(?=/)", re.I)
+_SIGNATURE = re.compile(
+    r"(X-(Amz|Goog)-\w|(AWSAccessKeyId|Signature|Expires|Key-Pair-Id|Policy"
+    r"|sig|se|sp|sv|sr|st|spr|skoid|sktid|skt|ske|sks|skv)=)",
+    re.I,
+)
+"""Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
+_KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
+"""Those of them that make an address a key to what it names."""
+
+Mistake = tuple[str, str]
+"""What is wrong with an address, and what to write instead."""
+
+
+def _no_host(src: str) -> Mistake | None:
+    try:
+        host = urlsplit(src).hostname
+    except ValueError:
+        host = None
+    return None if host else ("names no host", f'write for example "{scheme_of(src)}://host/file"')
+
+
+def _nothing_in_bucket(src: str) -> Mistake | None:
+    if re.match(r"[^/]+/", src.partition("://")[2]):
+        return None
+    bucket = f"{scheme_of(src)}://bucket/"
+    return "names a bucket but nothing in it", f'write "{bucket}key", or "{bucket}" for the whole bucket'
+
+
+def _not_absolute(src: str) -> Mistake | None:
+    if src.partition("://")[2].startswith("/"):
+        return None
+    return (
+        "a file:// source needs an absolute path",
+        'write "file:///absolute/path", or a plain relative path',
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """What is known of the addresses of a scheme before any is asked for."""
+
+    origin: str
+    """The `Origin` that brings such a source: its module in `bai_agent/pull/` and its class, "s3:S3Origin"."""
+    forms: str
+    """Such addresses, as the reference shows them."""
+    mistake: Callable[[str], Mistake | None] = _no_host
+    """Finds what is wrong with an address; None where nothing is."""
+    is_url: bool = True
+    """Whether an address may hold a password and a query, which are not shown; else `@ ? #` are characters of a name."""
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "s3": Scheme(
+        origin="s3:S3Origin",
+        forms="`s3://bucket/key`, `s3://bucket/prefix/` (a folder)",
+        mistake=_nothing_in_bucket,
+        is_url=False,
+    ),
+    "https": Scheme(origin="http:HttpOrigin", forms="`https://…`"),
+    "http": Scheme(origin="http:HttpOrigin", forms="`http://…`"),
+    "file": Scheme(
+        origin="local:LocalOrigin", forms="`file:///absolute/path`", mistake=_not_absolute, is_url=False
+    ),
+}
+
+
+def scheme_of(src: str) -> str:
+    """Return the scheme of an address in lower case; "" where it has none."""
+    found = _SCHEME.match(src)
+    return found[1].lower() if found else ""
+
+
+def schemes_text() -> str:
+    """Return all schemes for a sentence: "s3://, https://"."""
+    return ", ".join(f"{name}://" for name in SCHEMES)
+
+
+def file_path(src: str) -> Path | None:
+    """Return the path on this machine that a file:// address names; None for any other.
+
+    `?` and `#` are plain characters of it; only `%` has a meaning.
+    """
+    found = _FILE.match(src)
+    # By way of bytes: a name need not be UTF-8.
+    return Path(os.fsdecode(unquote_to_bytes(src[found.end() :]))) if found else None
+
+
+def source_name(src: str) -> str:
+    """Return `src` as messages and records name it: a path for a file of this machine; an address without a password, and
+    with a digest instead of a query.
+
+    A query may hold a key, but also all that tells two files apart. What a signed address has only because it is signed
+    does not count: signed again tomorrow, it still names the same file.
+    """
+    if found := _FILE.match(src):
+        return unquote(src[found.end() :])
+    scheme = scheme_of(src)
+    if not scheme or (scheme in SCHEMES and not SCHEMES[scheme].is_url):
+        return src
+    try:
+        parts = urlsplit(src)
+    except ValueError:  # no address: what it may hold of a password cannot be told apart
+        return f"{scheme}://{src.partition('://')[2].partition('?')[0].rpartition('@')[2]}"
+    host = parts.netloc.rpartition("@")[2]
+    told = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
+    digest = hashlib.sha256("&".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:8] if told else ""
+    return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
+
+
+def grants_access(src: str) -> bool:
+    """Return whether who knows this address may read what it names: it holds a password or a signature."""
+    try:
+        parts = urlsplit(src)
+    except (
+        ValueError
+    ):  # no address that a server could be asked for; a key in a bucket, or a path, may look so
+        return False
+    return bool(parts.password) or not _KEYS.isdisjoint(name.lower() for name in parse_qs(parts.query))

@@ -1,0 +1,119 @@
+"""What is known of a source by its address alone: what brings it, where it lies, and how it is named without its secrets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bai_agent.errors import PullError
+from bai_agent.job.descriptor import Source
+from bai_agent.job.source_schemes import SCHEMES, file_path, grants_access, source_name
+from bai_agent.pull.origin import open_origin
+from bai_agent.pull.problems import NoSpaceError, disk_problem
+from bai_agent.pull.progress import PullWatch
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_has_what_brings_it(name: str) -> None:
+    src = f"{name}://{'' if name == 'file' else 'host'}/train.csv"
+
+    assert SCHEMES[name].mistake(src) is None
+    origin = open_origin(Source(src=src, path="train.csv", region="eu-west-1", anonymous=True), PullWatch())
+
+    assert callable(origin.survey)
+    assert callable(origin.fetch)
+
+
+def test_an_unknown_scheme_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(PullError, match=r"^ftp://host/f: is none of s3://, https://, http://, file://$"):
+        open_origin(Source(src="ftp://user:secret@host/f", path="f"), PullWatch())
+
+
+def test_what_brings_a_source_is_imported_only_for_one() -> None:
+    program = "import sys, bai_agent.run.run; print(*(name for name in sys.modules if name.startswith('bai_agent.pull.')))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    loaded = done.stdout.split()
+    assert "bai_agent.pull.origin" in loaded
+    assert not {
+        f"bai_agent.pull.{scheme.origin.partition(':')[0]}" for scheme in SCHEMES.values()
+    }.intersection(loaded)
+
+
+@pytest.mark.parametrize(
+    ("src", "path"),
+    [
+        ("file:///my%20data/a?b#c%25", "/my data/a?b#c%"),
+        ("FILE://localhost/train.csv", "/train.csv"),
+        ("file:///%ff", os.fsdecode(b"/\xff")),
+        ("file://localhosts/train.csv", None),
+        ("file:train.csv", None),
+        ("s3://bucket/train.csv", None),
+    ],
+)
+def test_only_a_file_address_names_a_path_here(src: str, path: str | None) -> None:
+    assert file_path(src) == (Path(path) if path is not None else None)
+
+
+@pytest.mark.parametrize(
+    "src", ["https://user:secret@host/f", "https://host/f?a=1&X-Amz-Signature=a", "https://host/f?SIG=a"]
+)
+def test_an_address_with_a_password_or_signature_grants_access(src: str) -> None:
+    assert grants_access(src)
+
+
+@pytest.mark.parametrize("src", ["https://user@host/f?version=2", "s3://bucket[1/key", "data/train.csv"])
+def test_an_address_without_one_does_not(src: str) -> None:
+    assert not grants_access(src)
+
+
+@pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
+def test_what_holds_no_secret_is_shown_as_it_is(src: str) -> None:
+    assert source_name(src) == src
+
+
+def test_a_file_of_this_machine_is_shown_by_its_path() -> None:
+    assert source_name("file:///my%20data/a?b#c%25") == "/my data/a?b#c%"
+
+
+@pytest.mark.parametrize("scheme", ["https", "gs"])
+def test_passwords_and_queries_are_not_shown(scheme: str) -> None:
+    name = source_name(f"{scheme}://user:secret@host/f?token=hidden")
+    assert name.startswith(f"{scheme}://host/f?…")
+    assert "secret" not in name
+    assert "hidden" not in name
+
+
+def test_addresses_that_differ_in_their_query_differ_in_their_name() -> None:
+    assert source_name("https://host/get?id=1") != source_name("https://host/get?id=2")
+
+
+def test_an_address_that_was_signed_again_keeps_its_name() -> None:
+    first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
+    again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
+    assert source_name(first) == source_name(again)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, NoSpaceError, "ran full"),
+        (errno.EDQUOT, NoSpaceError, "ran full"),
+        (errno.EROFS, PullError, "give the job's user the right"),
+        (errno.EIO, PullError, "Input/output error"),
+    ],
+)
+def test_what_a_disk_answers_is_said_with_what_to_do(number: int, kind: type[PullError], words: str) -> None:
+    problem = disk_problem("s3://b/k", OSError(number, os.strerror(number), "/data/k"), root=Path("/data"))
+
+    assert type(problem) is kind
+    assert str(problem).startswith("s3://b/k: ")
+    assert words in str(problem)
