@@ -6,6 +6,7 @@ The texts below the fields are the only place in which they are described: the J
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,14 @@ from executor.descriptor.values import (
     VariableName,
     VariableText,
 )
+
+Strategy = Literal["single_node", "horovod", "torchrun", "inference"]
+NOT_STARTED: Mapping[Strategy, str] = {
+    "horovod": "several instances and mpirun",
+    "torchrun": "several instances and torchrun",
+    "inference": "a server beside the benchmark",
+}
+"""Of these the ones that no agent of this version starts, and what they need."""
 
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
 """A table that another engine reads: whatever it holds is accepted, and not read here."""
@@ -64,9 +73,7 @@ class Hardware(Table):
 
     instance_type: str = Field(min_length=1, examples=["t3.small"])
     """The EC2 instance type. A run on this machine does not look at it: `"local"` says so."""
-    strategy: Literal["single_node", "horovod", "torchrun", "inference"] = Field(
-        default="single_node", examples=["horovod"]
-    )
+    strategy: Strategy = Field(default="single_node", examples=["horovod"])
     """How the machines work together: one machine; `mpirun` over all; `torchrun` on each; a server and its client."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. Wins over `aws_zone_id`."""
@@ -170,7 +177,11 @@ class HostMetricsTable(Table):
     """Time between two samples, at least 100ms."""
 
 
-class KafkaTable(Table):
+class SinkTable(Table):
+    """Where records are sent. In the job descriptor such a table has the same name and the same keys."""
+
+
+class KafkaTable(SinkTable):
     """Where metric messages are sent. Without this table none are, unless the configuration names brokers."""
 
     brokers: Brokers = Field(examples=[["broker-1:9092", "broker-2:9092"]])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from bai_agent.job.descriptor import (
     Benchmark,
@@ -32,18 +32,11 @@ from bai_agent.job.descriptor import (
 from bai_agent.job.source_schemes import grants_access
 from executor.config import LimitSettings as DefaultLimits
 from executor.descriptor.command_checks import is_script
-from executor.descriptor.model import Descriptor
+from executor.descriptor.model import NOT_STARTED, Descriptor, SinkTable, Strategy
 from executor.descriptor.service_tables import MetricTable as WrittenMetric
 from executor.descriptor.values import as_label
 from executor.planning.job_sources import PlanError, Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
-
-_NEEDS = {
-    "horovod": "several instances and mpirun",
-    "torchrun": "several instances and torchrun",
-    "inference": "a server beside the benchmark",
-}
-
 
 EC2_MAX_RUNTIME = timedelta(hours=24)
 """Where neither descriptor nor configuration says: a rented machine must not run for ever."""
@@ -80,10 +73,11 @@ def plan(
     if where == "ec2":
         _check_remote(descriptor)
     strategy = descriptor.hardware.strategy
-    if strategy in _NEEDS:
+    if strategy in NOT_STARTED:
+        started = ", ".join(each for each in get_args(Strategy) if each not in NOT_STARTED)
         raise PlanError(
-            f"hardware.strategy: {strategy} needs {_NEEDS[strategy]}, which this version does not start; "
-            "it runs single_node, where the command itself runs on one machine."
+            f"hardware.strategy: {strategy} needs {NOT_STARTED[strategy]}, which this version does not start; "
+            f"it runs {started}. With single_node the command itself runs on one machine."
         )
     if where == "ec2" and home is None:
         home = (
@@ -100,11 +94,11 @@ def plan(
         host_metrics=HostMetrics(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
-        kafka=_kafka(descriptor) or kafka,
         output=Output(artifacts=tuple(descriptor.output.artifacts)),
         store=store,
         end=_end(descriptor) if where == "ec2" else End(),
         git=git,
+        **{"kafka": kafka, **_sinks(descriptor)},
     )
 
 
@@ -231,19 +225,13 @@ def _metric(written: WrittenMetric) -> Metric:
     )
 
 
-def _kafka(descriptor: Descriptor) -> Kafka | None:
-    written = descriptor.kafka
-    if written is None:
-        return None
-    return Kafka(
-        brokers=tuple(written.brokers),
-        topic=written.topic,
-        security_protocol=written.security_protocol,
-        sasl_mechanism=written.sasl_mechanism,
-        sasl_username=written.sasl_username,
-        sasl_password=written.sasl_password,
-        ssl_cafile=written.ssl_cafile,
-        ssl_certfile=written.ssl_certfile,
-        ssl_keyfile=written.ssl_keyfile,
-        host_metrics=written.host_metrics,
-    )
+def _sinks(descriptor: Descriptor) -> dict[str, Any]:
+    """Return the job's tables of the places that `descriptor` sends records to, by their names."""
+    kinds = get_type_hints(Job)
+    return {
+        name: get_args(kinds[name])[0](
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in table}
+        )
+        for name, table in descriptor
+        if isinstance(table, SinkTable)
+    }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from bai_agent.job.descriptor import Better, Buffering, Git, Job, Kafka, SourceKind, Store, Unpack
 from executor.descriptor import Descriptor
+from executor.descriptor.model import SinkTable
 from executor.planning.job_sources import PlanError, scripts_folder
 from executor.planning.plan import plan
 from executor.planning.scripts_folder import ScriptsOrigin
@@ -222,6 +224,21 @@ def test_the_descriptors_kafka_wins_over_the_configurations() -> None:
         brokers=("written:9092",), host_metrics=True
     )
     assert plan(silent, folder=FOLDER, job_id="j", client_id="c").kafka is None
+
+
+def test_a_sinks_table_is_the_same_in_both_descriptors() -> None:
+    written = {
+        name: table for name, field in Descriptor.model_fields.items() for table in _tables(field.annotation)
+    }
+
+    assert "kafka" in written
+    for name, table in written.items():
+        (kind, _) = get_args(get_type_hints(Job)[name])
+        assert set(table.model_fields) == {field.name for field in fields(kind)}
+
+
+def _tables(annotation: Any) -> list[type[SinkTable]]:
+    return [kind for kind in get_args(annotation) if isinstance(kind, type) and issubclass(kind, SinkTable)]
 
 
 def test_git_and_store_are_passed_on() -> None:
