@@ -36,7 +36,7 @@ execution_engine = "local"
 labels = {{ task_name = "waits" }}
 [hardware]
 instance_type = "local"
-strategy = "single_node"
+strategy = "{strategy}"
 [limits]
 {limits}
 [host_metrics]
@@ -51,6 +51,7 @@ name = "loss"
 units = "nats"
 pattern = 'loss=(\\S+)'
 better = "lower"
+{more}
 """
 
 WAITS = """
@@ -100,9 +101,19 @@ class Desk:
             "LINES": "",
         }
 
-    def descriptor(self, code: str = WAITS, *, limits: str = 'grace = "20s"') -> Path:
+    def descriptor(
+        self,
+        code: str = WAITS,
+        *,
+        limits: str = 'grace = "20s"',
+        strategy: str = "single_node",
+        more: str = "",
+    ) -> Path:
+        """Write a benchmark descriptor whose benchmark is `code` (Python). `more`: tables at its end."""
         path = self.folder / "benchmark.toml"
-        path.write_text(_DESCRIPTOR.format(python=sys.executable, code=code, limits=limits))
+        path.write_text(
+            _DESCRIPTOR.format(python=sys.executable, code=code, limits=limits, strategy=strategy, more=more)
+        )
         return path
 
     def bai(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,281 @@
+"""A new thing of each kind is a file of its own and the lines that name it: a job then runs with it.
+
+CONTRIBUTING.md, "To add …", says which files that are; each test changes these alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agent_runs import events_of, write_job
+from bai_desk import Desk
+from source_tree import SourceTree, copied_tree
+
+_SECONDS = 120
+"""Far beyond what any run here takes."""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SourceTree:
+    return copied_tree(tmp_path / "tree")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    return Desk(folder)
+
+
+def run(
+    tree: SourceTree, desk: Desk, module: str, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Run the copy's program to its end."""
+    return subprocess.run(
+        (*tree.program(module), *arguments),
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+        cwd=desk.folder,
+        env={**desk.environment, **tree.environment},
+    )
+
+
+def run_job(tree: SourceTree, desk: Desk, file: Path, *, code: int = 0) -> None:
+    """Run `file` with the copy's `bai` as the job "one", which must end with the exit code `code`."""
+    done = run(tree, desk, "executor.cli", "run", file, "--job-id", "one")
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_a_strategy(tree: SourceTree, desk: Desk) -> None:
+    tree.write(
+        "bai_agent/strategy/twice.py",
+        '''\
+"""The benchmark's command, and once it has ended well the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bai_agent.job.descriptor import Job
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import Launch
+
+
+class Twice:
+    def check(self, job: Job) -> None:
+        return
+
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        return Launch(argv=("/bin/sh", "-c", '"$@" && "$@"', "twice", *command), env={"ROUNDS": "2"})
+''',
+    )
+    registry = "bai_agent/strategy/__init__.py"
+    tree.insert(registry, "from bai_agent.strategy.twice import Twice\n", before="class Strategy(")
+    tree.insert(registry, '    "twice": Twice(),\n', before='    "single_node": ')
+    tree.replace(
+        "executor/descriptor/model.py", 'Literal["single_node", ', 'Literal["single_node", "twice", '
+    )
+
+    code = "import os; print('loss=0.5 of', os.environ['ROUNDS'])"
+    run_job(tree, desk, desk.descriptor(code, strategy="twice"))
+
+    assert desk.output("one") == "loss=0.5 of 2\n" * 2
+    assert desk.result("one")["outcome"] == "succeeded"
+    assert tree.changed() == {
+        "bai_agent/strategy/twice.py",
+        "bai_agent/strategy/__init__.py",
+        "executor/descriptor/model.py",
+    }
+
+
+SINK = '''\
+"""Records as lines of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.delivery import Delivery
+
+
+class JsonLinesFile:
+    name = "the file"
+    error = None
+
+    def __init__(self, path: str, rundir: RunDir) -> None:
+        self._path, self._rundir = Path(path), rundir
+
+    def start(self) -> None:
+        self._path.touch()
+
+    def hurry(self) -> None:
+        return
+
+    def finish(self, deadline: float) -> Delivery:
+        records = [json.loads(line) for line in self._rundir.kept_metrics.read_text().splitlines()]
+        told = [json.dumps({each["name"]: each["value"]}) for each in records if each["src"] == "log"]
+        self._path.write_text("".join(f"{line}\\n" for line in told))
+        return Delivery(delivered=len(told), undelivered=0, error=None)
+'''
+
+SINK_MADE = """\
+def _json_lines(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
+    from bai_agent.sinks.json_lines import JsonLinesFile
+
+    return JsonLinesFile(job.json_lines.path, rundir) if job.json_lines is not None else None
+
+
+"""
+
+
+def test_a_sink(tree: SourceTree, desk: Desk) -> None:
+    # Given a sink that the job descriptor knows
+    tree.write("bai_agent/sinks/json_lines.py", SINK)
+    registry = "bai_agent/sinks/__init__.py"
+    tree.insert(registry, SINK_MADE, before="_SINKS: ")
+    tree.replace(registry, "= (_kafka,)", "= (_kafka, _json_lines)")
+    table = "@dataclass(frozen=True, kw_only=True)\nclass JsonLines:\n    path: str\n\n\n"
+    tree.insert("bai_agent/job/descriptor.py", table, before="def check_patterns(")
+    tree.insert(
+        "bai_agent/job/descriptor.py", "    json_lines: JsonLines | None = None\n", before="    kafka: "
+    )
+    there = {registry, "bai_agent/sinks/json_lines.py", "bai_agent/job/descriptor.py"}
+    assert tree.changed() == there
+
+    # When an agent runs a job that has its table
+    file = desk.folder / "records.jsonl"
+    job = write_job(
+        desk.folder,
+        [sys.executable, "-c", "print('loss=0.5')"],
+        metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
+        json_lines={"path": str(file)},
+    )
+    rundir = desk.folder / "run"
+    done = run(tree, desk, "bai_agent.cli", "run", job, "--dir", rundir)
+
+    # Then the records are there, and said to be
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == '{"loss": 0.5}\n'
+    assert _delivered(rundir) == 1
+
+    # And when the benchmark descriptor knows that table too, `bai run` hands it on
+    written = "class JsonLinesTable(SinkTable):\n    path: AbsolutePath\n\n\n"
+    model = "executor/descriptor/model.py"
+    tree.insert(model, written, before="class AwsTable(")
+    tree.insert(model, "    json_lines: JsonLinesTable | None = None\n", before="    kafka: ")
+    code = "print('loss=0.25 loss=0.125')"
+    run_job(tree, desk, desk.descriptor(code, more=f'[json_lines]\npath = "{file}"'))
+    assert file.read_text() == '{"loss": 0.25}\n{"loss": 0.125}\n'
+    assert _delivered(desk.rundir("one").path) == 2
+    assert tree.changed() == {*there, model}
+
+
+def _delivered(rundir: Path) -> int:
+    (told,) = (
+        each for each in events_of(rundir) if each["type"] == "delivery" and each["sink"] == "the file"
+    )
+    return int(told["delivered"])
+
+
+def test_a_scheme_of_sources(tree: SourceTree, desk: Desk) -> None:
+    tree.write(
+        "bai_agent/pull/zeros.py",
+        '''\
+"""zeros://BYTES/name: a file of so many zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from bai_agent.job.descriptor import Source
+from bai_agent.pull.draft import PartialFile
+from bai_agent.pull.landing import Landing
+from bai_agent.pull.progress import PullWatch
+from bai_agent.pull.remote import Remote, RemoteListing
+
+
+class ZerosOrigin:
+    def __init__(self, source: Source, watch: PullWatch) -> None:
+        parts = urlsplit(source.src)
+        self._file = Remote(name=parts.path[1:], key=source.src, size=int(parts.netloc), tag=parts.netloc)
+
+    def survey(self) -> RemoteListing:
+        return RemoteListing((self._file,), folder=False)
+
+    def fetch(
+        self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
+    ) -> None:
+        for remote in remotes:
+            with landing.small(remote.name) as draft:
+                draft.append(bytes(remote.size))
+                landing.tally.bytes += remote.size
+                keep(draft, remote)
+''',
+    )
+    tree.insert(
+        "bai_agent/job/source_schemes.py",
+        '    "zeros": Scheme(origin="zeros:ZerosOrigin", forms="`zeros://BYTES/name`"),\n',
+        before='    "s3": ',
+    )
+
+    source = '[[data.sources]]\nsrc = "{}"\npath = "data/"\n'
+    code = "import os; print('loss=' + str(os.stat('data/train.bin').st_size))"
+    incomplete = run(
+        tree,
+        desk,
+        "executor.cli",
+        "validate",
+        desk.descriptor(code, more=source.format("zeros:///train.bin")),
+    )
+    run_job(tree, desk, desk.descriptor(code, more=source.format("zeros://4096/train.bin")))
+
+    assert incomplete.returncode == 2
+    assert "zeros://host/file" in incomplete.stdout + incomplete.stderr
+    assert desk.output("one") == "loss=4096\n"
+    (pulled,) = (
+        each for each in events_of(desk.rundir("one").path) if each["type"] == "pull" and each["done"]
+    )
+    assert (pulled["src"], pulled["bytes"]) == ("zeros://4096/train.bin", 4096)
+    assert tree.changed() == {"bai_agent/pull/zeros.py", "bai_agent/job/source_schemes.py"}
+
+
+def test_a_reason_to_stop(tree: SourceTree, desk: Desk) -> None:
+    tree.write(
+        "bai_agent/run/enough.py",
+        '''\
+"""The benchmark says by a file that it is enough."""
+
+from __future__ import annotations
+
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import RunDir
+from bai_agent.run.stop import StopReason
+
+
+class Enough:
+    def __init__(self, rundir: RunDir) -> None:
+        self._file = rundir.work / "enough"
+
+    def reason(self, running_s: float | None) -> StopReason | None:
+        return StopReason(Outcome.CANCELLED, "It was enough.") if self._file.exists() else None
+''',
+    )
+    sources = "bai_agent/run/stop_sources.py"
+    tree.insert(sources, "from bai_agent.run.enough import Enough\n", before="log = ")
+    tree.insert(sources, "        Enough(rundir),\n", before="        MaxRuntime(")
+
+    code = "import time; open('enough', 'w').close(); print('loss=1', flush=True); time.sleep(100)"
+    run_job(tree, desk, desk.descriptor(code), code=4)
+
+    result = desk.result("one")
+    assert (result["outcome"], result["sentence"]) == ("cancelled", "It was enough.")
+    assert result["benchmark"]["stop"] == "cancelled"
+    assert tree.changed() == {"bai_agent/run/enough.py", sources}
