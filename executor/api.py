@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bai_agent.errors import BaiError
-from executor.job_options import AwsOptions, JobOptions
+from executor.commands.job_options import AwsOptions, JobOptions
 from executor.unattended import unattended
 
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.descriptor import Descriptor, Finding
-    from executor.jobs.job_status import JobStatus
     from executor.planning.request import JobRequest
+    from executor.records.job_status import JobStatus
 
 PathLike = str | os.PathLike[str]
 Place = Literal["local", "ec2"]
@@ -142,8 +142,8 @@ def metrics(
 
     The parameters are those of `status`.
     """
-    from executor.jobs.records import records_in
     from executor.jobs.stream import pieces, whole_lines
+    from executor.records.reading import records_in
 
     options = _options(store, profile, region, bucket)
     with _for_a_program():
@@ -247,7 +247,7 @@ def _submit_here(job_request: JobRequest, options: JobOptions, *, job_id: str | 
 
 def _submit_to_ec2(job_request: JobRequest, options: AwsOptions, *, job_id: str | None, said: Said) -> str:
     from executor.backends.ec2.launch.submission import submit
-    from executor.view.text import size
+    from executor.quantities import size
 
     def told(drawn: str, findings: Sequence[Finding]) -> None:
         _say_findings(findings, said)

@@ -16,8 +16,8 @@ from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
 from executor.commands import descriptors, endings, health, jobs, launches, runs
+from executor.commands.job_options import JobOptions
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
-from executor.job_options import JobOptions
 from executor.view.text import tell
 
 app = typer.Typer(

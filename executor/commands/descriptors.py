@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bai_agent.job.outcome import ExitCode
+from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     ArgumentsArgument,
     DataRootOption,
@@ -22,7 +23,6 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.job_options import JobOptions
 from executor.view.text import tell
 
 if TYPE_CHECKING:

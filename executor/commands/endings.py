@@ -12,8 +12,8 @@ from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
+from executor.commands.job_options import JobOptions
 from executor.commands.options import JobArgument, JsonOption, ProfileOption, print_json, say
-from executor.job_options import JobOptions
 from executor.view.text import plain_text, tell
 
 
@@ -35,7 +35,7 @@ def cancel(
     from executor.backends.local.agent import local_agent
     from executor.errors import UsageError
     from executor.jobs.jobs import find_job
-    from executor.jobs.records import result_of
+    from executor.records.reading import result_of
 
     record = find_job(options.stores(), job)
     agent = local_agent(record)
@@ -151,7 +151,7 @@ def reap(
 def _keeps_nothing(record: JobRecord, options: JobOptions) -> str | None:
     """Return why no machine of the job is kept, or will be; None where one is, or may be for all that can be seen."""
     from executor.backends.ec2.monitor.job_status import monitor_of
-    from executor.jobs.records import result_of
+    from executor.records.reading import result_of
 
     monitor = monitor_of(record, options.settings)
     if monitor.job.end.keep_on_failure is None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bai_agent.job.outcome import ExitCode
+from executor.commands.job_options import AwsOptions
 from executor.commands.options import JsonOption, print_json
-from executor.job_options import AwsOptions
 from executor.view.text import tell
 
 

@@ -11,6 +11,7 @@ import typer
 
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
+from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     JobArgument,
     JsonOption,
@@ -20,7 +21,6 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.job_options import JobOptions
 from executor.view.text import tell
 
 
@@ -34,8 +34,8 @@ def list_jobs(
 
     Those on this machine, and those on EC2 where a bucket is configured. Exit code 5 where one of the two cannot be read.
     """
-    from executor.jobs.job_status import UNREADABLE
     from executor.jobs.jobs import listed
+    from executor.records.job_status import UNREADABLE
 
     listing = listed(options.stores(), None if every else count, options)
     unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
@@ -75,11 +75,11 @@ def status(
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
     from executor.commands.watch import exit_code_of
-    from executor.jobs.environments import environments
-    from executor.jobs.job_status import unknown_status
     from executor.jobs.jobs import find_job, job_status, last_values
-    from executor.jobs.records import result_of
     from executor.jobs.wait import wait_for_end
+    from executor.records.environments import environments
+    from executor.records.job_status import unknown_status
+    from executor.records.reading import result_of
 
     record = find_job(options.stores(), job)
     now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
@@ -121,9 +121,9 @@ def logs(
     json_: JsonOption = False,
 ) -> None:
     """Print what the benchmark printed."""
-    from executor.jobs.follow import TRUNCATED
     from executor.jobs.jobs import find_job
     from executor.jobs.stream import pieces, position_of_last_lines
+    from executor.records.follower import TRUNCATED
     from executor.view.log import LogView
 
     record = find_job(options.stores(), job)
@@ -274,7 +274,7 @@ def prune(
     from executor.errors import UsageError
     from executor.jobs.jobs import store_at
     from executor.jobs.prune import prune_jobs, prune_venvs
-    from executor.view.text import size
+    from executor.quantities import size
 
     try:
         age = parse_duration(older_than)
@@ -325,7 +325,7 @@ def fetch(
     """
     from executor.jobs.fetch import fetch_job
     from executor.jobs.jobs import find_job
-    from executor.view.text import size
+    from executor.quantities import size
 
     record = find_job(options.stores(), job)
     files, total = 0, 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from executor.commands.job_options import AwsOptions, JobOptions
 from executor.commands.options import (
     ArgumentsArgument,
     FileArgument,
@@ -22,7 +23,6 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.job_options import AwsOptions, JobOptions
 from executor.view.text import tell
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def bundle(
     from executor.backends.ec2.staging_bucket import staging_bucket
     from executor.backends.ec2.staging_bucket import upload as bring
     from executor.errors import UsageError
-    from executor.view.text import size
+    from executor.quantities import size
 
     names = [each.strip() for each in arch.split(",") if each.strip()]
     if wrong := [each for each in names if each not in ARCHITECTURES]:
@@ -250,7 +250,7 @@ def _print_user_data(made: LaunchPlan, uploads: Sequence[Upload]) -> None:
 
 
 def _tell_upload(each: Upload) -> None:
-    from executor.view.text import size
+    from executor.quantities import size
 
     say(f"uploading {each.what} ({size(each.size)})")
 

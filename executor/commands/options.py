@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bai_agent.errors import BaiError
-from executor.job_options import AwsOptions, JobOptions
+from executor.commands.job_options import AwsOptions, JobOptions
 from executor.view.text import plain_text, tell
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import typer
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
+from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
@@ -28,7 +29,6 @@ from executor.commands.options import (
     silence,
     write_error,
 )
-from executor.job_options import JobOptions
 from executor.view.text import draws_in_place, plain_text, tell
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def resume(
     """
     from executor.backends.local.agent import local_agent
     from executor.jobs.jobs import find_job
-    from executor.jobs.records import result_of
+    from executor.records.reading import result_of
 
     record = find_job(options.stores(), job)
     if follow_ and local_agent(record) is None:
@@ -150,7 +150,7 @@ def follow(record: JobRecord, options: JobOptions, *, json_: bool, joined: bool)
     """
     from executor.backends.local.agent import local_agent
     from executor.commands.watch import LeftError, exit_code_of, watch
-    from executor.jobs.follow import tail_position
+    from executor.records.follower import tail_position
     from executor.view.job_view import JobView
 
     agent = local_agent(record)

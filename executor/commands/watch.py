@@ -12,9 +12,9 @@ from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.backends.local.restarter import Agent, AgentRestarter
-from executor.jobs.follow import JobFollower
-from executor.jobs.records import result_of
-from executor.jobs.retry_window import RetryWindow
+from executor.records.follower import JobFollower
+from executor.records.reading import result_of
+from executor.records.retry_window import RetryWindow
 from executor.view.job_view import JobView, View
 
 _PAUSE = 0.1

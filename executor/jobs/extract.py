@@ -27,9 +27,9 @@ from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
 from executor.errors import UsageError
-from executor.jobs.records import result_of
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
+from executor.records.reading import result_of
 
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"

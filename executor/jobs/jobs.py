@@ -18,14 +18,14 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local.agent import local_agent
+from executor.commands.job_options import AwsOptions, JobOptions
 from executor.errors import UsageError
-from executor.job_options import AwsOptions, JobOptions
-from executor.jobs.follow import events_of, tail_position
-from executor.jobs.job_status import DIED, ENDED, JobStatus, created, ended_status, unreadable_status
-from executor.jobs.records import events_in, records_in, result_of
-from executor.jobs.run_state import RunState
-from executor.jobs.statistics import labelled_name
 from executor.planning.request import LAST
+from executor.records.follower import events_of, tail_position
+from executor.records.job_status import DIED, ENDED, JobStatus, created, ended_status, unreadable_status
+from executor.records.reading import events_in, records_in, result_of
+from executor.records.run_state import RunState
+from executor.records.statistics import labelled_name
 
 _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""

@@ -26,7 +26,7 @@ from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
-from executor.jobs.statistics import Series
+from executor.records.statistics import Series
 
 STDIN = Path("-")
 _CPU_SECONDS = 1.0

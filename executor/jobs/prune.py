@@ -16,8 +16,8 @@ from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local.agent import local_agent
 from executor.backends.local.job_draft import remove_abandoned
-from executor.jobs.job_status import DIED, JobStatus, unknown_status
 from executor.jobs.jobs import is_over, job_ids, job_status
+from executor.records.job_status import DIED, JobStatus, unknown_status
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, Stream
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
+from executor.commands.job_options import JobOptions
 from executor.errors import UsageError
-from executor.job_options import JobOptions
-from executor.jobs.follow import LONGEST_LINE, PIECE, was_truncated
-from executor.jobs.job_status import DIED, NO_RESULT, NoResultError
 from executor.jobs.jobs import job_status
-from executor.jobs.records import result_of
-from executor.jobs.retry_window import RetryWindow
+from executor.records.follower import LONGEST_LINE, PIECE, was_truncated
+from executor.records.job_status import DIED, NO_RESULT, NoResultError
+from executor.records.reading import result_of
+from executor.records.retry_window import RetryWindow
 
 _PAUSE, _FAR_PAUSE = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""

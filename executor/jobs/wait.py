@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
-from executor.job_options import JobOptions
-from executor.jobs.job_status import GOES_ON, JobStatus
+from executor.commands.job_options import JobOptions
 from executor.jobs.jobs import job_status
-from executor.jobs.retry_window import RetryWindow
+from executor.records.job_status import GOES_ON, JobStatus
+from executor.records.retry_window import RetryWindow
 
 _PAUSE, _FAR_PAUSE = 0.25, 5.0
 """Seconds between two looks at a job on this machine and elsewhere."""

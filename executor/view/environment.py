@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from executor.jobs.environments import NodeEnvironment
-from executor.view.text import size
+from executor.quantities import size
+from executor.records.environments import NodeEnvironment
 
 _CHARACTERS = 1000
 """Of a line that are shown at most."""

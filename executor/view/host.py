@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from executor.jobs.statistics import Series
-from executor.view.text import size
+from executor.quantities import size
+from executor.records.statistics import Series
 
 _GPU = re.compile(r"gpu\d+_utilization_percent")
 

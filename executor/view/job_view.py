@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.run_directory import now_ms
-from executor.job_options import JobOptions
-from executor.jobs.follow import News
-from executor.jobs.run_state import RunState
-from executor.jobs.statistics import Measurements
+from executor.commands.job_options import JobOptions
+from executor.records.follower import News
+from executor.records.run_state import RunState
+from executor.records.statistics import Measurements
 from executor.view.text import place
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from executor.jobs.follow import TRUNCATED, News
+from executor.records.follower import TRUNCATED, News
 from executor.view.job_view import JobView
 from executor.view.text import visible
 

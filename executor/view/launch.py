@@ -13,7 +13,8 @@ from executor.backends.ec2.launch.draft import LaunchPlan
 from executor.backends.ec2.launch.volume import data_size
 from executor.backends.ec2.staging_bucket import Upload
 from executor.planning.scripts_folder import ScriptsSurvey
-from executor.view.text import size, tell
+from executor.quantities import size
+from executor.view.text import tell
 
 
 def plan_table(

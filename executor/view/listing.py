@@ -13,13 +13,14 @@ from rich.text import Text
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import now_ms
-from executor.job_options import JobOptions
-from executor.jobs.environments import NodeEnvironment
-from executor.jobs.job_status import DIED, JobStatus
+from executor.commands.job_options import JobOptions
 from executor.jobs.jobs import is_over
+from executor.quantities import aligned, clock, quantity, seconds
+from executor.records.environments import NodeEnvironment
+from executor.records.job_status import DIED, JobStatus
 from executor.view.environment import environment_lines
 from executor.view.summary import print_last_lines, result_notes, unseen_notes
-from executor.view.text import aligned, clock, plain_text, quantity, seconds, speaks_unicode
+from executor.view.text import plain_text, speaks_unicode
 
 _COLOURS = {
     "SUCCEEDED": "green",

@@ -12,8 +12,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from executor.jobs.follow import TRUNCATED, News
-from executor.jobs.run_state import PHASES, Pulling
+from executor.quantities import seconds, size
+from executor.records.follower import TRUNCATED, News
+from executor.records.run_state import PHASES, Pulling
 from executor.view.block import cropped, foreign_text
 from executor.view.host import host_line
 from executor.view.job_view import JobView
@@ -21,7 +22,7 @@ from executor.view.metrics import metric_table
 from executor.view.scroll import Scroll
 from executor.view.stage import DrawnTerminal
 from executor.view.summary import print_summary
-from executor.view.text import place, plain_text, seconds, size, speaks_unicode
+from executor.view.text import place, plain_text, speaks_unicode
 
 _REFRESH = 0.2
 """Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job.descriptor import Better
-from executor.jobs.statistics import Series
-from executor.view.text import aligned, plain_text, quantity, sparkline
+from executor.quantities import aligned, quantity
+from executor.records.statistics import Series
+from executor.view.text import plain_text, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""

@@ -9,11 +9,12 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 
-from executor.jobs.follow import TRUNCATED, News
+from executor.quantities import seconds, size
+from executor.records.follower import TRUNCATED, News
 from executor.view.job_view import JobView
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
-from executor.view.text import colourless, place, plain_text, seconds, size, speaks_unicode
+from executor.view.text import colourless, place, plain_text, speaks_unicode
 
 _SUMMARY_WIDTH = 80
 _KEEP = 2**20

@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job.descriptor import Job
-from executor.jobs.records import MalformedLines, records_in
-from executor.jobs.statistics import Measurements, Series
+from executor.quantities import quantity
+from executor.records.reading import MalformedLines, records_in
+from executor.records.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
 from executor.view.stage import DrawnTerminal
-from executor.view.text import plain_text, quantity, speaks_unicode, visible_bytes
+from executor.view.text import plain_text, speaks_unicode, visible_bytes
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
 _FORMULA = ("=", "+", "-", "@")

@@ -14,10 +14,11 @@ from rich.text import Text
 
 from bai_agent.job.outcome import ExitCode
 from bai_agent.metrics.tally import never_a_number
-from executor.jobs.run_state import PHASES
+from executor.quantities import seconds, size
+from executor.records.run_state import PHASES
 from executor.view.job_view import JobView
 from executor.view.metrics import metric_table
-from executor.view.text import plain_text, safe_line, seconds, size
+from executor.view.text import plain_text, safe_line
 
 _ROWS = 30
 _LAST_LINES = 10

@@ -1,4 +1,4 @@
-"""Numbers, times and foreign text, as they appear on a screen."""
+"""Foreign text, places and small pictures, as they appear on a screen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import IO
 
@@ -15,10 +14,6 @@ from bai_agent.metrics.terminal import on_screen
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
-_BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
-"""Units that are shown as sizes, and what follows those."""
-_LARGEST_SIZE = 99.9 * 2**40
-_WHOLE = re.compile(r"-?[0-9][0-9,]*")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _INVISIBLE = (
@@ -33,67 +28,9 @@ _CONTROL = re.compile(
 _UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
 
 
-def number(value: float) -> str:
-    """Return `value` in at most 10 characters or so: four significant digits, whole numbers in full."""
-    if value == int(value) and abs(value) < 1e7:
-        return f"{int(value):,}"
-    size = abs(value)
-    if size >= 1e7 or size < 1e-4:
-        return f"{value:.3e}"
-    if size >= 1000:
-        return f"{value:,.0f}" if size >= 1e5 else f"{value:,.1f}"
-    digits = 3 if size >= 1 else 4
-    return f"{value:.{digits}f}" if size >= 0.01 else f"{value:.4g}"
-
-
-def quantity(value: float, units: str) -> tuple[str, str]:
-    """Return a metric's value for reading, and the units that are still to be named: bytes, and bytes a second, say theirs."""
-    per = _BYTES.get(units)
-    if per is None or abs(value) >= _LARGEST_SIZE:
-        return number(value), units
-    return f"{'-' if value < 0 else ''}{size(abs(value))}{per}", ""
-
-
-def aligned(texts: Sequence[str]) -> list[str]:
-    """Return numbers with spaces behind them, so that at the right edge of a column their decimal points stand in line."""
-    ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
-    longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
-    return [
-        text + " " * (longest - (len(text) - end)) if end else text
-        for text, end in zip(texts, ends, strict=True)
-    ]
-
-
-def seconds(value: float) -> str:
-    """Return a time span for reading: "0.3 s", "1 min 05 s", "2 h 03 min"."""
-    if value < 59.95:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    minutes = whole // 60
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02} min"
-    return f"{minutes // 1440} d {minutes // 60 % 24} h"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes for reading: "512 B", "3.4 MiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
-
-
 def place(url: str) -> str:
     """Return a source's address as a person would write it: a file of this machine by its path."""
     return source_name(url) if file_path(url) is not None else url
-
-
-def clock(milliseconds: int) -> str:
-    """Return a moment (ms since the epoch) in this machine's time zone: "2026-11-20 21:31:50"."""
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:

@@ -10,9 +10,10 @@ from rich.text import Text
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import doubt_warning, never_a_number, not_a_number_warning
 from executor.jobs.metrics_trial import MetricsTrial
+from executor.quantities import size
 from executor.view.listing import screen_width, show
 from executor.view.metrics import metric_table
-from executor.view.text import plain_text, safe_line, size, speaks_unicode
+from executor.view.text import plain_text, safe_line, speaks_unicode
 
 
 def print_trial(trial: MetricsTrial) -> None:

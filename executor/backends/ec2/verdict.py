@@ -11,9 +11,9 @@ from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.tables import write_table
 from bai_agent.metrics.terminal import last_lines
-from executor.jobs.follow import events_of, tail_position
-from executor.jobs.records import result_of
-from executor.jobs.run_state import RunState
+from executor.records.follower import events_of, tail_position
+from executor.records.reading import result_of
+from executor.records.run_state import RunState
 
 _LAST_BYTES = 65536
 _LAST_LINES = 20

@@ -20,8 +20,8 @@ from typing_extensions import assert_type
 
 from bai_agent.errors import BaiError
 from executor import metrics, plan, status, submit, wait
-from executor.jobs.job_status import JobStatus
 from executor.jobs.wait import StillGoesOnError
+from executor.records.job_status import JobStatus
 
 _ON_EC2 = """
 spec_version = "0.1.0"

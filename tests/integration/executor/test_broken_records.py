@@ -27,13 +27,13 @@ from executor.backends.ec2.launch.launch_record import read_decision, read_refus
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.timestamps import parse_moment
-from executor.job_options import JobOptions
-from executor.jobs.follow import JobFollower, events_of
+from executor.commands.job_options import JobOptions
 from executor.jobs.jobs import job_status, last_values, started_of
-from executor.jobs.records import result_of
-from executor.jobs.retry_window import RetryWindow
-from executor.jobs.run_state import RunState
-from executor.jobs.statistics import Measurements
+from executor.records.follower import JobFollower, events_of
+from executor.records.reading import result_of
+from executor.records.retry_window import RetryWindow
+from executor.records.run_state import RunState
+from executor.records.statistics import Measurements
 from executor.view.job_view import JobView
 from executor.view.listing import print_listing, print_status
 from executor.view.plain import PlainView

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from handmade_job import HandmadeJob
 
-from executor.jobs.follow import PIECE, JobFollower, News, tail_position
 from executor.jobs.stream import pieces, position_of_last_lines, whole_lines
+from executor.records.follower import PIECE, JobFollower, News, tail_position
 
 
 def everything(follower: JobFollower) -> list[News]:

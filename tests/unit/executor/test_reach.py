@@ -12,7 +12,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoreRefusedError
 from executor.jobs import stream
-from executor.jobs.retry_window import RetryWindow
+from executor.records.retry_window import RetryWindow
 
 
 class Elsewhere:

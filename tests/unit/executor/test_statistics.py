@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric
-from executor.jobs.statistics import Measurements, Series, Trend
+from executor.records.statistics import Measurements, Series, Trend
 
 
 def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:

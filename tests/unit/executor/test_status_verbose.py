@@ -14,7 +14,7 @@ from handmade_job import HandmadeJob
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.jobs.environments import NodeEnvironment
+from executor.records.environments import NodeEnvironment
 from executor.view.environment import environment_lines
 
 ENVIRONMENT = {

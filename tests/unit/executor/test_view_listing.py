@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 
-from executor.job_options import JobOptions
+from executor.commands.job_options import JobOptions
 from executor.jobs.jobs import job_status, last_values
-from executor.jobs.records import result_of
+from executor.records.reading import result_of
 from executor.view.listing import print_listing, print_status
 from executor.view.records import print_statistics
 

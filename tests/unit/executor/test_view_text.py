@@ -8,18 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor.quantities import aligned, number, quantity, seconds, size
 from executor.view.scroll import Scroll
-from executor.view.text import (
-    aligned,
-    number,
-    plain_text,
-    quantity,
-    safe_line,
-    seconds,
-    size,
-    sparkline,
-    speaks_unicode,
-)
+from executor.view.text import plain_text, safe_line, sparkline, speaks_unicode
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from bai_agent.job.descriptor import Better, Source, SourceKind
 from executor.commands.watch import watch
-from executor.jobs.statistics import Series
+from executor.records.statistics import Series
 from executor.view.job_view import JobView, View
 from executor.view.json_lines import JsonView
 from executor.view.live import LiveView

@@ -9,7 +9,17 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.timestamps import parse_moment
-from executor.jobs.records import COUNT, TEXT, Kind, check, list_of, one_of, or_null, read_checked, table_of
+from executor.records.reading import (
+    COUNT,
+    TEXT,
+    Kind,
+    check,
+    list_of,
+    one_of,
+    or_null,
+    read_checked,
+    table_of,
+)
 
 VERSION = 1
 """Of `launch.json`."""

@@ -19,10 +19,10 @@ from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession, aws_of
+from executor.commands.job_options import JobOptions
 from executor.config import Settings
-from executor.job_options import JobOptions
-from executor.jobs.follow import events_of
-from executor.jobs.job_status import (
+from executor.records.follower import events_of
+from executor.records.job_status import (
     ENDING,
     SILENT,
     UNKNOWN,
@@ -32,8 +32,8 @@ from executor.jobs.job_status import (
     ended_status,
     unreadable_status,
 )
-from executor.jobs.records import result_of
-from executor.jobs.run_state import RunState
+from executor.records.reading import result_of
+from executor.records.run_state import RunState
 
 _AT_ONCE = 16
 """Jobs that are read side by side: each takes several small requests."""

@@ -32,7 +32,7 @@ from executor.backends.ec2.monitor.reasons import Verdict
 from executor.backends.ec2.session import AwsError
 from executor.backends.ec2.timestamps import parse_moment
 from executor.backends.ec2.verdict import write_result
-from executor.jobs.records import result_of
+from executor.records.reading import result_of
 
 if TYPE_CHECKING:
     from executor.backends.ec2.session import AwsSession

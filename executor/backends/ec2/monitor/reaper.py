@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
     from bai_agent.job.store import JobStore
-    from executor.job_options import JobOptions
+    from executor.commands.job_options import JobOptions
 
 _AT_ONCE = 8
 """Regions that are asked side by side."""

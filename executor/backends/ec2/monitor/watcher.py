@@ -11,7 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.jobs.job_status import NoResultError
+from executor.records.job_status import NoResultError
 
 EVERY = 10.0
 """Seconds between two looks."""

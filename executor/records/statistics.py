@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bai_agent.job.descriptor import Better, Job
-from executor.jobs.records import MalformedLines, records_in
+from executor.records.reading import MalformedLines, records_in
 
 _TREND_POINTS = 256
 _LABEL_SETS = 64

@@ -9,7 +9,7 @@ from typing import Any
 from bai_agent.job.record import JobRecord, Stream
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
-from executor.jobs.records import events_in, result_of
+from executor.records.reading import events_in, result_of
 
 PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
