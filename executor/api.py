@@ -7,18 +7,21 @@ what `bai` would print. Nothing is printed and nobody is asked for anything: `sa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bai_agent.errors import BaiError
-from executor.commands.job_options import AwsOptions, JobOptions
+from executor.backends import Backends
 from executor.unattended import unattended
 
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
-    from executor.descriptor import Descriptor, Finding
+    from executor.config import Settings
+    from executor.descriptor import Finding
     from executor.planning.request import JobRequest
     from executor.records.job_status import JobStatus
 
@@ -50,16 +53,16 @@ def plan(
     on: "local" for this machine, "ec2" for instances; unset: what the descriptor says.
     arguments, job_id, data_root, script, store, profile, region, bucket: as the options of `bai plan`.
     """
-    from executor.planning.request import place_of, read_request
+    from executor.planning.request import read_request
 
     job_request = _request(file, on, arguments, data_root, script)
-    options = _options(store, profile, region, bucket)
+    jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
         descriptor, findings = read_request(job_request)
         _say_findings(findings, said)
-        if place_of(job_request, descriptor) == "ec2":
-            return _plan_on_ec2(job_request, descriptor, options, job_id=job_id, said=said)
-        return _plan_here(job_request, descriptor, options, job_id=job_id)
+        backend = jobs.backends.of_request(job_request, descriptor)
+        with backend.plan(job_request, descriptor, job_id=job_id, said=said) as planned:
+            return planned.table()
 
 
 def submit(
@@ -80,14 +83,19 @@ def submit(
 
     The parameters are those of `plan`. With a `job_id` it can be repeated after whatever went wrong: it is started once.
     """
-    from executor.planning.request import place_of, read_request
+    from executor.backends.backend import SubmitListener
+    from executor.planning.request import read_request
+
+    def on_submit(drawn: str, findings: Sequence[Finding]) -> None:
+        _say_findings(findings, said)
+        said(f"the job is {drawn}")
 
     job_request = _request(file, on, arguments, data_root, script)
-    options = _options(store, profile, region, bucket)
+    jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        if place_of(job_request, read_request(job_request)[0]) == "ec2":
-            return _submit_to_ec2(job_request, options, job_id=job_id, said=said)
-        return _submit_here(job_request, options, job_id=job_id, said=said)
+        backend = jobs.backends.of_request(job_request, read_request(job_request)[0])
+        listener = SubmitListener(on_submit=on_submit, on_progress=said)
+        return backend.submit(job_request, job_id=job_id, listener=listener).record.job_id
 
 
 def status(
@@ -102,11 +110,10 @@ def status(
 
     job_id: or the beginning of one, or "last". store, profile, region, bucket: as the options of `bai status`.
     """
-    from executor.jobs.jobs import job_status
-
-    options = _options(store, profile, region, bucket)
+    jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        return job_status(_find(job_id, options), options)
+        record = jobs.find(job_id)
+        return jobs.backends.of(record).status(record)
 
 
 def wait(
@@ -125,9 +132,10 @@ def wait(
     """
     from executor.jobs.wait import wait_for_end
 
-    options = _options(store, profile, region, bucket)
+    jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        return wait_for_end(_find(job_id, options), options, timeout=timeout, said=said)
+        record = jobs.find(job_id)
+        return wait_for_end(record, jobs.backends.of(record), timeout=timeout, said=said)
 
 
 def metrics(
@@ -145,10 +153,9 @@ def metrics(
     from executor.jobs.stream import pieces, whole_lines
     from executor.records.reading import records_in
 
-    options = _options(store, profile, region, bucket)
+    jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        record = _find(job_id, options)
-        lines = whole_lines(pieces(record, "metrics", options=options))
+        lines = whole_lines(pieces(jobs.find(job_id), "metrics", backends=jobs.backends))
         return [dict(each) for piece in lines for each in records_in(piece)]
 
 
@@ -188,80 +195,36 @@ def _request(
     )
 
 
-def _options(
-    store: PathLike | None, profile: str | None, region: str | None, bucket: str | None
-) -> JobOptions:
+@dataclass(frozen=True)
+class _Jobs:
+    """Where jobs are looked for, and in whose name AWS is asked."""
+
+    store: str | None
+    flags: Mapping[str, str | None]
+
+    @cached_property
+    def settings(self) -> Settings:
+        from executor.config import read_settings
+
+        return read_settings(self.flags)
+
+    @cached_property
+    def backends(self) -> Backends:
+        return Backends(settings=lambda: self.settings, store=self.store)
+
+    def find(self, name: str) -> JobRecord:
+        from executor.jobs.jobs import find_job
+        from executor.jobs.stores import stores
+
+        named = self.store
+        if named is None and self.flags["bucket"] is not None:
+            named = self.settings.store_url
+        return find_job(stores(named, lambda: self.settings), name)
+
+
+def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucket: str | None) -> _Jobs:
     named = os.fspath(store) if store is not None else None
-    return JobOptions(store=named, profile=profile, region=region, bucket=bucket)
-
-
-def _find(job_id: str, options: JobOptions) -> JobRecord:
-    from executor.jobs.jobs import find_job
-
-    return find_job(options.stores(), job_id)
-
-
-def _plan_here(
-    job_request: JobRequest, descriptor: Descriptor, options: JobOptions, *, job_id: str | None
-) -> dict[str, Any]:
-    from bai_agent.job.descriptor_file import job_table
-    from executor.jobs.jobs import store_at
-    from executor.planning.request import check_id, new_job_id, planned
-
-    if job_id is not None:
-        check_id(job_id)
-    drawn = job_id or new_job_id(job_request, descriptor)
-    return job_table(
-        planned(job_request, descriptor, job_id=drawn, store=store_at(options.store), scripts=None)
-    )
-
-
-def _plan_on_ec2(
-    job_request: JobRequest, descriptor: Descriptor, options: AwsOptions, *, job_id: str | None, said: Said
-) -> dict[str, Any]:
-    from executor.backends.ec2.launch.draft import planned_launch
-    from executor.planning.request import survey
-    from executor.view.launch import plan_table
-
-    launch = planned_launch(job_request, descriptor, options.settings, job_id=job_id, said=said)
-    with launch as (made, uploads, aws):
-        cost = made.cost(options.settings, aws)
-        return plan_table(made, uploads, cost, survey(job_request, descriptor))
-
-
-def _submit_here(job_request: JobRequest, options: JobOptions, *, job_id: str | None, said: Said) -> str:
-    from executor.backends.local.agent import local_agent
-    from executor.backends.local.submission import submit
-    from executor.jobs.jobs import store_at
-
-    def told(drawn: str, findings: Sequence[Finding]) -> None:
-        _say_findings(findings, said)
-        said(f"the job is {drawn}")
-
-    record = submit(job_request, store_at(options.store), job_id=job_id, told=told).record
-    agent = local_agent(record)
-    if agent is not None and record.result() is None and not agent.alive():
-        agent.start()
-    return record.job_id
-
-
-def _submit_to_ec2(job_request: JobRequest, options: AwsOptions, *, job_id: str | None, said: Said) -> str:
-    from executor.backends.ec2.launch.submission import submit
-    from executor.quantities import size
-
-    def told(drawn: str, findings: Sequence[Finding]) -> None:
-        _say_findings(findings, said)
-        said(f"the job is {drawn}")
-
-    submitted = submit(
-        job_request,
-        options.settings,
-        job_id=job_id,
-        told=told,
-        uploading=lambda each: said(f"uploading {each.what} ({size(each.size)})"),
-        said=said,
-    )
-    return submitted.record.job_id
+    return _Jobs(named, {"profile": profile, "region": region, "bucket": bucket})
 
 
 def _say_findings(findings: Sequence[Finding], said: Said) -> None:

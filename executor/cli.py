@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,10 @@ from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
-from executor.commands import descriptors, endings, health, jobs, launches, runs
+from executor.commands import descriptors, ec2, endings, jobs, runs
 from executor.commands.job_options import JobOptions
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
+from executor.errors import NoResultError, UsageError
 from executor.view.text import tell
 
 app = typer.Typer(
@@ -30,11 +32,11 @@ app = typer.Typer(
 )
 
 
-def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -> None:
+def _command(name: str, function: Callable[..., None], *, tidies: bool = False) -> None:
     """Add a command that ends quietly when nobody reads what it prints any more.
 
-    Its parameter `options` becomes options. reaps: where it has looked at EC2, it ends machines of this user whose time is
-    up, in passing, with the same options.
+    Its parameter `options` becomes options. tidies: it does in passing what is due for other jobs, where it has
+    had to do with their backend: it ends machines of this user whose time is up.
     """
 
     @functools.wraps(function)
@@ -44,13 +46,17 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
                 function(*arguments, **options)
                 sys.stdout.flush()
             finally:
-                if reaps and "executor.backends.ec2.instances" in sys.modules:
-                    _reap(options["options"])
+                if tidies:
+                    _tidy(options["options"])
         except EOFError as error:
             # Only the AWS library asks for something: the code of a second factor.
             from executor.backends.ec2.session import unasked
 
             raise unasked() from error
+        except (UsageError, NoResultError) as error:
+            if error.next_step is None or not isinstance(given := options.get("options"), JobOptions):
+                raise
+            raise type(error)(given.with_next_step(str(error), error.next_step)) from error
         except OSError as error:
             if not nobody_reads(error):
                 raise
@@ -60,36 +66,33 @@ def _command(name: str, function: Callable[..., None], *, reaps: bool = False) -
     app.command(name)(with_given(guarded))
 
 
-def _reap(options: JobOptions) -> None:
-    from executor.backends.ec2.monitor.reaper import reap_own
-
-    try:
-        reap_own(options)
-    except (BaiError, EOFError):
-        return  # what cannot be read or asked is told where it is needed
+def _tidy(options: JobOptions) -> None:
+    for backend in options.backends.made():
+        with suppress(BaiError, EOFError):  # what cannot be read or asked is told where it is needed
+            backend.tidy()
 
 
-_command("run", runs.run, reaps=True)
-_command("submit", launches.submit)
+_command("run", runs.run, tidies=True)
+_command("submit", runs.submit)
 _command("init", descriptors.init)
 _command("validate", descriptors.validate)
 _command("plan", descriptors.plan)
 _command("schema", descriptors.schema)
 _command("metrics-test", descriptors.metrics_test)
-_command("list", jobs.list_jobs, reaps=True)
-_command("status", jobs.status, reaps=True)
-_command("logs", jobs.logs, reaps=True)
-_command("metrics", jobs.metrics, reaps=True)
-_command("extract", jobs.extract, reaps=True)
-_command("fetch", jobs.fetch, reaps=True)
-_command("cancel", endings.cancel, reaps=True)
-_command("release", endings.release, reaps=True)
-_command("reap", endings.reap)
-_command("doctor", health.doctor)
-_command("resume", runs.resume, reaps=True)
+_command("list", jobs.list_jobs, tidies=True)
+_command("status", jobs.status, tidies=True)
+_command("logs", jobs.logs, tidies=True)
+_command("metrics", jobs.metrics, tidies=True)
+_command("extract", jobs.extract, tidies=True)
+_command("fetch", jobs.fetch, tidies=True)
+_command("cancel", endings.cancel, tidies=True)
+_command("release", endings.release, tidies=True)
+_command("reap", ec2.reap)
+_command("doctor", ec2.doctor)
+_command("resume", runs.resume, tidies=True)
 _command("prune", jobs.prune)
-_command("bundle", launches.bundle)
-_command("config", launches.config)
+_command("bundle", ec2.bundle)
+_command("config", ec2.config)
 
 
 def _print_version(wanted: bool) -> None:
@@ -134,7 +137,6 @@ def _open_closed_streams() -> None:
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    from executor.errors import UsageError
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):

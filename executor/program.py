@@ -30,3 +30,8 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
     relative = os.path.relpath(here, folder)
     relative = relative if os.sep in relative else f".{os.sep}{relative}"
     return shlex.quote(min(str(here), relative, key=len))
+
+
+def command(*words: str) -> str:
+    """Return how to call this program with `words`: to be pasted into a shell as it stands."""
+    return " ".join((program(), shlex.join(words)))

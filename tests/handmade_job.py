@@ -14,8 +14,24 @@ from bai_agent.job.descriptor import Benchmark, Better, End, Identity, Job, Metr
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends import Backends
+from executor.records.job_status import JobStatus
 
 START = 1_795_000_000_000
+
+
+def job_status(record: JobRecord) -> JobStatus:
+    """Return how a job stands, as its backend sees it."""
+    return Backends().of(record).status(record)
+
+
+class Unwatched:
+    """Keeps no eye on a job that somebody follows."""
+
+    pause_s = 0.0
+
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
+        return None
 
 
 class HandmadeJob:

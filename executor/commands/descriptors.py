@@ -27,7 +27,6 @@ from executor.view.text import tell
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
-    from executor.planning.request import JobRequest
 
 
 def init() -> None:
@@ -47,21 +46,23 @@ def validate(
 
     What would run here is also looked at for secrets that are not set. With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
     """
+    from executor.backends import Backends
     from executor.descriptor import has_errors, load, render_findings
     from executor.descriptor.metric_checks import try_examples
-    from executor.planning.request import JobRequest, place_of
+    from executor.planning.request import JobRequest
     from executor.view.trial import print_examples
 
     wrong = False
     for file in files:
         descriptor, findings = load(file, script=script)
         if descriptor is not None:
-            job_request = JobRequest(file=file, on=on, script=script)
-            if on is not None and place_of(job_request, descriptor) == "ec2":
-                findings = [*findings, *_preflight(job_request, descriptor)]
+            # Where the descriptor alone says where it runs, what is configured here may not be what it is for.
+            here = descriptor.info.execution_engine in ("local", "default")
+            if on is not None or here:
+                job_request = JobRequest(file=file, on=on, script=script)
+                backend = Backends().of_request(job_request, descriptor)
+                findings = [*findings, *backend.preflight(job_request, descriptor)]
                 descriptor = None if has_errors(findings) else descriptor
-            elif on is not None or descriptor.info.execution_engine in ("local", "default"):
-                findings = [*findings, *_unset_secrets(file, descriptor)]
         wrong = wrong or descriptor is None
         if json_:
             print_json(
@@ -109,46 +110,24 @@ def plan(
     For this machine, a job descriptor with an id of its own, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
-    from bai_agent.job.descriptor_file import job_table
-    from executor.errors import UsageError
-    from executor.jobs.jobs import store_at
-    from executor.planning.job_toml import job_toml
-    from executor.planning.request import (
-        JobRequest,
-        check_id,
-        new_job_id,
-        place_of,
-        planned,
-        read_request,
-        survey,
-    )
+    from executor.planning.request import JobRequest, new_job_id, read_request
 
     job_request = JobRequest(
         file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
     )
     descriptor, findings = read_request(job_request)
     print_findings(findings)
-    if place_of(job_request, descriptor) == "ec2":
-        from executor.commands.launches import plan_on_ec2
-
-        plan_on_ec2(
-            job_request, descriptor, options.settings, job_id=job_id, user_data=user_data, json_=json_
-        )
-        return
-    if user_data:
-        raise UsageError("--user-data is for instances; add `--on ec2`")
-    if job_id is not None:
-        check_id(job_id)
-    store = store_at(options.store)
-    # Each plan is a job of its own, as each `bai run` is.
-    drawn = job_id or new_job_id(job_request, descriptor)
-    job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=None)
-    if (scripts := survey(job_request, descriptor, leave_out=[store.folder])) is not None:
-        say(f"scripts: {scripts.sentence()}")
-    if json_:
-        print_json(job_table(job))
-    else:
-        tell(job_toml(job), end="")
+    backend = options.backends.of_request(job_request, descriptor)
+    if user_data and job_id is None:
+        # What is pasted into the console runs under this id; two of them must not share one.
+        job_id = new_job_id(job_request, descriptor)
+    with backend.plan(job_request, descriptor, job_id=job_id, said=say) as planned:
+        if user_data:
+            sys.stdout.write(planned.user_data().decode() + "\n")
+        elif json_:
+            print_json(planned.table())
+        else:
+            tell(planned.text(), end="")
 
 
 def metrics_test(
@@ -187,43 +166,6 @@ def metrics_test(
 
     if not try_metrics(metrics, log, show=None if records else show):
         raise typer.Exit(ExitCode.BENCHMARK_FAILED)
-
-
-def _preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-    import os
-    from datetime import datetime, timezone
-
-    from executor.backends.ec2.bundle.bundle import cache_folder
-    from executor.backends.ec2.launch.preflight import preflight
-    from executor.config import read_settings
-
-    return preflight(
-        job_request,
-        descriptor,
-        read_settings(),
-        cache=cache_folder(os.environ),
-        now=datetime.now(timezone.utc),
-    )
-
-
-def _unset_secrets(file: Path, descriptor: Descriptor) -> list[Finding]:
-    """Return warnings: who runs it later may have what is not set here."""
-    import os
-
-    from executor.descriptor import Finding, Severity
-    from executor.planning.request import unset_secrets
-
-    password = descriptor.kafka.sasl_password if descriptor.kafka is not None else None
-    return [
-        Finding(
-            file=str(file),
-            path=path,
-            problem=f"the environment variable {name} is not set here",
-            fix=f"export {name} before `bai run`, which would refuse to start",
-            severity=Severity.WARNING,
-        )
-        for path, name in unset_secrets(descriptor.env.secrets, password, os.environ)
-    ]
 
 
 def _finding_table(finding: Finding) -> dict[str, object]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from executor.program import program
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
+from executor.backends import Backends
+from executor.errors import NextStep
+from executor.program import command
 
 if TYPE_CHECKING:
     from bai_agent.job.store import JobStore
@@ -40,12 +43,17 @@ class JobOptions(AwsOptions):
 
     def stores(self) -> Iterator[JobStore]:
         """Yield the stores to look into, the nearest first. Raises UsageError, StoreError."""
-        from executor.jobs.stores import bucket_store, stores
+        from executor.jobs.stores import stores
 
-        if self.store is None and self.bucket is not None:
-            yield bucket_store(self.settings)
-        else:
-            yield from stores(self.store, lambda: self.settings)
+        named = self.store
+        if named is None and self.bucket is not None:
+            named = self.settings.store_url
+        yield from stores(named, lambda: self.settings)
+
+    @cached_property
+    def backends(self) -> Backends:
+        """The places where jobs run, asked in the name that these options say."""
+        return Backends(settings=lambda: self.settings, store=self.store)
 
     def command(self, *words: str) -> str:
         """Return how to call this program with `words` for the same jobs: to be pasted into a shell as it stands."""
@@ -56,7 +64,18 @@ class JobOptions(AwsOptions):
             "--bucket": self.bucket,
         }
         given = [text for name, value in options.items() if value is not None for text in (name, value)]
-        return " ".join((program(), shlex.join((*words, *given))))
+        return command(*words, *given)
+
+    def with_next_step(self, sentence: str, next_step: NextStep | None) -> str:
+        """Return a sentence, with the command that helps behind it."""
+        if next_step is None:
+            return sentence
+        return f"{sentence}; `{self.command(*next_step.words)}` {next_step.effect}"
+
+    def for_job(self, record: JobRecord) -> JobOptions:
+        """Return what a command needs that looks at this job."""
+        local = isinstance(record.store, DirectoryStore)
+        return self.for_local() if local else self.for_bucket(record.store.url)
 
     def for_local(self) -> JobOptions:
         """Return what a command needs that looks at a job of this machine."""

@@ -37,7 +37,7 @@ def list_jobs(
     from executor.jobs.jobs import listed
     from executor.records.job_status import UNREADABLE
 
-    listing = listed(options.stores(), None if every else count, options)
+    listing = listed(options.stores(), None if every else count, options.backends)
     unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
     for trouble in (*listing.troubles, *unreadable):
         say(trouble)
@@ -75,14 +75,15 @@ def status(
     Its phase, the last value of each metric, and what to do where its agent has died.
     """
     from executor.commands.watch import exit_code_of
-    from executor.jobs.jobs import find_job, job_status, last_values
+    from executor.jobs.jobs import find_job, last_values
     from executor.jobs.wait import wait_for_end
     from executor.records.environments import environments
     from executor.records.job_status import unknown_status
     from executor.records.reading import result_of
 
     record = find_job(options.stores(), job)
-    now = wait_for_end(record, options, said=say) if wait else job_status(record, options)
+    backend = options.backends.of(record)
+    now = wait_for_end(record, backend, said=say) if wait else backend.status(record)
     values = last_values(record)
     result = result_of(record)
     nodes = list(environments(record)) if verbose else []
@@ -99,7 +100,7 @@ def status(
     else:
         from executor.view.listing import print_environments, print_status
 
-        print_status(record.job(), now, values, options, result=result)
+        print_status(record.job(), now, values, options.command, result=result)
         print_environments(nodes)
     if wait and (why := unknown_status(now)) is not None:
         say(why)
@@ -139,7 +140,7 @@ def logs(
             follow=follow,
             on_truncated=lambda: say(TRUNCATED),
             said=say,
-            options=options,
+            backends=options.backends,
         ):
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
@@ -161,7 +162,7 @@ def logs(
             follow=follow,
             on_truncated=on_truncated,
             said=on_reach,
-            options=options,
+            backends=options.backends,
         ):
             view.feed(piece)
 
@@ -208,7 +209,9 @@ def metrics(
         number = chosen_set(record, extract_)
         described, stream = job_of_set(record, number), stream_of(number)
     foreign = prints(
-        described, whole_lines(pieces(record, stream, follow=follow, said=say, options=options)), follow
+        described,
+        whole_lines(pieces(record, stream, follow=follow, said=say, backends=options.backends)),
+        follow,
     )
     if foreign.count:
         say(foreign.sentence(record))
@@ -271,8 +274,8 @@ def prune(
     from bai_agent.benchmark.venv_cache import venv_cache
     from bai_agent.job.durations import parse_duration
     from bai_agent.job.run_directory import now_ms
+    from executor.backends.local.job_store import store_at
     from executor.errors import UsageError
-    from executor.jobs.jobs import store_at
     from executor.jobs.prune import prune_jobs, prune_venvs
     from executor.quantities import size
 
@@ -289,7 +292,11 @@ def prune(
 
     before = now_ms() - round(age.total_seconds() * 1000)
     for each in prune_jobs(
-        store_at(store, exists=True), before=before, dry_run=dry_run, left=say, on_failure=on_failure
+        store_at(store, exists=True),
+        before=before,
+        dry_run=dry_run,
+        left=say,
+        on_failure=on_failure,
     ):
         total, count = total + each.bytes, count + 1
         if json_:
@@ -339,21 +346,16 @@ def fetch(
 
 
 def _print_consoles(record: JobRecord, options: JobOptions, *, json_: bool) -> None:
-    from executor.backends.ec2.monitor.job_status import monitor_of
-    from executor.backends.local.agent import local_agent
-    from executor.errors import UsageError
     from executor.view.text import safe_line
 
-    if local_agent(record) is not None:
-        raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
-    consoles = monitor_of(record, options.settings).consoles()
+    consoles = options.backends.of(record).consoles(record)
     if not consoles:
         say(
             f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"
         )
-    for machine, text in consoles:
+    for each in consoles:
         if json_:
-            print_json({"instance_id": machine.id, "state": machine.state, "console": text})
+            print_json({"instance_id": each.instance_id, "state": each.state, "console": each.text})
             continue
-        tell(f"== {machine.id} ({machine.state}), node {machine.index}")
-        print("\n".join(safe_line(line) for line in text.splitlines()) or "(its console is empty)")
+        tell(f"== {each.instance_id} ({each.state}), node {each.node}")
+        print("\n".join(safe_line(line) for line in each.text.splitlines()) or "(its console is empty)")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bai_agent.errors import BaiError
+from bai_agent.job.record import JobRecord
+from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions
 from executor.view.text import plain_text, tell
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 def _job_ids(incomplete: str) -> list[str]:
     """Complete a job id in the shell, from the usual store."""
-    from executor.jobs.jobs import job_ids, store_at
+    from executor.backends.local.job_store import store_at
+    from executor.jobs.jobs import job_ids
     from executor.planning.request import LAST
 
     try:
@@ -63,7 +66,7 @@ OnOption = Annotated[
         "--on",
         metavar="WHERE",
         help='"local": this machine; "ec2": EC2 instances; whatever FILE says.',
-        autocompletion=choices("local", "ec2"),
+        autocompletion=choices(*backend_names()),
     ),
 ]
 JobIdOption = Annotated[
@@ -146,6 +149,14 @@ def print_findings(findings: Sequence[Finding]) -> None:
         from executor.descriptor import render_findings
 
         tell(render_findings(findings), end="", stream=sys.stderr)
+
+
+def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
+    """Say what was done about a job."""
+    if json_:
+        print_json({"job_id": record.job_id, "message": what})
+    else:
+        tell(plain_text(f"{record.job_id}: {what}"))
 
 
 def print_json(value: Mapping[str, Any]) -> None:

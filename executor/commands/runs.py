@@ -1,17 +1,17 @@
-"""Commands that start, follow and end jobs."""
+"""Commands that start and follow jobs."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
-from executor.commands.job_options import JobOptions
+from executor.commands.job_options import AwsOptions, JobOptions
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
@@ -23,21 +23,21 @@ from executor.commands.options import (
     OnOption,
     ScriptOption,
     nobody_reads,
+    print_done,
     print_findings,
     print_json,
     say,
     silence,
     write_error,
 )
-from executor.view.text import draws_in_place, plain_text, tell
+from executor.view.text import draws_in_place, tell
 
 if TYPE_CHECKING:
-    from executor.backends.local.agent import LocalAgent
+    from executor.backends.backend import Backend, LaunchNotice
     from executor.descriptor import Finding
-    from executor.view.job_view import JobView, View
+    from executor.planning.request import JobRequest, Submitted
+    from executor.view.job_view import View
 
-_FAR_PAUSE = 2.0
-"""Seconds between two looks at a bucket; its objects are written every few seconds."""
 _TAIL = 2**16
 """Bytes of earlier output that somebody sees who joins a job at a terminal."""
 
@@ -62,50 +62,34 @@ def run(
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
-    from executor.backends.local.submission import submit
-    from executor.jobs.jobs import store_at
-    from executor.planning.request import JobRequest, place_of, read_request
-    from executor.signals import SignalError, raised_signals
-
-    def told(drawn: str, findings: Sequence[Finding]) -> None:
-        print_findings(findings)
-        if detach and not json_:
-            tell(drawn, flush=True)
+    from executor.planning.request import JobRequest
 
     job_request = JobRequest(
         file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
     )
-    if place_of(job_request, read_request(job_request)[0]) == "ec2":
-        from executor.commands.launches import submit_to_ec2
+    backend, submitted = _submit(job_request, options, job_id=job_id, json_=json_, returns=detach)
+    if not detach:
+        there = options.for_job(submitted.record)
+        raise typer.Exit(follow(submitted.record, backend, there, json_=json_, joined=not submitted.new))
 
-        launched = submit_to_ec2(job_request, options, job_id=job_id, json_=json_, returns=detach)
-        if not detach:
-            there = options.for_bucket(launched.record.store.url)
-            raise typer.Exit(follow(launched.record, there, json_=json_, joined=not launched.new))
-        return
-    submitted = submit(job_request, store_at(options.store), job_id=job_id, told=told)
-    record = submitted.record
-    agent = _agent(record)
-    if not submitted.new:
-        ended = record.result() is not None
-        what = "has ended; this is how" if ended else "runs; this is what it prints"
-        say(f"the job {record.job_id} exists already and {what}")
-    try:
-        with raised_signals():
-            if record.result() is None and not agent.alive():
-                agent.start()
-    except SignalError as interrupted:
-        there = options.for_local()
-        look, end = there.command("status", record.job_id), there.command("cancel", record.job_id)
-        say(
-            f"interrupted while {record.job_id} was started: it may run. `{look}` looks at it, `{end}` ends it"
-        )
-        raise typer.Exit(interrupted.exit_code) from interrupted
-    if detach:
-        if json_:
-            print_json({"type": "job", "job_id": record.job_id, "place": str(agent.rundir.path)})
-        return
-    raise typer.Exit(follow(record, options.for_local(), json_=json_, joined=not submitted.new))
+
+def submit(
+    file: FileArgument,
+    options: AwsOptions,
+    arguments: ArgumentsArgument = None,
+    job_id: JobIdOption = None,
+    script: ScriptOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Launch a benchmark on EC2, print the job's id, and return.
+
+    With --job-id it can be repeated after whatever went wrong: it is launched once.
+    """
+    from executor.planning.request import JobRequest
+
+    job_request = JobRequest(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
+    jobs = JobOptions(profile=options.profile, region=options.region, bucket=options.bucket)
+    _submit(job_request, jobs, job_id=job_id, json_=json_, returns=True)
 
 
 def resume(
@@ -120,54 +104,47 @@ def resume(
 
     It goes on where the last one stopped; a benchmark that still runs is not started twice.
     """
-    from executor.backends.local.agent import local_agent
     from executor.jobs.jobs import find_job
-    from executor.records.reading import result_of
 
     record = find_job(options.stores(), job)
-    if follow_ and local_agent(record) is None:
-        raise typer.Exit(follow(record, options, json_=json_, joined=True))
-    agent = _agent(record)
-    if (result := result_of(record)) is not None:
-        told = f"it has ended: {result.get('sentence')}"
-    elif agent.alive():
-        told = "its agent is running"
-    else:
-        agent.start()
-        told = "its agent is running again"
+    backend = options.backends.of(record)
+    # An agent elsewhere is started again by its own machine.
+    done = backend.resume(record) if not (follow_ and backend.remote) else ""
     if follow_:
-        raise typer.Exit(follow(record, options, json_=json_, joined=True))
-    if json_:
-        print_json({"job_id": record.job_id, "message": told})
-    else:
-        tell(plain_text(f"{record.job_id}: {told}"))
+        raise typer.Exit(follow(record, backend, options, json_=json_, joined=True))
+    print_done(record, done, json_=json_)
 
 
-def follow(record: JobRecord, options: JobOptions, *, json_: bool, joined: bool) -> int:
+def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: bool, joined: bool) -> int:
     """Show a job to its end; return the exit code for it.
 
-    given: with which EC2 is asked, and what hints repeat. joined: somebody comes to a job that may be long under way.
+    options: what hints repeat. joined: somebody comes to a job that may be long under way.
     """
-    from executor.backends.local.agent import local_agent
     from executor.commands.watch import LeftError, exit_code_of, watch
     from executor.records.follower import tail_position
     from executor.view.job_view import JobView
 
-    agent = local_agent(record)
-    place = str(agent.rundir.path) if agent is not None else f"{record.store.url}/{record.job_id}"
-    artifacts = str(agent.descriptor.parent / "artifacts") if agent is not None else ""
+    location = backend.location(record)
     job_view = JobView(
-        job_id=record.job_id, job=record.job(), place=place, artifacts=artifacts, options=options
+        job_id=record.job_id,
+        job=record.job(),
+        place=location.files,
+        artifacts=location.artifacts,
+        command=options.command,
     )
     view, on_screen = _view(json_=json_)
     position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
+    watcher = backend.follow(record, said=view.notice)
     try:
-        if agent is not None:
-            result = watch(record, job_view, view, agent=agent, log_position=position, newest_only=on_screen)
-        else:
-            result = _watch_from_afar(
-                record, job_view, view, options, log_position=position, newest_only=on_screen
-            )
+        result = watch(
+            record,
+            job_view,
+            view,
+            watcher,
+            remote=backend.remote,
+            log_position=position,
+            newest_only=on_screen,
+        )
     except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
         return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
@@ -179,24 +156,84 @@ def follow(record: JobRecord, options: JobOptions, *, json_: bool, joined: bool)
         goes_on = _goes_on(record, options, cancelling=job_view.cancelling)
         say(f"{unwritten or 'nobody reads the output any more'}; {goes_on}")
         return NOBODY_READS if unwritten is None else ExitCode.OURS
-    if result is None:
-        return ExitCode.OURS
-    if agent is None:
-        _tell_kept(record, result, options)
+    if backend.remote:
+        _say_kept(record, backend, options)
     return exit_code_of(result)
 
 
-def _tell_kept(record: JobRecord, result: Mapping[str, Any], options: JobOptions) -> None:
-    """Say which machines of a job that ended are kept, and cost."""
-    from executor.backends.ec2.monitor.job_status import kept_machines
+def _submit(
+    job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
+) -> tuple[Backend, Submitted]:
+    """Start `job_request` and say what becomes of it. returns: nobody follows, so the job's id is what is printed.
 
+    A signal ends it with what is left behind: something that may run, and how to look at it and end it.
+    """
+    from executor.backends.backend import SubmitListener
+    from executor.planning.request import read_request
+    from executor.signals import SignalError, raised_signals
+
+    backend = options.backends.of_request(job_request, read_request(job_request)[0])
+    known = job_id
+    launched = job_id is not None  # repeated, it may have been started before
+
+    def on_submit(drawn: str, findings: Sequence[Finding]) -> None:
+        nonlocal known
+        known = drawn
+        print_findings(findings)
+        # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
+        if not returns and backend.remote:
+            say(f"the job is {drawn}")
+        elif returns and not json_:
+            tell(drawn, flush=True)
+
+    def on_plan(notice: LaunchNotice) -> None:
+        say(notice.sentence(cost=not returns))
+
+    def on_launch(drawn: str) -> None:
+        nonlocal launched
+        launched = True
+
+    listener = SubmitListener(on_submit=on_submit, on_plan=on_plan, on_progress=say, on_launch=on_launch)
     try:
-        kept = kept_machines(record, result, options)
+        with raised_signals():
+            submitted = backend.submit(job_request, job_id=job_id, listener=listener)
+    except SignalError as interrupted:
+        say(_left_behind(backend, options, known, launched=launched))
+        raise typer.Exit(interrupted.exit_code) from interrupted
+    record = submitted.record
+    if not submitted.new:
+        ended = record.result() is not None
+        goes_on = "goes on; it is started once" if returns else "goes on; this is what it prints"
+        say(f"the job {record.job_id} exists already and {'has ended; this is how' if ended else goes_on}")
+    if returns and json_:
+        print_json({"type": "job", "job_id": record.job_id, "place": backend.location(record).files})
+    return backend, submitted
+
+
+def _left_behind(backend: Backend, options: JobOptions, job_id: str | None, *, launched: bool) -> str:
+    """Return what a submission that was cut short leaves behind, and what can be done about it."""
+    if job_id is None:
+        return "interrupted; nothing was started"
+    again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
+    if not launched:
+        return f"interrupted before the start: nothing of {job_id} runs; {again}"
+    there = options.for_bucket(options.settings.store_url or "") if backend.remote else options.for_local()
+    now = ("--now",) if backend.remote else ()
+    look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
+    cost = ", and cost" if backend.remote else ""
+    return f"interrupted while {job_id} was started: it may run{cost}. `{look}` looks at it, `{end}` ends it; {again}"
+
+
+def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
+    """Say which machines of a job that ended are kept, and cost."""
+    try:
+        now = backend.status(record)
     except BaiError as error:
         # The job has ended, and its exit code counts.
-        kept = f"whether its machines are kept is not known: {error}"
-    if kept is not None:
-        say(kept)
+        say(f"whether its machines are kept is not known: {error}")
+        return
+    if now.machine is not None:
+        say(options.with_next_step(now.machine, now.next_step))
 
 
 def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
@@ -206,42 +243,6 @@ def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str
     )
     commands = ", ".join(options.command(*each, record.job_id) for each in words)
     return f"{'cancelling' if cancelling else 'the job'} goes on: {commands}"
-
-
-def _watch_from_afar(
-    record: JobRecord,
-    job_view: JobView,
-    view: View,
-    options: JobOptions,
-    *,
-    log_position: int,
-    newest_only: bool,
-) -> Mapping[str, Any] | None:
-    """Follow a job on EC2."""
-    from executor.backends.ec2.monitor.job_status import monitor_of
-    from executor.backends.ec2.monitor.watcher import InstanceWatcher
-    from executor.commands.watch import watch
-
-    return watch(
-        record,
-        job_view,
-        view,
-        agent=None,
-        watcher=InstanceWatcher(monitor_of(record, options.settings)),
-        log_position=log_position,
-        newest_only=newest_only,
-        pause=_FAR_PAUSE,
-    )
-
-
-def _agent(record: JobRecord) -> LocalAgent:
-    from executor.backends.local.agent import local_agent
-    from executor.errors import UsageError
-
-    agent = local_agent(record)
-    if agent is None:
-        raise UsageError(f"the job {record.job_id} in {record.store.url} does not run on this machine")
-    return agent
 
 
 def _view(*, json_: bool) -> tuple[View, bool]:

@@ -1,4 +1,4 @@
-"""Follows a job to its end for somebody: shows it, takes Ctrl-C, and brings a local agent back that died."""
+"""Follows a job to its end for somebody: shows it, takes Ctrl-C, and lets the backend keep an eye on it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,26 @@ import signal
 import time
 from collections.abc import Mapping
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
-from executor.backends.local.restarter import Agent, AgentRestarter
+from executor.backends.backend import Watcher
 from executor.records.follower import JobFollower
-from executor.records.reading import result_of
 from executor.records.retry_window import RetryWindow
 from executor.view.job_view import JobView, View
 
-_PAUSE = 0.1
-"""Seconds between two looks."""
+_REDRAW = 0.1
+"""Seconds between two pictures while nothing else is done."""
 _BURST = 0.05
 """Seconds of looking without a pause, where there is much to read."""
 _SHARE = 4
 """A burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
-_AGENT_LOOK = 1.0
-"""Seconds between two looks whether a local agent lives."""
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY_PAUSES = 3
 """How much longer the pauses are meanwhile."""
-
-
-class Watcher(Protocol):
-    """What looks after a job whose agent is on another machine."""
-
-    def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do what is due, not too often; return what is to be said. Raises NoResultError, RecordError where waiting is no use."""
-        ...
 
 
 class LeftError(Exception):
@@ -77,35 +66,23 @@ def watch(
     record: JobRecord,
     job_view: JobView,
     view: View,
+    watcher: Watcher,
     *,
-    agent: Agent | None,
-    watcher: Watcher | None = None,
+    remote: bool = False,
     log_position: int = 0,
     newest_only: bool = False,
-    agent_look: float = _AGENT_LOOK,
-    pause: float = _PAUSE,
-) -> Mapping[str, Any] | None:
-    """Show the job until it ends and return its result; None where its agent is dead for good.
+) -> Mapping[str, Any]:
+    """Show the job until it ends and return its result.
 
-    agent: of a job on this machine. watcher: of a job elsewhere. pause: seconds between two looks at the store.
-    log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
+    remote: the job is on another machine, so that looking at it takes nothing from its benchmark, and its store may be away for
+    a while. log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
     Raises LeftError when somebody wants to leave, StoreError where the store fails, NoResultError where nothing will come.
     """
     with Interrupts() as interrupts:
         try:
             view.begin(job_view)
             follower = JobFollower(record, log_position=log_position, newest_only=newest_only)
-            return _watch(
-                record,
-                follower,
-                job_view,
-                view,
-                interrupts,
-                agent=agent,
-                watcher=watcher,
-                agent_look=agent_look,
-                pause=pause,
-            )
+            return _watch(record, follower, job_view, view, interrupts, watcher, remote=remote)
         finally:
             view.close()
 
@@ -116,27 +93,19 @@ def _watch(
     job_view: JobView,
     view: View,
     interrupts: Interrupts,
+    watcher: Watcher,
     *,
-    agent: Agent | None,
-    watcher: Watcher | None,
-    agent_look: float,
-    pause: float,
-) -> Mapping[str, Any] | None:
-    revival = (
-        AgentRestarter(agent, job_view.options.command("resume", record.job_id))
-        if agent is not None
-        else None
-    )
-    next_agent_look = time.monotonic() + agent_look
+    remote: bool,
+) -> Mapping[str, Any]:
     ended: float | None = None
     burst = time.monotonic()
-    reach = RetryWindow(far=watcher is not None)
+    reach = RetryWindow(far=remote)
     while True:
         try:
             news = follower.observe()
         except StoreError as error:
             view.notice(reach.failed(error))
-            _rest(_AWAY_PAUSES * pause, job_view, view, interrupts)
+            _rest(_AWAY_PAUSES * watcher.pause_s, job_view, view, interrupts)
             continue
         reach.reached()
         job_view.apply(news)
@@ -154,18 +123,12 @@ def _watch(
             job_view.cancelling = True
             record.cancel(by="bai run")
             view.notice("cancelling; press Ctrl-C again to leave it to itself")
-        if revival is not None and time.monotonic() >= next_agent_look:
-            next_agent_look = time.monotonic() + agent_look
-            dead = not revival.alive() and result_of(record) is None
-            if dead and not revival.after_death(view.notice):
-                return None
-        if watcher is not None:
-            heard = bool(news.before or news.log or news.records or news.after)
-            if said := watcher.observe(news=heard, cancelling=job_view.cancelling):
-                view.notice(said)
+        heard = bool(news.before or news.log or news.records or news.after)
+        if said := watcher.observe(news=heard, cancelling=job_view.cancelling):
+            view.notice(said)
         if not news.more or time.monotonic() - burst > _BURST:
-            busy = time.monotonic() - burst if watcher is None else 0.0
-            _rest(max(pause, _SHARE * busy), job_view, view, interrupts)
+            busy = 0.0 if remote else time.monotonic() - burst
+            _rest(max(watcher.pause_s, _SHARE * busy), job_view, view, interrupts)
             burst = time.monotonic()
 
 
@@ -173,7 +136,7 @@ def _rest(seconds: float, job_view: JobView, view: View, interrupts: Interrupts)
     """Wait, while the view goes on, until somebody wants something."""
     end, count = time.monotonic() + seconds, interrupts.count
     while (left := end - time.monotonic()) > 0 and interrupts.count == count:
-        time.sleep(min(left, _PAUSE))
+        time.sleep(min(left, _REDRAW))
         view.refresh(job_view)
 
 

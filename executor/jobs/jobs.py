@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 import difflib
-import os
-import stat
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.local.agent import local_agent
-from executor.commands.job_options import AwsOptions, JobOptions
+from executor.backends import Backends
 from executor.errors import UsageError
 from executor.planning.request import LAST
-from executor.records.follower import events_of, tail_position
-from executor.records.job_status import DIED, ENDED, JobStatus, created, ended_status, unreadable_status
+from executor.records.follower import tail_position
+from executor.records.job_status import JobStatus, created
 from executor.records.reading import events_in, records_in, result_of
-from executor.records.run_state import RunState
 from executor.records.statistics import labelled_name
 
 _AT_ONCE = 16
 """Jobs that are read side by side; in a bucket each takes several requests."""
-
-
-def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
-    """Return the store of this machine's jobs: `folder`, else what BAI_STORE names, else ~/.bai/jobs.
-
-    exists: a `folder` must be there, as somebody looks for jobs in it; else it is made with its first job.
-    Raises UsageError, StoreError.
-    """
-    named = str(folder) if folder is not None else os.environ.get("BAI_STORE") or ""
-    if named.startswith("s3://"):
-        raise UsageError(
-            f"{named} holds jobs on EC2; jobs on this machine need a folder: name one with --store"
-        )
-    if named.startswith("file://"):
-        named = os.fsdecode(unquote_to_bytes(urlsplit(named).path))
-    chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
-    path = Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - resolve() would follow links
-    try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
-        if exists and folder is not None:
-            raise UsageError(f"the job store {path} does not exist; name another with --store") from None
-        is_folder = True
-    except OSError as error:
-        raise StoreError(
-            f"the job store {path} cannot be read: {error.strerror}; name another with --store or BAI_STORE"
-        ) from error
-    if not is_folder:
-        raise UsageError(f"the job store {path} is no folder; name one with --store or BAI_STORE")
-    return DirectoryStore(path)
 
 
 def job_ids(store: JobStore) -> list[str]:
@@ -122,12 +86,12 @@ class Listing:
     """Why one was not."""
 
 
-def listed(stores: Iterable[JobStore], count: int | None, options: AwsOptions) -> Listing:
+def listed(stores: Iterable[JobStore], count: int | None, backends: Backends) -> Listing:
     """Return the newest `count` jobs of all stores; one that cannot be reached is a trouble, no error."""
     found, places, troubles = [], [], []
     try:
         for store in stores:
-            found += _listed(store, count, options)
+            found += _listed(store, count, backends)
             places.append(_place(store))
     except BaiError as error:
         troubles.append(str(error))
@@ -139,7 +103,7 @@ def _place(store: JobStore) -> str:
     return str(store.folder) if isinstance(store, DirectoryStore) else store.url
 
 
-def _listed(store: JobStore, count: int | None, options: AwsOptions) -> list[tuple[JobStatus, str]]:
+def _listed(store: JobStore, count: int | None, backends: Backends) -> list[tuple[JobStatus, str]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         records = [JobRecord(store, each) for each in job_ids(store)]
         if count is not None and len(records) > count:
@@ -147,18 +111,15 @@ def _listed(store: JobStore, count: int | None, options: AwsOptions) -> list[tup
             order = sorted(range(len(records)), key=lambda i: started[i])
             records = [records[i] for i in order[-count:]]
         names = list(pool.map(_name, records))
-    if isinstance(store, DirectoryStore):
-        return list(zip(map(_standing_here, records), names, strict=True))
-    from executor.backends.ec2.monitor.job_status import statuses_on_ec2
-
-    return list(zip(statuses_on_ec2(records, options.settings), names, strict=True))
-
-
-def _standing_here(record: JobRecord) -> JobStatus:
-    try:
-        return job_status(record)
-    except RecordError as error:
-        return unreadable_status(record, error, where="local")
+    of_backend: dict[str, list[JobRecord]] = {}
+    for record in records:
+        of_backend.setdefault(backends.of(record).name, []).append(record)
+    statuses = {
+        status.job_id: status
+        for name, its in of_backend.items()
+        for status in backends.named(name).statuses(its)
+    }
+    return [(statuses[record.job_id], name) for record, name in zip(records, names, strict=True)]
 
 
 def _name(record: JobRecord) -> str:
@@ -167,43 +128,6 @@ def _name(record: JobRecord) -> str:
     except (DescriptorError, RecordError):
         # Another version's, or broken: no reason to hide the other jobs.
         return ""
-
-
-def job_status(record: JobRecord, options: JobOptions | None = None) -> JobStatus:
-    """Return how a job stands now. Never says that one runs whose agent is gone.
-
-    given: with which EC2 is asked, and what hints repeat; unset: nothing was.
-    """
-    agent = local_agent(record)
-    if agent is None:
-        from executor.backends.ec2.monitor.job_status import status_on_ec2
-
-        return status_on_ec2(record, options or JobOptions())
-    # Asked before the result is looked for: an agent writes the result, then goes.
-    alive = agent.alive()
-    result = result_of(record)
-    if result is not None:
-        return replace(ended_status(record, result), agent_alive=alive)
-    state = RunState()
-    for event in events_of(record):
-        state.apply(event)
-    return JobStatus(
-        job_id=record.job_id,
-        status=state.status.value if alive else DIED,
-        phase=state.phase,
-        since=state.since if alive else state.last_event,
-        started=state.started if state.started is not None else created(record),
-        ended=None,
-        outcome=None,
-        exit_code=None,
-        sentence=None,
-        agent_alive=alive,
-        last_words=None if alive else agent.last_words() or None,
-        benchmark_alive=None if alive else agent.benchmark_alive(),
-        benchmark_watched=None if alive else agent.benchmark_watched(),
-        cancelling=record.cancelled(),
-        warnings=state.cautions,
-    )
 
 
 def started_of(record: JobRecord) -> int:
@@ -227,7 +151,3 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
     for each in records_in(content[: content.rfind(b"\n") + 1]):
         found[labelled_name(each)] = dict(each)
     return found
-
-
-def is_over(job_status: JobStatus) -> bool:
-    return job_status.status in ENDED

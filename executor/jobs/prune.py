@@ -14,10 +14,11 @@ from bai_agent.errors import BusyError, StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends import Backends
 from executor.backends.local.agent import local_agent
 from executor.backends.local.job_draft import remove_abandoned
-from executor.jobs.jobs import is_over, job_ids, job_status
-from executor.records.job_status import DIED, JobStatus, unknown_status
+from executor.jobs.jobs import job_ids
+from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def prune_jobs(
     """
     if not dry_run:
         remove_abandoned(store)
+    backend = Backends().named("local")
     for job_id in job_ids(store):
         record = JobRecord(store, job_id)
         folder = store.folder / job_id
@@ -52,7 +54,7 @@ def prune_jobs(
             left(f"{folder} is a symbolic link, to {folder.readlink()}; it is left alone")
             continue
         try:
-            now = job_status(record)
+            now = backend.status(record)
         except RecordError as error:
             left(f"{error}; {job_id} is left alone")
             continue

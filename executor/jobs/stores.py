@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from bai_agent.job.store import JobStore, open_store
+from bai_agent.job.store import JobStore
+from executor.backends.local.job_store import store_at
 from executor.config import Settings, read_settings
-from executor.jobs.jobs import store_at
-
-_ANY_REGION = "us-east-1"
-"""Credentials are the same in all regions; a client wants to hear one."""
 
 
 def stores(named: str | None, settings: Callable[[], Settings] = read_settings) -> Iterator[JobStore]:
@@ -24,33 +21,18 @@ def stores(named: str | None, settings: Callable[[], Settings] = read_settings) 
     """
     chosen_here = named or None
     named = chosen_here or os.environ.get("BAI_STORE") or None
-    if named is not None and is_bucket(named):
-        yield open_bucket(named, settings())
+    if named is not None and named.startswith("s3://"):
+        yield _open_bucket(named, settings())
         return
     yield store_at(chosen_here, exists=True)
     if named is None:
         chosen = settings()
         if chosen.store_url is not None:
-            yield bucket_store(chosen)
+            yield _open_bucket(chosen.store_url, chosen)
 
 
-def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
-    """Return the store of jobs on EC2: `jobs` in the configured bucket. Raises UsageError, StoreError."""
-    return open_bucket(f"s3://{settings.need_bucket()}/jobs", settings, quick=quick)
+def _open_bucket(url: str, settings: Settings) -> JobStore:
+    # Whoever has no bucket does not wait for what asks AWS.
+    from executor.backends.ec2.job_store import open_bucket
 
-
-def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStore:
-    """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError.
-
-    quick: it is asked in passing, without waiting for it.
-    """
-    from bai_agent.aws.credentials import from_botocore
-    from executor.backends.ec2.session import AwsSession
-
-    region = settings.region if url == settings.store_url else None
-    aws = AwsSession(settings.region or _ANY_REGION, settings.aws_profile)
-    return open_store(url, region=region, credentials=from_botocore(aws.credentials()), quick=quick)
-
-
-def is_bucket(named: str) -> bool:
-    return named.startswith("s3://")
+    return open_bucket(url, settings)

@@ -9,11 +9,11 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, Stream
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
-from executor.commands.job_options import JobOptions
-from executor.errors import UsageError
-from executor.jobs.jobs import job_status
+from executor.backends import Backends
+from executor.backends.backend import Backend
+from executor.errors import NextStep, NoResultError, UsageError
 from executor.records.follower import LONGEST_LINE, PIECE, was_truncated
-from executor.records.job_status import DIED, NO_RESULT, NoResultError
+from executor.records.job_status import DIED, NO_RESULT
 from executor.records.reading import result_of
 from executor.records.retry_window import RetryWindow
 
@@ -35,12 +35,12 @@ def pieces(
     follow: bool = False,
     on_truncated: Callable[[], None] = lambda: None,
     said: Callable[[str], None] = lambda sentence: None,
-    options: JobOptions | None = None,
+    backends: Backends | None = None,
 ) -> Iterator[bytes]:
     """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, NoResultError.
 
     A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
-    cannot be reached for a while. given: with which EC2 is asked, and what hints repeat.
+    cannot be reached for a while.
     """
     near = isinstance(record.store, DirectoryStore)
     pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
@@ -64,21 +64,21 @@ def pieces(
             reach.reached()
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look
-                _check_alive(record, options or JobOptions())
+                _check_alive(record, (backends or Backends()).of(record))
         except StoreError as error:
             said(reach.failed(error))
         time.sleep(pause)
 
 
-def _check_alive(record: JobRecord, options: JobOptions) -> None:
+def _check_alive(record: JobRecord, backend: Backend) -> None:
     """Raise DeadAgentError or NoResultError where nobody writes. Where the machines of a job are gone, this writes its result."""
-    now = job_status(record, options)
+    now = backend.status(record)
     if now.status in NO_RESULT:
         raise NoResultError(str(now.machine).removesuffix("."))
     if now.status == DIED:
         raise DeadAgentError(
-            f"the agent of {record.job_id} is gone and nothing more will come; start it again with: "
-            f"{options.command('resume', record.job_id)}"
+            f"the agent of {record.job_id} is gone and nothing more will come",
+            NextStep(("resume", record.job_id), "starts it again"),
         )
 
 

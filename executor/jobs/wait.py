@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
-from executor.commands.job_options import JobOptions
-from executor.jobs.jobs import job_status
+from executor.backends.backend import Backend
 from executor.records.job_status import GOES_ON, JobStatus
 from executor.records.retry_window import RetryWindow
 
@@ -22,7 +21,7 @@ class StillGoesOnError(BaiError):
 
 def wait_for_end(
     record: JobRecord,
-    options: JobOptions,
+    backend: Backend,
     *,
     timeout: float | None = None,
     said: Callable[[str], None] = lambda sentence: None,
@@ -35,10 +34,10 @@ def wait_for_end(
     for a while. Raises StillGoesOnError, StoreError.
     """
     latest = clock() + timeout if timeout is not None else None
-    now = job_status(record, options)
-    reach = RetryWindow(far=now.where != "local")
+    now = backend.status(record)
+    reach = RetryWindow(far=backend.remote)
     while now.status in GOES_ON:
-        pause = _PAUSE if now.where == "local" else _FAR_PAUSE
+        pause = _FAR_PAUSE if backend.remote else _PAUSE
         if latest is not None:
             left = latest - clock()
             if left <= 0:
@@ -48,7 +47,7 @@ def wait_for_end(
             pause = min(pause, left)
         sleep(pause)
         try:
-            now = job_status(record, options)
+            now = backend.status(record)
             reach.reached()
         except StoreError as error:
             said(reach.failed(error))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Identity, Job, Store
@@ -59,18 +59,6 @@ class Submitted:
     record: JobRecord
     job: Job
     new: bool
-
-
-def place_of(job_request: JobRequest, descriptor: Descriptor) -> Literal["local", "ec2"]:
-    """Return where `job_request` wants to run: as it says, else as its descriptor does. Raises UsageError."""
-    engine = job_request.on or descriptor.info.execution_engine
-    if engine in ("local", "default"):
-        return "local"
-    if engine in ("ec2", "aws.ec2"):
-        return "ec2"
-    raise UsageError(
-        f'"{engine}" is no place to run a benchmark; write `--on local` for this machine, or `--on ec2`'
-    )
 
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
+from executor.errors import NextStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class JobStatus:
     """What its agent warns of, while there is no result."""
     machine: str | None = None
     """What there is to say about its machines, in a sentence."""
+    next_step: NextStep | None = None
+    """What can be done about them."""
 
     @property
     def seconds(self) -> float | None:
@@ -52,11 +56,8 @@ class JobStatus:
 
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
-        return {**self.__dict__, "seconds": self.seconds}
-
-
-class NoResultError(BaiError):
-    """Nobody will write the result that somebody waits for; the message says why, and how it goes on."""
+        step = dataclasses.asdict(self.next_step) if self.next_step is not None else None
+        return {**self.__dict__, "next_step": step, "seconds": self.seconds}
 
 
 DIED = "DIED"
@@ -126,3 +127,8 @@ def ended_status(record: JobRecord, result: Mapping[str, Any]) -> JobStatus:
         sentence=result.get("sentence"),
         agent_alive=None,
     )
+
+
+def is_over(job_status: JobStatus) -> bool:
+    """Return whether a job has ended, with a result."""
+    return job_status.status in ENDED

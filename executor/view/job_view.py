@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.run_directory import now_ms
-from executor.commands.job_options import JobOptions
+from executor.program import command
 from executor.records.follower import News
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
@@ -29,8 +29,8 @@ class JobView:
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False
     result: Mapping[str, Any] | None = None
-    options: JobOptions = field(default_factory=JobOptions)
-    """What hints repeat."""
+    command: Callable[..., str] = command
+    """Makes the command line of a hint from its words."""
     partial: bool = False
     """The statistics do not cover all records: there were too many to read."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, JustifyMethod, RenderableType
@@ -13,11 +13,10 @@ from rich.text import Text
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import now_ms
-from executor.commands.job_options import JobOptions
-from executor.jobs.jobs import is_over
+from executor.program import command
 from executor.quantities import aligned, clock, quantity, seconds
 from executor.records.environments import NodeEnvironment
-from executor.records.job_status import DIED, JobStatus
+from executor.records.job_status import DIED, JobStatus, is_over
 from executor.view.environment import environment_lines
 from executor.view.summary import print_last_lines, result_notes, unseen_notes
 from executor.view.text import plain_text, speaks_unicode
@@ -80,7 +79,7 @@ def print_status(
     job: Job,
     standing: JobStatus,
     values: Mapping[str, Mapping[str, Any]],
-    options: JobOptions,
+    command: Callable[..., str] = command,
     *,
     result: Mapping[str, Any] | None = None,
 ) -> None:
@@ -102,9 +101,9 @@ def print_status(
             lines.append(("", f'its log ends with "{standing.last_words}"'))
         if standing.benchmark_alive is not None:
             lines.append(("benchmark", _benchmark(standing)))
-        lines.append(("to do", f"{options.command('resume', standing.job_id)}{_resumed(standing)}"))
+        lines.append(("to do", f"{command('resume', standing.job_id)}{_resumed(standing)}"))
         if standing.benchmark_alive:
-            lines.append(("", f"{options.command('cancel', standing.job_id)}  ends it"))
+            lines.append(("", f"{command('cancel', standing.job_id)}  ends it"))
     elif not is_over(standing):
         phase = standing.phase or "starting"
         lines.append(
@@ -116,12 +115,14 @@ def print_status(
             lines.append(("agent", "alive"))
     if standing.machine and standing.machine != standing.sentence:
         lines.append(("machine", standing.machine))
+    if (step := standing.next_step) is not None:
+        lines.append(("to do", f"{command(*step.words)}  {step.effect}"))
     if standing.started:
         span = f", took {seconds(standing.seconds or 0)}" if is_over(standing) else ""
         lines.append(("started", clock(standing.started) + span))
     lines += [(label, text) for label, text, _ in result_notes(result or {"warnings": standing.warnings})]
     if result is not None:
-        lines.append(("log", options.command("logs", standing.job_id)))
+        lines.append(("log", command("logs", standing.job_id)))
     for label, value in lines:
         show(Text(f"{label:<9} ", style="dim").append(plain_text(value), style="default"))
     if result is not None and standing.exit_code:

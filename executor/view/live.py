@@ -115,9 +115,7 @@ class LiveView:
 
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
-        more = (
-            self._picture.options.command("logs", self._picture.job_id) if self._picture is not None else ""
-        )
+        more = self._picture.command("logs", self._picture.job_id) if self._picture is not None else ""
         self._print(Text(f"{dots} {what} not shown; {more}", style="dim"))
 
     def _print(self, text: Text) -> None:
@@ -144,7 +142,7 @@ class LiveView:
             parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
-                more = f"{dots} {len(seen) - room:,} more; {job_view.options.command('metrics', job_view.job_id)}"
+                more = f"{dots} {len(seen) - room:,} more; {job_view.command('metrics', job_view.job_id)}"
                 parts.append(cropped(Text(more, style="dim"), width, unicode=self._unicode))
         return Group(*parts)
 

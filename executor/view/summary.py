@@ -72,7 +72,7 @@ def print_summary(console: Console, job_view: JobView, *, unicode: bool = True) 
             f"{files}, kept in {job_view.artifacts}" if job_view.artifacts else files,
             copied=True,
         )
-    more = (job_view.options.command(word, job_view.job_id) for word in ("logs", "metrics"))
+    more = (job_view.command(word, job_view.job_id) for word in ("logs", "metrics"))
     line("more", dot.join(more), copied=True)
 
 
@@ -119,7 +119,7 @@ def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> Non
     if not seen and not unseen:
         return
     console.print()
-    more = job_view.options.command("metrics", job_view.job_id)
+    more = job_view.command("metrics", job_view.job_id)
     if seen:
         table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
         console.print(Padding(table, (0, 0, 0, 2)))

@@ -65,12 +65,12 @@ def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
 
 
 def upload(
-    bucket: JobStore, uploads: Sequence[Upload], *, told: Callable[[Upload], None] = lambda upload: None
+    bucket: JobStore, uploads: Sequence[Upload], *, on_upload: Callable[[Upload], None] = lambda upload: None
 ) -> None:
-    """Bring what is missing into the bucket; `told` hears of each before. Raises StoreError."""
+    """Bring what is missing into the bucket; `on_upload` hears of each before. Raises StoreError."""
 
     def bring(each: Upload) -> None:
-        told(each)
+        on_upload(each)
         bucket.put_file(each.key, each.path)
 
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="upload") as pool:

@@ -31,9 +31,9 @@ def submit(
     store: DirectoryStore,
     *,
     job_id: str | None = None,
-    told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
+    on_submit: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
 ) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `told` hears the job id and the warnings before that.
+    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` hears the job id and the warnings before that.
 
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
@@ -53,7 +53,7 @@ def submit(
     original = scripts_of_request(job_request, descriptor)
     scripts = ScriptsOrigin(path=scripts_of(record)) if original is not None else None
     job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts)
-    told(drawn, findings)
+    on_submit(drawn, findings)
     if not record.exists():
         check_start(job, os.environ)
         with job_draft(store, drawn) as draft:

@@ -14,6 +14,7 @@ from paper_aws import REGION, PaperAws, open_paper_aws
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
 from executor.backends.ec2.launch.launch import (
     LaunchError,
@@ -32,7 +33,6 @@ from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import tag_time
 from executor.config import read_settings
 from executor.descriptor.ec2_table import Ec2
-from executor.jobs.stores import bucket_store
 from executor.planning.job_toml import job_toml
 
 NOW = datetime.now(timezone.utc)

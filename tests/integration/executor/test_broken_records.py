@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bai_program import ask_bai
-from handmade_job import HandmadeJob
+from handmade_job import HandmadeJob, job_status
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -27,8 +27,7 @@ from executor.backends.ec2.launch.launch_record import read_decision, read_refus
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.timestamps import parse_moment
-from executor.commands.job_options import JobOptions
-from executor.jobs.jobs import job_status, last_values, started_of
+from executor.jobs.jobs import last_values, started_of
 from executor.records.follower import JobFollower, events_of
 from executor.records.reading import result_of
 from executor.records.retry_window import RetryWindow
@@ -309,7 +308,7 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
         try:
             found = job_status(job.record)
             print_listing([(found, "")])
-            print_status(job.job, found, last_values(job.record), JobOptions())
+            print_status(job.job, found, last_values(job.record))
             job_view = JobView(job_id="digits-1", job=job.job, place="")
             news = JobFollower(job.record).observe()
             job_view.apply(news)

@@ -357,11 +357,11 @@ def test_who_follows_a_job_hears_of_its_machine_and_gets_its_exit_code(desk: Ec2
     # And one whose machine vanishes while somebody follows it
     stream, clock = io.StringIO(), itertools.count(0, 40)
     watcher = InstanceWatcher(monitor(record, later=timedelta(seconds=90)), clock=lambda: next(clock))
+    watcher.pause_s = 0.01
     desk.ec2.terminate_instances(InstanceIds=[each.id for each in watcher.monitor.instances()])
     job_view = JobView(job_id="digits-1", job=record.job(), place="")
-    result = watch(record, job_view, JsonView(stream), agent=None, watcher=watcher, pause=0.01)
+    result = watch(record, job_view, JsonView(stream), watcher, remote=True)
 
-    assert result is not None
     assert result["exit_code"] == 5
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert any("terminated" in each["message"] for each in told if each["type"] == "notice")

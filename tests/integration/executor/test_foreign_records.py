@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bai_program import ask_bai
-from handmade_job import HandmadeJob
+from handmade_job import HandmadeJob, Unwatched
 from rich.console import Console
 
 from executor.commands.watch import watch
@@ -87,7 +87,7 @@ def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:
     stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
     console = Console(file=stream, force_terminal=True, width=100, height=40, color_system="standard")
 
-    watch(job.record, JobView(job_id="digits-1", job=job.job, place="/x"), LiveView(console), agent=None)
+    watch(job.record, JobView(job_id="digits-1", job=job.job, place="/x"), LiveView(console), Unwatched())
 
     shown = raw.getvalue().decode()
     assert "It ended: 31mevil" in shown

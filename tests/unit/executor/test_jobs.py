@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from handmade_job import START, HandmadeJob
+from handmade_job import START, HandmadeJob, job_status
 
 from bai_agent.errors import StoreError
 from executor.backends.local.agent import local_agent
+from executor.backends.local.job_store import store_at
 from executor.errors import UsageError
-from executor.jobs.jobs import find_job, job_status, last_values, store_at
+from executor.jobs.jobs import find_job, last_values
 from executor.jobs.prune import prune_jobs
 
 DAY = 86_400_000

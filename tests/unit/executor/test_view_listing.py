@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from handmade_job import HandmadeJob
+from handmade_job import HandmadeJob, job_status
 
-from executor.commands.job_options import JobOptions
-from executor.jobs.jobs import job_status, last_values
+from executor.jobs.jobs import last_values
 from executor.records.reading import result_of
 from executor.view.listing import print_listing, print_status
 from executor.view.records import print_statistics
@@ -54,7 +53,7 @@ def test_a_long_name_leaves_room_for_its_value(
     job.measures("a_name_that_is_as_long_as_the_whole_screen", 0.5, src="emit", units="nats")
     job.ends()
 
-    print_status(job.job, job_status(job.record), last_values(job.record), JobOptions())
+    print_status(job.job, job_status(job.record), last_values(job.record))
 
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("a_name_that")
@@ -90,7 +89,7 @@ def test_of_an_ended_job_the_status_says_what_went_wrong_and_where_to_look(
     )
     result = result_of(job.record)
 
-    print_status(job.job, job_status(job.record), {}, JobOptions(), result=result)
+    print_status(job.job, job_status(job.record), {}, result=result)
 
     said = capsys.readouterr().out
     assert "3 messages delivered, 2 not delivered (broker-1:9092 is away)" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade_job import HandmadeJob
+from handmade_job import HandmadeJob, Unwatched
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -49,7 +49,7 @@ def picture_of(job: HandmadeJob) -> JobView:
 
 
 def shown(job: HandmadeJob, view: View) -> None:
-    watch(job.record, picture_of(job), view, agent=None)
+    watch(job.record, picture_of(job), view, Unwatched())
 
 
 def terminal(*, width: int = 80, height: int = 24, encoding: str = "utf-8") -> tuple[Console, io.BytesIO]:
@@ -101,7 +101,7 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
     job.ends("failed", 1, warnings=["No file matched."])
 
     # When it is shown
-    watch(job.record, job_view, PlainView(), agent=None)
+    watch(job.record, job_view, PlainView(), Unwatched())
 
     # Then the data are named as a person would, and the warning stands in the summary only
     told = capfdbinary.readouterr().out.decode()
@@ -112,24 +112,19 @@ def test_what_is_pulled_is_named_by_its_path_and_our_own_copy_is_not(
 
 @dataclass
 class Truncates:
-    """An agent that lives: the benchmark truncates its output at the first look at it, and ends at the second."""
+    """The benchmark truncates its output at the first look at it, and ends at the second."""
 
     job: HandmadeJob
     looks: int = 0
+    pause_s: float = 0.0
 
-    def alive(self) -> bool:
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
         self.looks += 1
         if self.looks == 1:
             (self.job.node / "output.log").write_bytes(b"anew\n")
         else:
             self.job.ends()
-        return True
-
-    def last_words(self) -> str:
-        return ""
-
-    def start(self) -> None:
-        raise AssertionError("it lives")
+        return None
 
 
 def test_every_view_says_that_the_output_was_truncated(
@@ -141,7 +136,7 @@ def test_every_view_says_that_the_output_was_truncated(
     for number, view in enumerate(views):
         job = HandmadeJob(tmp_path, f"job-{number}")
         job.prints("a first line\nand half a line")
-        watch(job.record, picture_of(job), view, agent=Truncates(job), agent_look=0)
+        watch(job.record, picture_of(job), view, Truncates(job))
 
     plain = capfdbinary.readouterr().out.decode()
     live = without_control(raw.getvalue().decode())
@@ -326,6 +321,6 @@ def test_why_a_run_ended_before_its_benchmark_is_said_once(
     job.event("stop", reason="pull_failed", message=why)
     job.ends("pull_failed", 5, sentence=why)
 
-    watch(job.record, JobView(job_id="digits-1", job=job.job, place=""), PlainView(), agent=None)
+    watch(job.record, JobView(job_id="digits-1", job=job.job, place=""), PlainView(), Unwatched())
 
     assert capfdbinary.readouterr().out.decode().count(why) == 1

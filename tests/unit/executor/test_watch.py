@@ -6,8 +6,10 @@ import io
 import json
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handmade_job import HandmadeJob
@@ -16,7 +18,9 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject, StoreRefusedError
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.local.watcher import AgentWatcher
 from executor.commands.watch import LeftError, watch
+from executor.errors import NextStep, NoResultError
 from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
 
@@ -47,6 +51,11 @@ class MortalAgent:
             self.job.ends()
 
 
+def follow(job: HandmadeJob, agent: MortalAgent, stream: io.StringIO) -> Mapping[str, Any]:
+    job_view, view = JobView(job_id="digits-1", job=job.job, place=""), JsonView(stream)
+    return watch(job.record, job_view, view, AgentWatcher(agent, job.record, view.notice, look_s=0))
+
+
 def notices(stream: io.StringIO) -> list[str]:
     objects = [json.loads(line) for line in stream.getvalue().splitlines()]
     return [each["message"] for each in objects if each["type"] == "notice"]
@@ -55,41 +64,40 @@ def notices(stream: io.StringIO) -> list[str]:
 def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job)
-    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    assert watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0) is None
+    with pytest.raises(NoResultError) as given_up:
+        follow(job, agent, stream)
 
     assert agent.starts == 3
+    assert str(given_up.value) == "the agent died 4 times. Its log ends with: d is wrong"
+    assert given_up.value.next_step == NextStep(("resume", "digits-1"), "starts it again")
     assert notices(stream) == [
         "the agent died; starting it again (1 of 3). Its log ends with: a is wrong",
         "the agent died; starting it again (2 of 3). Its log ends with: b is wrong",
         "the agent died; starting it again (3 of 3). Its log ends with: c is wrong",
-        "the agent died 4 times; start it again with: bai resume digits-1. Its log ends with: d is wrong",
     ]
 
 
 def test_an_agent_that_dies_at_its_start_of_the_same_is_not_started_again_and_again(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, says="OSError: no room for .ready.{number}.tmp")
-    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    assert watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0) is None
+    with pytest.raises(NoResultError) as given_up:
+        follow(job, agent, stream)
 
     assert agent.starts == 1
-    assert notices(stream)[-1] == (
-        "the agent died again as soon as it was started; mend the cause, then start it again with: "
-        "bai resume digits-1. Its log ends with: OSError: no room for .ready.1.tmp"
+    assert str(given_up.value) == (
+        "the agent died again as soon as it was started, for a cause that has to be removed first. "
+        "Its log ends with: OSError: no room for .ready.1.tmp"
     )
 
 
 def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, ends_at=2)
-    job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    result = watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
+    result = follow(job, agent, stream)
 
-    assert result is not None
     assert result["outcome"] == "succeeded"
     assert agent.starts == 2
 
@@ -97,16 +105,16 @@ def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
 def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, at_look=[signal.SIGINT])
-    job_view = JobView(job_id="digits-1", job=job.job, place="")
     before = signal.getsignal(signal.SIGINT)
 
-    watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
+    with pytest.raises(NoResultError):
+        follow(job, agent, stream)
     assert job.record.cancelled()
     assert len([each for each in notices(stream) if each.startswith("cancelling")]) == 1
 
     agent = MortalAgent(job, at_look=[signal.SIGINT, signal.SIGINT])
     with pytest.raises(LeftError) as left:
-        watch(job.record, job_view, JsonView(stream), agent=agent, agent_look=0)
+        follow(job, agent, stream)
     assert left.value.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -118,6 +126,7 @@ class FarWatcher:
     job: HandmadeJob
     ends_at: int = 1
     looks: list[tuple[bool, bool]] = field(default_factory=list)
+    pause_s: float = 0.0
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
         self.looks.append((news, cancelling))
@@ -144,9 +153,8 @@ def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path
     watcher = FarWatcher(job, ends_at=3)
     job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    result = watch(job.record, job_view, JsonView(stream), agent=None, watcher=watcher, pause=0)
+    result = watch(job.record, job_view, JsonView(stream), watcher, remote=True)
 
-    assert result is not None
     assert result["outcome"] == "lost"
     assert notices(stream) == ["look 1", "look 2", "look 3"]
     assert watcher.looks == [(True, False), (False, False), (False, False)]
@@ -157,11 +165,8 @@ def test_a_store_elsewhere_that_is_away_for_a_while_is_asked_again(tmp_path: Pat
     store = AwayStore(tmp_path, [StoreError("away"), StoreError("away")])
     job_view = JobView(job_id="digits-1", job=job.job, place="")
 
-    result = watch(
-        JobRecord(store, "digits-1"), job_view, JsonView(stream), agent=None, watcher=FarWatcher(job), pause=0
-    )
+    watch(JobRecord(store, "digits-1"), job_view, JsonView(stream), FarWatcher(job), remote=True)
 
-    assert result is not None
     assert notices(stream)[:2] == ["away; trying again"] * 2
 
 
@@ -171,4 +176,4 @@ def test_a_store_that_refuses_is_not_asked_again(tmp_path: Path) -> None:
     job_view = JobView(job_id="digits-1", job=job.job, place="")
 
     with pytest.raises(StoreRefusedError):
-        watch(record, job_view, JsonView(io.StringIO()), agent=None, watcher=FarWatcher(job), pause=0)
+        watch(record, job_view, JsonView(io.StringIO()), FarWatcher(job), remote=True)

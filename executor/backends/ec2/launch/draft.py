@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from bai_agent.job.descriptor import Job, Store
 from cloud_init.user_data import Bundle
-from executor.backends.ec2.bundle.bundle import BuiltBundle, build, cache_folder, linux_architecture
+from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
 from executor.backends.ec2.launch.cost import Cost, is_bound, not_included, price
 from executor.backends.ec2.launch.images import placeholder
@@ -21,7 +20,7 @@ from executor.backends.ec2.launch.request import launch_request
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
 from executor.backends.ec2.launch.user_data import UserData, boot_limit, deadman, make_user_data
 from executor.backends.ec2.local_files import LocalFiles, local_files
-from executor.backends.ec2.session import AwsSession, CredentialsError
+from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
 from executor.backends.ec2.tags import tag_time
 from executor.config import Settings
@@ -29,7 +28,7 @@ from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.git import git_state
 from executor.planning.plan import plan
-from executor.planning.request import UNDRAWN_ID, JobRequest, scripts_of_request
+from executor.planning.request import JobRequest, scripts_of_request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,43 +101,6 @@ def planned_job(
             uploads=files.sources,
         )
         yield job, files
-
-
-@contextmanager
-def planned_launch(
-    job_request: JobRequest,
-    descriptor: Descriptor,
-    settings: Settings,
-    *,
-    job_id: str | None,
-    said: Callable[[str], None],
-) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
-    """Yield how `job_request` would be launched now, what would be uploaded, and AWS where it could be asked.
-
-    Reads only; without credentials some of it is not known, which `said` hears. Raises as `planned_job` and `draft` do.
-    """
-    aws = _aws_if_there(descriptor, settings, said)
-    with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
-        now, cache = datetime.now(timezone.utc), cache_folder(os.environ)
-        yield draft(job, descriptor, settings, aws, cache=cache, now=now), files.uploads, aws
-
-
-def _aws_if_there(
-    descriptor: Descriptor, settings: Settings, said: Callable[[str], None]
-) -> AwsSession | None:
-    """Return AWS where a region and credentials are known; else say what is missing."""
-    region = region_of(descriptor, settings)
-    if region is None or settings.bucket is None:
-        missing = "region" if region is None else "bucket"
-        said(f"no {missing} is configured; what only AWS knows is left open")
-        return None
-    aws = AwsSession(region, settings.aws_profile)
-    try:
-        aws.credentials()
-    except CredentialsError as error:
-        said(f"{error}; what only AWS knows is left open")
-        return None
-    return aws
 
 
 def draft(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
+from executor.backends.backend import SubmitListener
 from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import (
     adopt,
@@ -25,15 +28,15 @@ from executor.backends.ec2.launch.resolve import region_of
 from executor.backends.ec2.launch.user_data import deadman
 from executor.backends.ec2.regions import name_region
 from executor.backends.ec2.session import AwsSession, aws_of
-from executor.backends.ec2.staging_bucket import Upload, check_region, staging_bucket, upload
+from executor.backends.ec2.staging_bucket import check_region, staging_bucket, upload
 from executor.config import Settings
 from executor.errors import UsageError
-from executor.jobs.stores import bucket_store
 from executor.planning.job_toml import job_toml
 from executor.planning.request import JobRequest, Submitted, check_id, new_job_id, read_request, same_job
+from executor.quantities import size
 
 if TYPE_CHECKING:
-    from executor.descriptor import Finding
+    pass
 
 
 def submit(
@@ -41,27 +44,22 @@ def submit(
     settings: Settings,
     *,
     job_id: str | None = None,
-    told: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
-    drafted: Callable[[LaunchPlan, AwsSession], None] = lambda draft, aws: None,
-    uploading: Callable[[Upload], None] = lambda upload: None,
-    launching: Callable[[str], None] = lambda job_id: None,
-    said: Callable[[str], None] = lambda sentence: None,
+    listener: SubmitListener | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Submitted:
     """Launch the job of `job_request`, or find it launched. Repeated with its id after whatever happened, it is launched once.
 
-    told: hears the job id and the warnings, before anybody is asked. drafted: hears what is about to be launched.
-    launching: hears the job id before EC2 is asked for machines.
     Raises LaunchError where EC2 refuses for good (the job's result says so), UndecidedError where it may or may not run,
     UsageError where the store holds another job or another launch under this id than `job_request` makes.
     """
+    listener = listener or SubmitListener()
     if job_id is not None:
         check_id(job_id)
     descriptor, findings = read_request(job_request)
     _check_configured(job_request, settings)
     drawn = job_id or new_job_id(job_request, descriptor)
-    told(drawn, findings)
+    listener.on_submit(drawn, findings)
     check_region(settings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
     record = JobRecord(bucket_store(settings), drawn)
@@ -84,9 +82,13 @@ def submit(
         new, ours = False, None
         if file is None:
             drawing = draft(there or job, descriptor, settings, aws, cache=cache, now=now())
-            drafted(drawing, aws)
+            listener.on_plan(_Notice(drawing, settings, aws))
             agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
-            upload(staging_bucket(settings), [*agent, *files.uploads], told=uploading)
+            upload(
+                staging_bucket(settings),
+                [*agent, *files.uploads],
+                on_upload=lambda each: listener.on_progress(f"uploading {each.what} ({size(each.size)})"),
+            )
             new = _write_job(record, drawing, job_request)
             there, ours = drawing.job, drawing.launch_file()
             file = write_launch(record, ours)
@@ -104,9 +106,24 @@ def submit(
                 if there is None or adopt(record, AwsSession(file.region, settings.aws_profile)) is None:
                     raise UsageError(problem)
                 return Submitted(record, there, new=False)
-    launching(drawn)
-    launch(record, file, aws, deadman=deadman(job.limits), told=said, sleep=sleep, now=now)
+    listener.on_launch(drawn)
+    launch(record, file, aws, deadman=deadman(job.limits), told=listener.on_progress, sleep=sleep, now=now)
     return Submitted(record, record.job(), new=new)
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """A `LaunchNotice`."""
+
+    launch: LaunchPlan
+    settings: Settings
+    aws: AwsSession
+
+    def sentence(self, *, cost: bool) -> str:
+        launch = self.launch
+        what = f"{launch.job.strategy.nodes} × {launch.resolved.kind.name} in {launch.resolved.region}"
+        price = f": {launch.cost(self.settings, self.aws).sentence()}" if cost else ""
+        return f"launching {what}{price}"
 
 
 def _check_configured(job_request: JobRequest, settings: Settings) -> None:

@@ -19,8 +19,8 @@ from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession, aws_of
-from executor.commands.job_options import JobOptions
 from executor.config import Settings
+from executor.errors import NextStep
 from executor.records.follower import events_of
 from executor.records.job_status import (
     ENDING,
@@ -49,13 +49,13 @@ def monitor_of(record: JobRecord, settings: Settings) -> JobMonitor:
     return JobMonitor(record, aws)
 
 
-def status_on_ec2(record: JobRecord, options: JobOptions) -> JobStatus:
+def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
     """Return how a job stands, after doing what is due for it. Raises BaiError."""
     result = result_of(record)
     if result is not None:
-        kept = kept_machines(record, result, options)
-        return replace(ended_status(record, result), where="ec2", machine=kept)
-    monitor = monitor_of(record, options.settings)
+        kept, next_step = kept_machines(record, result, settings)
+        return replace(ended_status(record, result), where="ec2", machine=kept, next_step=next_step)
+    monitor = monitor_of(record, settings)
     found = monitor.reconcile()
     result = result_of(record)
     if result is not None:
@@ -182,32 +182,32 @@ def _status(found: Diagnosis, state: RunState) -> str:
     return words.get(found.stage, Status.PENDING.value)
 
 
-def kept_machines(record: JobRecord, result: Mapping[str, Any], options: JobOptions) -> str | None:
+def kept_machines(
+    record: JobRecord, result: Mapping[str, Any], settings: Settings
+) -> tuple[str | None, NextStep | None]:
     """Return what is still there of a job that ended with `result` and may keep its machines, until when, and what it costs.
 
-    None where nothing is, or EC2 cannot be asked. Raises StoreError, DescriptorError.
+    Also what can be done about it. None where nothing is there, or EC2 cannot be asked. Raises StoreError, DescriptorError.
     """
-    monitor = monitor_of(record, options.settings)
+    monitor = monitor_of(record, settings)
     end = monitor.job.end
     failed = result.get("exit_code") not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
     if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
-        return None
+        return None, None
     try:
         there = [each for each in monitor.instances() if each.living]
     except BaiError:
-        return None
+        return None, None
     if not there:
-        return None
+        return None, None
     which = f"{', '.join(each.id for each in there)} {'is' if len(there) == 1 else 'are'}"
     first, aws = there[0], monitor.aws(monitor.region)
-    hourly, _ = price(
-        first.type, options.settings.prices, aws, operation=first.operation, tenancy=first.tenancy
-    )
+    hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
     cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
     if end.keep_on_failure is None:
-        return f'{which} still there, as [end] power = "stay" has it{cost}'
-    release = f"`{options.command('release', record.job_id)}` lets {'it' if len(there) == 1 else 'them'} go"
-    return f"{which} kept to look into{_until(monitor, result, end.keep_on_failure)}{cost}; {release}"
+        return f'{which} still there, as [end] power = "stay" has it{cost}', None
+    release = NextStep(("release", record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
+    return f"{which} kept to look into{_until(monitor, result, end.keep_on_failure)}{cost}", release
 
 
 def _until(monitor: JobMonitor, result: Mapping[str, Any], kept: timedelta) -> str:

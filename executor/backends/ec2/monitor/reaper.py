@@ -22,12 +22,12 @@ from executor.backends.ec2.instances import (
     described,
     terminate_one,
 )
+from executor.backends.ec2.job_store import bucket_store, is_bucket, open_bucket
 from executor.backends.ec2.monitor.diagnosis import OVERDUE
 from executor.backends.ec2.regions import named_regions
 from executor.backends.ec2.session import aws_of
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text
 from executor.backends.ec2.timestamps import parse_moment
-from executor.jobs.stores import bucket_store, is_bucket, open_bucket
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
     from bai_agent.job.store import JobStore
-    from executor.commands.job_options import JobOptions
+    from executor.config import Settings
 
 _AT_ONCE = 8
 """Regions that are asked side by side."""
@@ -95,17 +95,16 @@ def reap(
     return done
 
 
-def reap_own(options: JobOptions) -> None:
+def reap_own(settings: Settings, *, store: str | None) -> None:
     """Terminate this client's machines whose time is up, in passing: what is in the way will be there the next time, too.
 
-    In the configured region, and in all in which jobs of the store were launched. Raises UsageError, DescriptorError where the
+    In the configured region, and in all in which jobs of `store` (unset: of the configured one) were launched. Raises UsageError, DescriptorError where the
     configuration is wrong.
     """
-    settings = options.settings
     regions = {settings.region} if settings.region is not None else set()
     try:
-        for store in _buckets(options):
-            regions.update(named_regions(store))
+        for bucket in _buckets(settings, store):
+            regions.update(named_regions(bucket))
     except BaiError as error:
         log.info("the regions of other jobs are not known: %s", error)
 
@@ -120,12 +119,12 @@ def reap_own(options: JobOptions) -> None:
         list(pool.map(reap_region, sorted(regions)))
 
 
-def _buckets(options: JobOptions) -> Iterator[JobStore]:
+def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
     """Yield the stores of jobs on EC2: the one that was named, else the configured one."""
-    if options.store is not None and is_bucket(options.store):
-        yield open_bucket(options.store, options.settings, quick=True)
-    elif options.settings.store_url is not None:
-        yield bucket_store(options.settings, quick=True)
+    if named is not None and is_bucket(named):
+        yield open_bucket(named, settings, quick=True)
+    elif settings.store_url is not None:
+        yield bucket_store(settings, quick=True)
 
 
 def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:

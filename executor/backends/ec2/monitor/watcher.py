@@ -11,7 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.records.job_status import NoResultError
+from executor.errors import NoResultError
 
 EVERY = 10.0
 """Seconds between two looks."""
@@ -24,6 +24,8 @@ class InstanceWatcher:
     """Looks after one job, and says what has changed."""
 
     monitor: JobMonitor
+    pause_s: float = 2.0
+    """A bucket's objects are written every few seconds."""
     clock: Callable[[], float] = time.monotonic
     _next: float = 0.0
     _heard: float = field(default=float("-inf"))

@@ -9,10 +9,10 @@ import pytest
 from botocore.exceptions import TokenRetrievalError
 
 from executor.backends.ec2.instances import described
+from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.session import AwsSession, CredentialsError, aws_error, aws_of
 from executor.backends.ec2.staging_bucket import staging_bucket
 from executor.config import Settings, read_settings
-from executor.jobs.stores import bucket_store
 
 _CONFIG = """\
 [profile sign-on]

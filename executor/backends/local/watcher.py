@@ -1,0 +1,99 @@
+"""Brings the agent of a job on this machine back when it has died, a few times, while somebody follows the job."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from bai_agent.job.record import JobRecord
+from executor.errors import NextStep, NoResultError
+from executor.records.reading import result_of
+
+_PAUSE_S = 0.1
+_LOOK_S = 1.0
+"""Between two looks whether the agent lives."""
+_RESTARTS = 3
+_NUMBERS = re.compile(r"\d+")
+"""Process ids and times: the same reason has others each time."""
+
+
+class Agent(Protocol):
+    """What can be done about the agent of a job on this machine."""
+
+    def alive(self) -> bool: ...
+
+    def last_words(self) -> str:
+        """Return how its log ends; "" where nothing is known."""
+        ...
+
+    def start(self) -> None:
+        """Start it, or start it again. Raises BaiError."""
+        ...
+
+
+class AgentWatcher:
+    """Looks whether the agent of one job lives while the job has no result."""
+
+    pause_s = _PAUSE_S
+
+    def __init__(
+        self,
+        agent: Agent,
+        record: JobRecord,
+        said: Callable[[str], None],
+        *,
+        look_s: float = _LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """said: hears that the agent is started again, before that takes its time."""
+        self._restarter = AgentRestarter(agent, record.job_id)
+        self._record, self._said = record, said
+        self._look_s, self._clock = look_s, clock
+        self._next = clock() + look_s
+
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
+        """Start an agent again that has died. Raises NoResultError where that is of no use any more, BaiError where it fails."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + self._look_s
+        if not self._restarter.alive() and result_of(self._record) is None:
+            self._restarter.after_death(self._said)
+        return None
+
+
+class AgentRestarter:
+    """What becomes of one agent while somebody follows its job."""
+
+    def __init__(self, agent: Agent, job_id: str) -> None:
+        self._agent = agent
+        self._resume = NextStep(("resume", job_id), "starts it again")
+        self._restarts = 0
+        self._lived = True
+        """It was seen alive since its last start."""
+        self._reason = ""
+        """Of its last death."""
+
+    def alive(self) -> bool:
+        alive = self._agent.alive()
+        self._lived = self._lived or alive
+        return alive
+
+    def after_death(self, said: Callable[[str], None]) -> None:
+        """Say so, and start the agent again. Raises NoResultError where that was given up, BaiError where it fails."""
+        reason = self._agent.last_words()
+        told = f". Its log ends with: {reason}" if reason else ""
+        before, self._reason = self._reason, _NUMBERS.sub("", reason)
+        if not self._lived and self._reason and self._reason == before:
+            # What it met at its start it would meet again.
+            raise NoResultError(
+                f"the agent died again as soon as it was started, for a cause that has to be removed first{told}",
+                self._resume,
+            )
+        if self._restarts == _RESTARTS:
+            raise NoResultError(f"the agent died {_RESTARTS + 1} times{told}", self._resume)
+        self._restarts += 1
+        self._lived = False
+        said(f"the agent died; starting it again ({self._restarts} of {_RESTARTS}){told}")
+        self._agent.start()
