@@ -86,16 +86,14 @@ def submit(
     from executor.backends.backend import SubmitListener
     from executor.planning.request import read_request
 
-    def on_submit(drawn: str, findings: Sequence[Finding]) -> None:
-        _say_findings(findings, said)
-        said(f"the job is {drawn}")
-
     job_request = _request(file, on, arguments, data_root, script)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        backend = jobs.backends.of_request(job_request, read_request(job_request)[0])
-        listener = SubmitListener(on_submit=on_submit, on_progress=said)
-        return backend.submit(job_request, job_id=job_id, listener=listener).record.job_id
+        descriptor, findings = read_request(job_request)
+        _say_findings(findings, said)
+        backend = jobs.backends.of_request(job_request, descriptor)
+        listener = SubmitListener(on_submit=lambda drawn: said(f"the job is {drawn}"), on_progress=said)
+        return backend.submit(job_request, descriptor, job_id=job_id, listener=listener).record.job_id
 
 
 def status(

@@ -54,8 +54,8 @@ class LaunchNotice(Protocol):
 class SubmitListener:
     """Who hears what becomes of a submission while it is made."""
 
-    on_submit: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None
-    """The job's id and the warnings about its descriptor, before anybody is asked for anything."""
+    on_submit: Callable[[str], None] = lambda job_id: None
+    """The job's id, before anybody is asked for anything."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
     """What is being done, and what goes wrong without ending it."""
@@ -125,7 +125,14 @@ class Backend(Protocol):
         """Return what would run; touches nothing. said: hears what is left open, and why."""
         ...
 
-    def submit(self, job_request: JobRequest, *, job_id: str | None, listener: SubmitListener) -> Submitted:
+    def submit(
+        self,
+        job_request: JobRequest,
+        descriptor: Descriptor,
+        *,
+        job_id: str | None,
+        listener: SubmitListener,
+    ) -> Submitted:
         """Write the job down and start it. Repeated with its id after whatever happened, it is started once."""
         ...
 

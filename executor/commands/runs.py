@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +33,6 @@ from executor.view.text import draws_in_place, tell
 
 if TYPE_CHECKING:
     from executor.backends.backend import Backend, LaunchNotice
-    from executor.descriptor import Finding
     from executor.planning.request import JobRequest, Submitted
     from executor.view.job_view import View
 
@@ -172,14 +170,15 @@ def _submit(
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
 
-    backend = options.backends.of_request(job_request, read_request(job_request)[0])
+    descriptor, findings = read_request(job_request)
+    print_findings(findings)
+    backend = options.backends.of_request(job_request, descriptor)
     known = job_id
     launched = job_id is not None  # repeated, it may have been started before
 
-    def on_submit(drawn: str, findings: Sequence[Finding]) -> None:
+    def on_submit(drawn: str) -> None:
         nonlocal known
         known = drawn
-        print_findings(findings)
         # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
         if not returns and backend.remote:
             say(f"the job is {drawn}")
@@ -196,7 +195,7 @@ def _submit(
     listener = SubmitListener(on_submit=on_submit, on_plan=on_plan, on_progress=say, on_launch=on_launch)
     try:
         with raised_signals():
-            submitted = backend.submit(job_request, job_id=job_id, listener=listener)
+            submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
     except SignalError as interrupted:
         say(_left_behind(backend, options, known, launched=launched))
         raise typer.Exit(interrupted.exit_code) from interrupted

@@ -73,10 +73,17 @@ class Ec2Backend:
                 said(f"scripts: {scripts.sentence()}")
             yield Ec2Plan(made, uploads, settings, aws, scripts, said)
 
-    def submit(self, job_request: JobRequest, *, job_id: str | None, listener: SubmitListener) -> Submitted:
+    def submit(
+        self,
+        job_request: JobRequest,
+        descriptor: Descriptor,
+        *,
+        job_id: str | None,
+        listener: SubmitListener,
+    ) -> Submitted:
         from executor.backends.ec2.launch.submission import submit
 
-        return submit(job_request, self._settings, job_id=job_id, listener=listener)
+        return submit(job_request, descriptor, self._settings, job_id=job_id, listener=listener)
 
     def status(self, record: JobRecord) -> JobStatus:
         from executor.backends.ec2.monitor.job_status import status_on_ec2

@@ -77,11 +77,18 @@ class LocalBackend:
             said(f"scripts: {scripts.sentence()}")
         yield LocalPlan(job)
 
-    def submit(self, job_request: JobRequest, *, job_id: str | None, listener: SubmitListener) -> Submitted:
+    def submit(
+        self,
+        job_request: JobRequest,
+        descriptor: Descriptor,
+        *,
+        job_id: str | None,
+        listener: SubmitListener,
+    ) -> Submitted:
         from executor.backends.local.submission import submit
 
         store = store_at(self._options.store)
-        submitted = submit(job_request, store, job_id=job_id, on_submit=listener.on_submit)
+        submitted = submit(job_request, descriptor, store, job_id=job_id, on_submit=listener.on_submit)
         agent = _agent(submitted.record)
         listener.on_launch(submitted.record.job_id)
         if submitted.record.result() is None and not agent.alive():

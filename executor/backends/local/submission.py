@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bai_agent.job.record import JobRecord
@@ -17,23 +17,23 @@ from executor.planning.request import (
     check_start,
     new_job_id,
     planned,
-    read_request,
     same_job,
     scripts_of_request,
 )
 
 if TYPE_CHECKING:
-    from executor.descriptor import Finding
+    from executor.descriptor import Descriptor
 
 
 def submit(
     job_request: JobRequest,
+    descriptor: Descriptor,
     store: DirectoryStore,
     *,
     job_id: str | None = None,
-    on_submit: Callable[[str, Sequence[Finding]], None] = lambda job_id, findings: None,
+    on_submit: Callable[[str], None] = lambda job_id: None,
 ) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` hears the job id and the warnings before that.
+    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` hears the job id before that.
 
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
@@ -47,13 +47,12 @@ def submit(
         )
     if job_id is not None:
         check_id(job_id)
-    descriptor, findings = read_request(job_request)
     drawn = job_id or new_job_id(job_request, descriptor)
     record = JobRecord(store, drawn)
     original = scripts_of_request(job_request, descriptor)
     scripts = ScriptsOrigin(path=scripts_of(record)) if original is not None else None
     job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts)
-    on_submit(drawn, findings)
+    on_submit(drawn)
     if not record.exists():
         check_start(job, os.environ)
         with job_draft(store, drawn) as draft:

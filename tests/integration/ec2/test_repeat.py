@@ -19,7 +19,7 @@ from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
 from executor.errors import UsageError
-from executor.planning.request import JobRequest, Submitted
+from executor.planning.request import JobRequest, Submitted, read_request
 
 BY_PARAMETER = HELLO.replace(DEBIAN.image_id, f"ssm:{DEBIAN.parameters[0]}")
 Table = dict[str, Any]
@@ -34,9 +34,9 @@ class Submitter:
         self.bucket = paper.client("s3", "setup")
 
     def submit(self, job_id: str = "job-1") -> Submitted:
-        return submit(
-            JobRequest(file=self.file, on="ec2"), read_settings(), job_id=job_id, sleep=lambda _: None
-        )
+        job_request = JobRequest(file=self.file, on="ec2")
+        descriptor, _ = read_request(job_request)
+        return submit(job_request, descriptor, read_settings(), job_id=job_id, sleep=lambda _: None)
 
     def cut_short(self, job_id: str = "job-1") -> None:
         """Submit, and fail where EC2 is to be asked: the launch is written down and never sent."""

@@ -268,7 +268,7 @@ def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(paper: Pap
     out, err = running[0].communicate(timeout=120)
 
     assert running[0].returncode == 130, err
-    assert f"before the launch: nothing of {out.strip()} runs" in err
+    assert f"before the start: nothing of {out.strip()} runs" in err
     assert "may run" not in err
     assert paper.instances() == []
 

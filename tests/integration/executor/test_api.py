@@ -100,7 +100,7 @@ def test_the_same_id_twice_is_one_job_from_any_thread(desk: Desk) -> None:
         (lambda desk: status("nobody"), 'no job "nobody"|there are no jobs'),
         (lambda desk: plan(desk.folder / "missing.toml"), r"missing\.toml"),
         (lambda desk: submit(desk.descriptor(), job_id="a/b"), "job-id"),
-        (lambda desk: submit(desk.descriptor(), on="moon"), '"moon" is no place'),  # type: ignore[arg-type]
+        (lambda desk: submit(desk.descriptor(), on="moon"), '"moon" is not a place'),  # type: ignore[arg-type]
         (lambda desk: submit(desk.descriptor(), arguments="--one"), "write a list"),
         (lambda desk: submit(desk.descriptor(), store="/proc/version/jobs"), "/proc/version"),
         (lambda desk: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),

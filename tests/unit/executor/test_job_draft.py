@@ -12,11 +12,11 @@ import pytest
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.local import submission
 from executor.backends.local.job_draft import job_draft, remove_abandoned
-from executor.backends.local.submission import submit
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids
-from executor.planning.request import JobRequest
+from executor.planning.request import JobRequest, Submitted, read_request
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
@@ -31,6 +31,10 @@ benchmark_code = "sh ok.sh"
 [ml.script]
 path = "."
 """
+
+
+def submit(job_request: JobRequest, store: DirectoryStore, *, job_id: str) -> Submitted:
+    return submission.submit(job_request, read_request(job_request)[0], store, job_id=job_id)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
@@ -30,17 +29,16 @@ from executor.backends.ec2.regions import name_region
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.backends.ec2.staging_bucket import check_region, staging_bucket, upload
 from executor.config import Settings
+from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
-from executor.planning.request import JobRequest, Submitted, check_id, new_job_id, read_request, same_job
+from executor.planning.request import JobRequest, Submitted, check_id, new_job_id, same_job
 from executor.quantities import size
-
-if TYPE_CHECKING:
-    pass
 
 
 def submit(
     job_request: JobRequest,
+    descriptor: Descriptor,
     settings: Settings,
     *,
     job_id: str | None = None,
@@ -56,10 +54,9 @@ def submit(
     listener = listener or SubmitListener()
     if job_id is not None:
         check_id(job_id)
-    descriptor, findings = read_request(job_request)
     _check_configured(job_request, settings)
     drawn = job_id or new_job_id(job_request, descriptor)
-    listener.on_submit(drawn, findings)
+    listener.on_submit(drawn)
     check_region(settings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
     record = JobRecord(bucket_store(settings), drawn)
