@@ -217,7 +217,7 @@ def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank:
     """Return the run directory. A job store in a folder holds it: nothing is copied."""
     if record is None or not isinstance(record.store, DirectoryStore):
         return (wanted or Path(job.job.id)).absolute()
-    place = record.store.folder / record.node(rank, attempt=job.job.attempt)
+    place = record.store.folder / record.node(rank, attempt=job.job.attempt).place
     if wanted is not None and wanted.absolute() != place and wanted.resolve() != place.resolve():
         raise DescriptorError(
             f"--dir {wanted}: [store] url says that this job's run directory is {place}; leave --dir out"

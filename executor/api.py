@@ -153,7 +153,7 @@ def metrics(
 
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        lines = whole_lines(pieces(jobs.find(job_id), "metrics", backends=jobs.backends))
+        lines = whole_lines(pieces(jobs.find(job_id).node(), "metrics", backends=jobs.backends))
         return [dict(each) for piece in lines for each in records_in(piece)]
 
 

@@ -123,7 +123,7 @@ class Desk:
         return JobRecord(DirectoryStore(self.store), job_id)
 
     def rundir(self, job_id: str) -> RunDir:
-        return RunDir(self.store / self.record(job_id).node())
+        return RunDir(self.store / self.record(job_id).node().place)
 
     def result(self, job_id: str) -> dict[str, Any]:
         found = self.record(job_id).result()

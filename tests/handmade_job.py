@@ -50,7 +50,7 @@ class HandmadeJob:
         """keeps: its machine, for an hour where it fails. written: its agent has begun to write."""
         self.store = DirectoryStore(store)
         self.record = JobRecord(self.store, job_id)
-        self.node = store / self.record.node()
+        self.node = store / self.record.node().place
         self.started = started
         self.job = Job(
             job=Identity(id=job_id, name=name),

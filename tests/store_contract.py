@@ -93,18 +93,18 @@ class StoreContract:
     def test_a_stream_reads_the_same_in_one_object_as_in_many(self, store: JobStore) -> None:
         content = b"".join(b"line %d\n" % number for number in range(1000))
         one, many = JobRecord(store, "one"), JobRecord(store, "many")
-        store.put(f"{one.node()}/log/{0:020}", content)
+        store.put(one.node().key(f"log/{0:020}"), content)
         for start in range(0, len(content), 700):
-            store.put(f"{many.node()}/log/{start:020}", content[start : start + 700])
+            store.put(many.node().key(f"log/{start:020}"), content[start : start + 700])
 
         for record in (one, many):
             position = 0
             read = b""
-            while piece := record.read("log", position, limit=333):
+            while piece := record.node().read("log", position, limit=333):
                 read += piece
                 position += len(piece)
             assert read == content
-            assert record.size("log") == len(content)
+            assert record.node().size("log") == len(content)
 
     def test_a_record_tells_what_a_job_has_come_to(self, store: JobStore) -> None:
         record = JobRecord(store, "job-1")

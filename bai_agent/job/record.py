@@ -32,19 +32,19 @@ class JobRecord:
         """Return the key of the job's object `name`."""
         return f"{self.job_id}/{name}"
 
-    def node(self, rank: int = 0, *, attempt: int = 0) -> str:
-        """Return the key of a node's place, without a slash at its end."""
-        return self.key(f"attempts/{attempt}/nodes/{rank}")
+    def node(self, rank: int = 0, *, attempt: int = 0) -> NodeRecord:
+        return NodeRecord(self, rank, attempt)
 
-    def nodes(self) -> list[tuple[int, int]]:
-        """Return attempt and rank of each node that has left something. Raises StoreError."""
-        return [
+    def nodes(self) -> list[NodeRecord]:
+        """Return the nodes that have left something, by attempt and rank. Raises StoreError."""
+        found = [
             (int(attempt), int(rank))
             for attempt in self.store.folders(self.key("attempts/"))
             if attempt.isdecimal()
             for rank in self.store.folders(self.key(f"attempts/{attempt}/nodes/"))
             if rank.isdecimal()
         ]
+        return [NodeRecord(self, rank, attempt) for attempt, rank in sorted(found)]
 
     def exists(self) -> bool:
         return bool(self.store.find(self.key("job.toml")))
@@ -68,10 +68,6 @@ class JobRecord:
     def cancelled(self) -> bool:
         return bool(self.store.find(self.key("cancel.json")))
 
-    def node_object(self, name: str, rank: int = 0, *, attempt: int = 0) -> dict[str, Any] | None:
-        """Return the JSON object `name` ("ready.json", "heartbeat.json") of a node, or None."""
-        return self.read_object(f"{self.node(rank, attempt=attempt)}/{name}")
-
     def read_object(self, key: str) -> dict[str, Any] | None:
         """Return the JSON object at `key` of the store, or None where there is none. Raises RecordError where it is none."""
         content = self._read(key)
@@ -85,38 +81,6 @@ class JobRecord:
             raise RecordError(f"{self.store.url}/{key} is no JSON object")
         return value
 
-    def read(
-        self, stream: Stream, position: int, *, rank: int = 0, attempt: int = 0, limit: int = 2**20
-    ) -> bytes:
-        """Return what a node's stream holds from `position` on, at most `limit` bytes; empty where it has not come so far.
-
-        A stream is a row of objects, each named by the position at which it starts; the last one may still grow.
-        """
-        # The sizes in the list spare a request for what is not there yet: most looks of whoever follows find nothing new.
-        chunks = {start: each for start, each in self._chunks(stream, rank, attempt) if start <= position}
-        if not chunks:
-            return b""
-        start = max(chunks)
-        if position >= start + chunks[start].size:
-            return b""
-        return self.store.get(chunks[start].key, start=position - start, limit=limit)
-
-    def size(self, stream: Stream, *, rank: int = 0, attempt: int = 0) -> int:
-        """Return how many bytes a node's stream has so far."""
-        return max((start + each.size for start, each in self._chunks(stream, rank, attempt)), default=0)
-
-    def _chunks(self, stream: Stream, rank: int, attempt: int) -> list[tuple[int, StoredObject]]:
-        """Return a stream's objects, each with the position at which it starts."""
-        node = self.node(rank, attempt=attempt)
-        if stream == "events":
-            key = f"{node}/events.jsonl"
-            return [(0, each) for each in self.store.find(key) if each.key == key]
-        named = (
-            (_CHUNK.fullmatch(each.key.rpartition("/")[2]), each)
-            for each in self.store.find(f"{node}/{stream}/")
-        )
-        return [(int(name[1]), each) for name, each in named if name]
-
     def _read(self, key: str) -> bytes | None:
         found = next((each for each in self.store.find(key) if each.key == key), None)
         if found is None:
@@ -127,3 +91,59 @@ class JobRecord:
             return self.store.get(key, limit=_LIMIT)
         except MissingObjectError:
             return None
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What one node of an attempt has left: objects, and streams that grow."""
+
+    job: JobRecord
+    rank: int = 0
+    attempt: int = 0
+
+    @property
+    def place(self) -> str:
+        """The key below which all of it is, without a slash at its end."""
+        return self.job.key(f"attempts/{self.attempt}/nodes/{self.rank}")
+
+    def key(self, name: str) -> str:
+        """Return the key of the node's object `name`."""
+        return f"{self.place}/{name}"
+
+    def url(self, name: str) -> str:
+        """Return where `name` is, for a person."""
+        return f"{self.job.store.url}/{self.key(name)}"
+
+    def read_object(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object `name` ("ready.json", "heartbeat.json"), or None. Raises StoreError, RecordError."""
+        return self.job.read_object(self.key(name))
+
+    def read(self, stream: Stream, position: int, *, limit: int = 2**20) -> bytes:
+        """Return what a stream holds from `position` on, at most `limit` bytes; empty where it has not come so far.
+
+        A stream is a row of objects, each named by the position at which it starts; the last one may still grow.
+        """
+        # The sizes in the list spare a request for what is not there yet: most looks of whoever follows find nothing new.
+        chunks = {start: each for start, each in self._chunks(stream) if start <= position}
+        if not chunks:
+            return b""
+        start = max(chunks)
+        if position >= start + chunks[start].size:
+            return b""
+        return self.job.store.get(chunks[start].key, start=position - start, limit=limit)
+
+    def size(self, stream: Stream) -> int:
+        """Return how many bytes a stream has so far."""
+        return max((start + each.size for start, each in self._chunks(stream)), default=0)
+
+    def _chunks(self, stream: Stream) -> list[tuple[int, StoredObject]]:
+        """Return a stream's objects, each with the position at which it starts."""
+        store = self.job.store
+        if stream == "events":
+            key = self.key("events.jsonl")
+            return [(0, each) for each in store.find(key) if each.key == key]
+        named = (
+            (_CHUNK.fullmatch(each.key.rpartition("/")[2]), each)
+            for each in store.find(self.key(f"{stream}/"))
+        )
+        return [(int(name[1]), each) for name, each in named if name]

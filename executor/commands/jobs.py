@@ -84,7 +84,7 @@ def status(
     record = find_job(options.stores(), job)
     backend = options.backends.of(record)
     now = wait_for_end(record, backend, said=say) if wait else backend.status(record)
-    values = last_values(record)
+    values = last_values(record.node())
     result = result_of(record)
     nodes = list(environments(record)) if verbose else []
     if json_:
@@ -131,10 +131,10 @@ def logs(
     if boot:
         _print_consoles(record, options, json_=json_)
         return
-    position = position_of_last_lines(record, lines) if lines is not None else 0
+    position = position_of_last_lines(record.node(), lines) if lines is not None else 0
     if not json_ and not sys.stdout.isatty():
         for piece in pieces(
-            record,
+            record.node(),
             "log",
             position=position,
             follow=follow,
@@ -156,7 +156,7 @@ def logs(
             say(TRUNCATED)
 
         for piece in pieces(
-            record,
+            record.node(),
             "log",
             position=position,
             follow=follow,
@@ -206,15 +206,15 @@ def metrics(
     if extract_ is None:
         described, stream = record.job(), "metrics"
     else:
-        number = chosen_set(record, extract_)
-        described, stream = job_of_set(record, number), stream_of(number)
+        number = chosen_set(record.node(), extract_)
+        described, stream = job_of_set(record.node(), number), stream_of(number)
     foreign = prints(
         described,
-        whole_lines(pieces(record, stream, follow=follow, said=say, backends=options.backends)),
+        whole_lines(pieces(record.node(), stream, follow=follow, said=say, backends=options.backends)),
         follow,
     )
     if foreign.count:
-        say(foreign.sentence(record))
+        say(foreign.sentence(record.node()))
 
 
 def extract(

@@ -131,7 +131,7 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
         command=options.command,
     )
     view, on_screen = _view(json_=json_)
-    position = tail_position(record, "log", _TAIL) if joined and on_screen else 0
+    position = tail_position(record.node(), "log", _TAIL) if joined and on_screen else 0
     watcher = backend.follow(record, said=view.notice)
     try:
         result = watch(

@@ -81,7 +81,7 @@ def watch(
     with Interrupts() as interrupts:
         try:
             view.begin(job_view)
-            follower = JobFollower(record, log_position=log_position, newest_only=newest_only)
+            follower = JobFollower(record.node(), log_position=log_position, newest_only=newest_only)
             return _watch(record, follower, job_view, view, interrupts, watcher, remote=remote)
         finally:
             view.close()

@@ -21,7 +21,7 @@ from typing import Any
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import HostMetrics, Job, Metric, check_patterns
 from bai_agent.job.descriptor_file import parse_job
-from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.run_directory import RunDir, read_json
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.extractor import ExtractorProcess
@@ -60,30 +60,30 @@ def stream_of(number: int) -> Stream:
     return f"extracts/{number}/metrics"
 
 
-def complete_sets(record: JobRecord, *, attempt: int = 0, rank: int = 0) -> list[int]:
+def complete_sets(node: NodeRecord) -> list[int]:
     """Return the numbers of the complete sets of a node. Raises StoreError."""
-    place = f"{record.node(rank, attempt=attempt)}/extracts/"
-    numbers = (int(each) for each in record.store.folders(place) if each.isdecimal())
-    return sorted(each for each in numbers if record.store.find(f"{place}{each}/extracted.json"))
+    store, place = node.job.store, node.key("extracts/")
+    numbers = (int(each) for each in store.folders(place) if each.isdecimal())
+    return sorted(each for each in numbers if store.find(f"{place}{each}/extracted.json"))
 
 
-def chosen_set(record: JobRecord, wanted: str) -> int:
+def chosen_set(node: NodeRecord, wanted: str) -> int:
     """Return the number of the set that `wanted` names: a number, or "last". Raises UsageError, StoreError."""
-    numbers = complete_sets(record)
+    numbers = complete_sets(node)
     if wanted == "last" and numbers:
         return numbers[-1]
     if wanted in map(str, numbers):
         return int(wanted)
     there = f"there are {', '.join(map(str, numbers))}" if numbers else "`bai extract` makes one"
     raise UsageError(
-        f'--extract: {record.job_id} has no complete set "{wanted}" of extracted records; {there}'
+        f'--extract: {node.job.job_id} has no complete set "{wanted}" of extracted records; {there}'
     )
 
 
-def job_of_set(record: JobRecord, number: int) -> Job:
+def job_of_set(node: NodeRecord, number: int) -> Job:
     """Return the job descriptor with the metrics that a set holds. Raises StoreError, DescriptorError."""
-    key = f"{record.node()}/extracts/{number}/job.toml"
-    return parse_job(record.store.get(key), where=f"{record.store.url}/{key}")
+    name = f"extracts/{number}/job.toml"
+    return parse_job(node.job.store.get(node.key(name)), where=node.url(name))
 
 
 def extract_again(
@@ -114,56 +114,55 @@ def extract_again(
         check_patterns(job.metrics, labels=job.job.labels)
     except ValueError as error:
         raise UsageError(f"{record.job_id}: {error}") from error
-    nodes = [each for each in record.nodes() if record.size("log", attempt=each[0], rank=each[1])]
+    nodes = [each for each in record.nodes() if each.size("log")]
     if not nodes:
         raise UsageError(f"{record.job_id} has kept no log: its benchmark printed nothing, or never ran")
-    number = _claim(record, nodes[0], job_toml(job).encode())
-    for attempt, rank in nodes:
-        _warn_of_missing_log(record, attempt, rank, said)
-        yield _extract_node(record, job, number=number, attempt=attempt, rank=rank)
+    number = _claim(nodes[0], job_toml(job).encode())
+    for node in nodes:
+        _warn_of_missing_log(node, said)
+        yield _extract_node(node, job, number)
 
 
-def _claim(record: JobRecord, node: tuple[int, int], descriptor: bytes) -> int:
+def _claim(node: NodeRecord, descriptor: bytes) -> int:
     """Return a number that nobody else has, neither now nor from an extraction that was cut short."""
-    attempt, rank = node
-    place = f"{record.node(rank, attempt=attempt)}/extracts"
-    taken = [int(each) for each in record.store.folders(f"{place}/") if each.isdecimal()]
+    store = node.job.store
+    taken = [int(each) for each in store.folders(node.key("extracts/")) if each.isdecimal()]
     number = max(taken, default=0) + 1
-    while not record.store.put(f"{place}/{number}/job.toml", descriptor, if_absent=True):
+    while not store.put(node.key(f"extracts/{number}/job.toml"), descriptor, if_absent=True):
         number += 1
     return number
 
 
-def _warn_of_missing_log(record: JobRecord, attempt: int, rank: int, said: Callable[[str], None]) -> None:
+def _warn_of_missing_log(node: NodeRecord, said: Callable[[str], None]) -> None:
     """Tell where the log is not all that the benchmark printed: it truncated it, or the store did not get all of it."""
-    summary = (record.node_object("result.json", rank, attempt=attempt) or {}).get("metrics") or {}
+    summary = (node.read_object("result.json") or {}).get("metrics") or {}
     printed = sum(
         value for key in ("log_bytes", "remaining_bytes") if isinstance(value := summary.get(key), int)
     )
-    kept = record.size("log", attempt=attempt, rank=rank)
+    kept = node.size("log")
     if kept < printed:
-        said(f"node {rank}: of the {printed:,} bytes that were printed, the last {kept:,} are kept")
+        said(f"node {node.rank}: of the {printed:,} bytes that were printed, the last {kept:,} are kept")
 
 
-def _extract_node(record: JobRecord, job: Job, *, number: int, attempt: int, rank: int) -> NodeExtract:
-    place = f"{record.node(rank, attempt=attempt)}/extracts/{number}"
+def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
+    store, place = node.job.store, node.key(f"extracts/{number}")
     descriptor = job_toml(job).encode()
-    near = record.store.folder / record.job_id if isinstance(record.store, DirectoryStore) else None
+    near = store.folder / node.job.job_id if isinstance(store, DirectoryStore) else None
     try:
         # Of a job on this machine on its own disk, which has room for the log's records rather than /tmp.
         with _scratch_folder(near) as folder:
             rundir = RunDir(folder)
             rundir.job.write_bytes(descriptor)
-            _bring_log(record, rundir, attempt=attempt, rank=rank)
+            _bring_log(node, rundir)
             rundir.exit.write_bytes(b"{}\n")
             # As after a restart: these lines were not read when they were printed, and their records say so.
             rundir.extractor_offset.write_bytes(b"{}\n")
             summary = _extract(rundir, job)
-            record.store.put(f"{place}/job.toml", descriptor)
+            store.put(f"{place}/job.toml", descriptor)
             upload = StreamUpload(
                 rundir.metrics,
                 reached=UploadOffset(),
-                put=lambda start, content: _put(record, f"{place}/metrics/{start:020}.jsonl", content),
+                put=lambda start, content: _put(node, f"{place}/metrics/{start:020}.jsonl", content),
                 save=lambda reached: None,
                 whole_lines=True,
             )
@@ -175,8 +174,8 @@ def _extract_node(record: JobRecord, job: Job, *, number: int, attempt: int, ran
             f"{where}: {error.strerror}; the log is extracted on this machine, in the folder that TMPDIR names "
             "where the job is elsewhere"
         ) from error
-    record.store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
-    return NodeExtract(number, attempt, rank, summary)
+    store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
+    return NodeExtract(number, node.attempt, node.rank, summary)
 
 
 @contextmanager
@@ -190,19 +189,20 @@ def _scratch_folder(near: Path | None) -> Iterator[Path]:
         yield folder
 
 
-def _put(record: JobRecord, key: str, content: bytes) -> None:
-    record.store.put(key, content)
+def _put(node: NodeRecord, key: str, content: bytes) -> None:
+    node.job.store.put(key, content)
 
 
-def _bring_log(record: JobRecord, rundir: RunDir, *, attempt: int, rank: int) -> None:
-    if isinstance(record.store, DirectoryStore):
-        kept = RunDir(record.store.folder / record.node(rank, attempt=attempt)).kept_output
-        if kept.exists() and kept.stat().st_size == record.size("log", attempt=attempt, rank=rank):
+def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
+    store = node.job.store
+    if isinstance(store, DirectoryStore):
+        kept = RunDir(store.folder / node.place).kept_output
+        if kept.exists() and kept.stat().st_size == node.size("log"):
             rundir.output.symlink_to(kept)
             return
     position = 0
     with rundir.output.open("wb") as file:
-        while piece := record.read("log", position, attempt=attempt, rank=rank, limit=_PIECE):
+        while piece := node.read("log", position, limit=_PIECE):
             file.write(piece)
             position += len(piece)
 

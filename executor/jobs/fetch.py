@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bai_agent.errors import BaiError
 from bai_agent.job.new_files import draft_beside, place_new
-from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.store import StoredObject, check_key
 from executor.errors import UsageError
 from executor.jobs.extract import complete_sets, stream_of
@@ -73,23 +73,22 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
             yield came
     wanted: list[tuple[str, list[StoredObject]]] = []
     attempts = record.store.folders(record.key("attempts/"))
-    for attempt, rank in record.nodes():
-        node = record.node(rank, attempt=attempt)
-        place = f"{'' if len(attempts) == 1 else f'attempts/{attempt}/'}nodes/{rank}"
+    for node in record.nodes():
+        place = f"{'' if len(attempts) == 1 else f'attempts/{node.attempt}/'}nodes/{node.rank}"
         streams, objects = dict(_STREAMS), list(_OBJECTS)
-        for number in complete_sets(record, attempt=attempt, rank=rank):
+        for number in complete_sets(node):
             streams[stream_of(number)] = f"extracts/{number}/metrics.jsonl"
             objects += [f"extracts/{number}/job.toml", f"extracts/{number}/extracted.json"]
         for stream, name in streams.items():
             path = _place(folder, f"{place}/{name}")
-            if (came := _follow(record, stream, path, rank=rank, attempt=attempt)) is not None:
+            if (came := _follow(node, stream, path)) is not None:
                 yield came
-        for each in record.store.find(f"{node}/{_AGENT_LOG}"):
+        for each in record.store.find(node.key(_AGENT_LOG)):
             if came := _grow(
                 _place(folder, f"{place}/{_AGENT_LOG}"), each.size, partial(_get, record, each.key)
             ):
                 yield came
-        wanted += [(f"{place}/{name}", record.store.find(f"{node}/{name}")) for name in objects]
+        wanted += [(f"{place}/{name}", record.store.find(node.key(name))) for name in objects]
     artifacts = record.key("artifacts/")
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
@@ -126,13 +125,13 @@ def _place(folder: Path, name: str) -> Path:
     return path
 
 
-def _follow(record: JobRecord, stream: Stream, path: Path, *, rank: int, attempt: int) -> Fetched | None:
+def _follow(node: NodeRecord, stream: Stream, path: Path) -> Fetched | None:
     """Append to `path` what the stream has beyond it."""
 
     def read(position: int, limit: int) -> bytes:
-        return record.read(stream, position, rank=rank, attempt=attempt, limit=limit)
+        return node.read(stream, position, limit=limit)
 
-    return _grow(path, record.size(stream, rank=rank, attempt=attempt), read)
+    return _grow(path, node.size(stream), read)
 
 
 def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError, StoreError
 from bai_agent.job.descriptor import is_job_id
-from bai_agent.job.record import JobRecord
+from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.store import JobStore, RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
@@ -138,16 +138,16 @@ def started_of(record: JobRecord) -> int:
         result = None
     if result is not None and result.get("started") is not None:
         return int(result["started"])
-    first, _, _ = record.read("events", 0, limit=4096).partition(b"\n")
+    first, _, _ = record.node().read("events", 0, limit=4096).partition(b"\n")
     times = [int(each["time"]) for each in events_in(first)]
     return times[0] if times else created(record) or 0
 
 
-def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
-    """Return the newest record of each metric, by name and labels, among the last 256 KiB of records."""
-    position = tail_position(record, "metrics", 2**18)
+def last_values(node: NodeRecord) -> dict[str, dict[str, Any]]:
+    """Return the newest record of each metric of a node, by name and labels, among the last 256 KiB of records."""
+    position = tail_position(node, "metrics", 2**18)
     found: dict[str, dict[str, Any]] = {}
-    content = record.read("metrics", position, limit=2**18)
+    content = node.read("metrics", position, limit=2**18)
     for each in records_in(content[: content.rfind(b"\n") + 1]):
         found[labelled_name(each)] = dict(each)
     return found

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from bai_agent.errors import StoreError
-from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
@@ -28,7 +28,7 @@ class DeadAgentError(UsageError):
 
 
 def pieces(
-    record: JobRecord,
+    node: NodeRecord,
     stream: Stream,
     *,
     position: int = 0,
@@ -37,11 +37,12 @@ def pieces(
     said: Callable[[str], None] = lambda sentence: None,
     backends: Backends | None = None,
 ) -> Iterator[bytes]:
-    """Yield what a stream holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, NoResultError.
+    """Yield what a stream of a node holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, NoResultError.
 
     A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
     cannot be reached for a while.
     """
+    record = node.job
     near = isinstance(record.store, DirectoryStore)
     pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
     next_look = time.monotonic() + look
@@ -50,12 +51,12 @@ def pieces(
         try:
             # Asked before the stream is read: what came before the end is then in it.
             over = not follow or result_of(record) is not None
-            while piece := record.read(stream, position, limit=PIECE):
+            while piece := node.read(stream, position, limit=PIECE):
                 position += len(piece)
                 yield piece
                 # Whoever takes the pieces may be slow: a pager that waits for a key.
                 reach.reached()
-            if stream == "log" and was_truncated(record, position):
+            if stream == "log" and was_truncated(node, position):
                 on_truncated()
                 position = 0
                 continue
@@ -98,13 +99,13 @@ def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:
                 )
 
 
-def position_of_last_lines(record: JobRecord, count: int) -> int:
+def position_of_last_lines(node: NodeRecord, count: int) -> int:
     """Return where the last `count` lines of the log begin."""
-    end = position = record.size("log")
+    end = position = node.size("log")
     found = 0
     while position > 0:
         start = max(0, position - PIECE)
-        content = record.read("log", start, limit=position - start)
+        content = node.read("log", start, limit=position - start)
         at = len(content)
         # The newline at the very end ends the last line; it begins no other.
         if position == end and content.endswith(b"\n"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import StoreError
-from bai_agent.job.record import JobRecord
+from bai_agent.job.record import JobRecord, NodeRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +27,19 @@ class NodeEnvironment:
 def environments(record: JobRecord) -> Iterator[NodeEnvironment]:
     """Yield what each node of the job's last attempt ran on. Raises StoreError where the nodes cannot be listed."""
     nodes = record.nodes()
-    last = max((attempt for attempt, _ in nodes), default=0)
-    for attempt, rank in sorted(nodes):
-        if attempt == last:
-            yield _environment(record, attempt=attempt, rank=rank)
+    for node in nodes:
+        if node.attempt == nodes[-1].attempt:
+            yield _environment(node)
 
 
-def _environment(record: JobRecord, *, attempt: int, rank: int) -> NodeEnvironment:
+def _environment(node: NodeRecord) -> NodeEnvironment:
     try:
-        found = record.node_object("environment.json", rank, attempt=attempt)
+        found = node.read_object("environment.json")
     except StoreError as error:
-        return NodeEnvironment(attempt=attempt, rank=rank, environment=None, trouble=str(error))
+        return NodeEnvironment(attempt=node.attempt, rank=node.rank, environment=None, trouble=str(error))
     why = (
         "its agent has written no environment.json: the benchmark has not started, or an older version ran it"
     )
     return NodeEnvironment(
-        attempt=attempt, rank=rank, environment=found, trouble=None if found is not None else why
+        attempt=node.attempt, rank=node.rank, environment=found, trouble=None if found is not None else why
     )

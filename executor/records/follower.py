@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.job.record import JobRecord, Stream
+from bai_agent.job.record import NodeRecord, Stream
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.records.reading import events_in, result_of
@@ -48,18 +48,18 @@ class News:
 class LineStream:
     """A growing stream of lines, read from the start in whole lines."""
 
-    def __init__(self, record: JobRecord, stream: Stream, position: int = 0) -> None:
-        self._record, self._stream = record, stream
+    def __init__(self, node: NodeRecord, stream: Stream, position: int = 0) -> None:
+        self._node, self._stream = node, stream
         self._position = position
         self._limit = PIECE
 
     def read(self) -> tuple[bytes, bool]:
         """Return the next whole lines, and whether there are more. Raises StoreError."""
-        content = self._record.read(self._stream, self._position, limit=self._limit)
+        content = self._node.read(self._stream, self._position, limit=self._limit)
         end = content.rfind(b"\n") + 1
         more = len(content) == self._limit
         if more and not end and self._limit >= LONGEST_LINE:
-            where = f"{self._record.store.url}/{self._record.node()}/{self._stream}"
+            where = self._node.url(self._stream)
             raise RecordError(
                 f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
@@ -70,34 +70,34 @@ class LineStream:
 
 
 class JobFollower:
-    """Follows a job's first node, from the beginning or, for its log, from `log_position` on.
+    """Follows a job through what one of its nodes leaves, from the beginning or, for its log, from `log_position` on.
 
     With `newest_only` it jumps ahead in a log that grows faster than it is read.
     """
 
-    def __init__(self, record: JobRecord, *, log_position: int = 0, newest_only: bool = False) -> None:
-        self._record = record
+    def __init__(self, node: NodeRecord, *, log_position: int = 0, newest_only: bool = False) -> None:
+        self._node = node
         self._newest_only = newest_only
         self._log_position = log_position
-        self._events = LineStream(record, "events")
-        self._metrics = LineStream(record, "metrics")
+        self._events = LineStream(node, "events")
+        self._metrics = LineStream(node, "metrics")
         self._held: list[dict[str, Any]] = []
 
     def observe(self) -> News:
         """Return what is new. Raises StoreError."""
         # The end is asked for first: what was written before it is then in this look or, with `more`, in the next.
-        result = result_of(self._record)
+        result = result_of(self._node.job)
         events, more_events = self._events.read()
         before: list[dict[str, Any]] = []
         for event in events_in(events):
             # All that follows the first one held back waits with it: the story keeps its order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
-        content = self._record.read("log", self._log_position, limit=PIECE)
-        truncated = not content and was_truncated(self._record, self._log_position)
+        content = self._node.read("log", self._log_position, limit=PIECE)
+        truncated = not content and was_truncated(self._node, self._log_position)
         if truncated:
             self._log_position = 0
-            content = self._record.read("log", 0, limit=PIECE)
+            content = self._node.read("log", 0, limit=PIECE)
         self._log_position += len(content)
         records, more_records = self._metrics.read()
         more = more_events or more_records or len(content) == PIECE
@@ -117,31 +117,31 @@ class JobFollower:
 
     def _jump(self) -> int:
         """Move to the newest output where too much has come; return how many bytes were passed over."""
-        if self._record.size("log") - self._log_position < _BEHIND:
+        if self._node.size("log") - self._log_position < _BEHIND:
             return 0
-        position = tail_position(self._record, "log", _KEPT)
+        position = tail_position(self._node, "log", _KEPT)
         skipped = position - self._log_position
         self._log_position = position
         return skipped
 
 
-def was_truncated(record: JobRecord, position: int) -> bool:
+def was_truncated(node: NodeRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, to which it was read before."""
     # In a bucket it never does: what comes after a truncation is put behind what came before.
-    return isinstance(record.store, DirectoryStore) and record.size("log") < position
+    return isinstance(node.job.store, DirectoryStore) and node.size("log") < position
 
 
-def tail_position(record: JobRecord, stream: Stream, size: int) -> int:
+def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
     """Return where the last `size` bytes of a stream begin, at the start of a line where there is one."""
-    start = max(0, record.size(stream) - size)
+    start = max(0, node.size(stream) - size)
     if not start:
         return 0
-    return start + max(0, record.read(stream, start - 1, limit=size + 1).find(b"\n"))
+    return start + max(0, node.read(stream, start - 1, limit=size + 1).find(b"\n"))
 
 
-def events_of(record: JobRecord) -> Iterator[dict[str, Any]]:
-    """Yield all events of the job's first node. Raises StoreError."""
-    stream, more = LineStream(record, "events"), True
+def events_of(node: NodeRecord) -> Iterator[dict[str, Any]]:
+    """Yield all events of a node. Raises StoreError."""
+    stream, more = LineStream(node, "events"), True
     while more:
         content, more = stream.read()
         yield from events_in(content)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.record import JobRecord
+from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.store import RecordError
 from bai_agent.job.tables import shown_value
 
@@ -151,7 +151,7 @@ def read_checked(record: JobRecord, key: str, kind: Kind) -> dict[str, Any] | No
 def result_of(record: JobRecord) -> dict[str, Any] | None:
     """Return how the job ended; also where only its node could write that down. Raises StoreError, RecordError."""
     found = read_checked(record, record.key("result.json"), _RESULT)
-    return found or read_checked(record, f"{record.node()}/result.json", _RESULT)
+    return found or read_checked(record, record.node().key("result.json"), _RESULT)
 
 
 def events_in(content: bytes) -> list[dict[str, Any]]:
@@ -189,9 +189,9 @@ class MalformedLines:
             lines = () if self.first else content.splitlines()
             self.first = self.first or next((line for line in lines if _why_no_record(line, where="x")), b"")
 
-    def sentence(self, record: JobRecord) -> str:
-        """Say how many of the job's there were, and what the first one lacks."""
-        why = _why_no_record(self.first, where=f"{record.store.url}/{record.node()}/metrics")
+    def sentence(self, node: NodeRecord) -> str:
+        """Say how many of the node's there were, and what the first one lacks."""
+        why = _why_no_record(self.first, where=node.url("metrics"))
         return f"{why} ({self.count:,} line{'' if self.count == 1 else 's'} passed over)"
 
 

@@ -117,8 +117,8 @@ def test_result_output_metrics_and_artifacts_are_in_the_store(account: Account, 
     result = record.result()
     assert result is not None
     assert (result["outcome"], result["exit_code"]) == ("succeeded", 0)
-    assert record.read("log", 0) == b"step 1 loss 0.1\nstep 2 loss 0.2\nstep 3 loss 0.3\n"
-    metrics = [json.loads(line) for line in record.read("metrics", 0).splitlines()]
+    assert record.node().read("log", 0) == b"step 1 loss 0.1\nstep 2 loss 0.2\nstep 3 loss 0.3\n"
+    metrics = [json.loads(line) for line in record.node().read("metrics", 0).splitlines()]
     assert [(m["name"], m["step"], m["value"]) for m in metrics if m["src"] == "log"] == [
         ("loss", 1, 0.1),
         ("loss", 2, 0.2),

@@ -34,7 +34,7 @@ class NodeStore:
     attempt: int
 
     def key(self, name: str) -> str:
-        return f"{self.record.node(self.rank, attempt=self.attempt)}/{name}"
+        return self.record.node(self.rank, attempt=self.attempt).key(name)
 
     def put(self, name: str, content: bytes) -> None:
         self.record.store.put(self.key(name), content)
@@ -113,7 +113,7 @@ class NodeStore:
         content = json.dumps(identity).encode() + b"\n"
         if not store.put(self.key("ready.json"), content, if_absent=True):
             # A put whose answer was lost may be our own.
-            holder = self.record.node_object("ready.json", self.rank, attempt=self.attempt) or {}
+            holder = self.record.read_object(self.key("ready.json")) or {}
             if _machine(holder) != _machine(identity):
                 raise ClaimedError(
                     f"Rank {self.rank} of the job {self.record.job_id} is taken by {_machine(holder)}: two machines were "

@@ -27,7 +27,7 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
     if result_of(record) is not None:
         return False
     state = RunState()
-    for event in events_of(record):
+    for event in events_of(record.node(attempt=attempt)):
         state.apply(event)
     now = now_ms()
     warnings = list(state.warnings)
@@ -68,8 +68,9 @@ def write_result(record: JobRecord, outcome: Outcome, sentence: str, *, attempt:
 
 
 def _last_lines(record: JobRecord, attempt: int) -> list[str]:
-    if not record.size("log", attempt=attempt):
+    node = record.node(attempt=attempt)
+    if not node.size("log"):
         return []
-    position = tail_position(record, "log", _LAST_BYTES)
-    text = record.read("log", position, limit=_LAST_BYTES).decode(errors="replace")
+    position = tail_position(node, "log", _LAST_BYTES)
+    text = node.read("log", position, limit=_LAST_BYTES).decode(errors="replace")
     return last_lines(text, _LAST_LINES)

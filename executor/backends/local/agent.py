@@ -134,4 +134,4 @@ def local_agent(record: JobRecord) -> LocalAgent | None:
     if not isinstance(record.store, DirectoryStore):
         return None
     folder = record.store.folder
-    return LocalAgent(record, RunDir(folder / record.node()), folder / record.key("job.toml"), folder)
+    return LocalAgent(record, RunDir(folder / record.node().place), folder / record.key("job.toml"), folder)

@@ -103,7 +103,7 @@ class LocalBackend:
         if result is not None:
             return replace(ended_status(record, result), agent_alive=alive)
         state = RunState()
-        for event in events_of(record):
+        for event in events_of(record.node()):
             state.apply(event)
         return JobStatus(
             job_id=record.job_id,

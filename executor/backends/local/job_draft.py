@@ -86,7 +86,7 @@ def remove_abandoned(store: DirectoryStore) -> None:
 def scripts_of(record: JobRecord) -> Path:
     """Return the scripts' folder of the first node of a job in a folder."""
     assert isinstance(record.store, DirectoryStore)
-    return RunDir(record.store.folder / record.node()).scripts
+    return RunDir(record.store.folder / record.node().place).scripts
 
 
 def _folder_of(record: JobRecord) -> Path:

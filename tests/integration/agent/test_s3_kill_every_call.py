@@ -46,12 +46,12 @@ def test_killed_at_every_call_what_is_in_the_bucket_is_what_the_files_hold(
         assert read(record, "log") == (rundir / "output.log").read_bytes() != b""
         assert read(record, "metrics") == (rundir / "metrics.jsonl").read_bytes() != b""
         assert read(record, "events") == (rundir / "events.jsonl").read_bytes()
-        assert record.result() == record.node_object("result.json") == result_of(rundir)
+        assert record.result() == record.node().read_object("result.json") == result_of(rundir)
     assert number > 3, f"the agent hardly called {call}: the test killed next to nothing"
 
 
 def read(record: JobRecord, stream: Stream) -> bytes:
     whole = b""
-    while piece := record.read(stream, len(whole)):
+    while piece := record.node().read(stream, len(whole)):
         whole += piece
     return whole

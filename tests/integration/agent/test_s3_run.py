@@ -43,7 +43,7 @@ def record() -> JobRecord:
 
 def stream(name: Stream) -> bytes:
     whole = b""
-    while piece := record().read(name, len(whole)):
+    while piece := record().node().read(name, len(whole)):
         whole += piece
     return whole
 
@@ -66,11 +66,11 @@ def test_all_that_a_run_leaves_is_in_the_bucket(tmp_path: Path, gate: Gate) -> N
     assert stream("log") == (rundir / "output.log").read_bytes() != b""
     assert stream("metrics") == (rundir / "metrics.jsonl").read_bytes() != b""
     assert stream("events") == (rundir / "events.jsonl").read_bytes()
-    assert record().result() == record().node_object("result.json") == result_of(rundir)
+    assert record().result() == record().node().read_object("result.json") == result_of(rundir)
     assert record().result()["warnings"] == []  # type: ignore[index]
     assert record().store.get("job/artifacts/model.bin") == b"weights"
     assert record().store.get("job/job.toml") == job.read_bytes()
-    assert record().node_object("ready.json")["host"]  # type: ignore[index]
+    assert record().node().read_object("ready.json")["host"]  # type: ignore[index]
 
 
 def test_what_a_run_prints_can_be_read_while_it_goes_on(tmp_path: Path, gate: Gate) -> None:
@@ -78,7 +78,7 @@ def test_what_a_run_prints_can_be_read_while_it_goes_on(tmp_path: Path, gate: Ga
     with running(s3_job(tmp_path, FOREVER), rundir) as agent:
         wait_until(lambda: stream("log") == b"begun\n")
         wait_until(lambda: b"benchmark_started" in stream("events"))
-        wait_until(lambda: record().node_object("heartbeat.json"))
+        wait_until(lambda: record().node().read_object("heartbeat.json"))
         assert record().result() is None
 
         record().cancel(by="anna")
@@ -333,8 +333,8 @@ def test_a_large_log_takes_little_memory(tmp_path: Path, gate: Gate) -> None:
             time.sleep(0.01)
         assert agent.returncode == 0
 
-    assert record().size("log") == 80 << 20
-    assert len(record().store.find(f"{record().node()}/log/")) == 10
+    assert record().node().size("log") == 80 << 20
+    assert len(record().store.find(record().node().key("log/"))) == 10
     # Two objects' worth, and what the agent weighs without any store.
     assert 0 < peak < 80 << 20
 
@@ -356,4 +356,4 @@ def test_what_a_node_ran_on_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None
 
     written = json.loads((rundir / "environment.json").read_bytes())
     assert written["python"]["executable"]
-    assert record().node_object("environment.json") == written
+    assert record().node().read_object("environment.json") == written

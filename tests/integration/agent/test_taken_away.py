@@ -151,7 +151,7 @@ def test_the_result_reaches_a_bucket_although_the_run_directory_was_deleted(
     result = record.result()
     assert result is not None
     assert result["outcome"] == "lost"
-    assert record.read("log", 0).startswith(b"loss=0.5\n")
-    events = [json.loads(line)["type"] for line in record.read("events", 0).splitlines()]
+    assert record.node().read("log", 0).startswith(b"loss=0.5\n")
+    events = [json.loads(line)["type"] for line in record.node().read("events", 0).splitlines()]
     assert events[0] == "agent_started"
     assert "outcome" in events

@@ -205,7 +205,7 @@ def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) ->
     (job.node / "events.jsonl").write_bytes(b"x" * (17 << 20))
 
     with pytest.raises(RecordError, match=r"nodes/0/events: the line at byte 0 is longer than 16 MiB"):
-        list(events_of(job.record))
+        list(events_of(job.record.node()))
 
 
 @pytest.mark.parametrize(
@@ -308,9 +308,9 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
         try:
             found = job_status(job.record)
             print_listing([(found, "")])
-            print_status(job.job, found, last_values(job.record))
+            print_status(job.job, found, last_values(job.record.node()))
             job_view = JobView(job_id="digits-1", job=job.job, place="")
-            news = JobFollower(job.record).observe()
+            news = JobFollower(job.record.node()).observe()
             job_view.apply(news)
             PlainView(io.BytesIO()).show(job_view, news)
             job_view.result = result_of(job.record)
@@ -320,7 +320,7 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
     assert all("digits-1/" in each for each in told)
     assert started_of(job.record) >= 0
     state = RunState()
-    for event in events_of(job.record):
+    for event in events_of(job.record.node()):
         state.apply(event)
     measurements = Measurements(job.job)
     measurements.add_lines((job.node / "metrics.jsonl").read_bytes())
@@ -334,7 +334,7 @@ def test_whatever_stands_in_a_launch_it_is_judged_or_named(tmp_path: Path, data:
     for name, kind in (("launch", LAUNCH), ("launched", DECISION | REFUSAL), ("refused/0", REFUSAL)):
         job.store.put(f"digits-1/attempts/0/{name}.json", data.draw(mutated(of=kind)))
     for name in ("ready", "heartbeat"):
-        job.store.put(f"{job.record.node()}/{name}.json", data.draw(mutated(of={"instance_id": "i-1"})))
+        job.store.put(job.record.node().key(f"{name}.json"), data.draw(mutated(of={"instance_id": "i-1"})))
     monitor = JobMonitor(
         job.record, lambda region: AwsSession("us-east-1"), clock=lambda url: now_ms() + 10**9
     )

@@ -68,7 +68,7 @@ def test_a_machine_that_never_ran_user_data_is_ended_with_a_result(
 def test_any_object_of_its_rank_is_a_sign_of_life(desk: Ec2Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine,) = desk.launch()
     record = desk.bring(desk.handmade(written=False), launched=[machine])
-    record.store.put(f"{record.node()}/events.jsonl", b"")
+    record.store.put(record.node().key("events.jsonl"), b"")
     console(monkeypatch, HUNG)
     age(machine, timedelta(hours=5))
 
@@ -105,7 +105,7 @@ def test_one_node_that_never_boots_ends_the_whole_job(desk: Ec2Desk, monkeypatch
     machines = desk.launch("gang-1", count=3)
     record = desk.bring(made, launched=machines)
     for rank in (0, 1):
-        record.store.put(f"{record.node(rank)}/heartbeat.json", b"{}")
+        record.store.put(record.node(rank).key("heartbeat.json"), b"{}")
     console(monkeypatch, HUNG)
     for machine in machines:
         age(machine, timedelta(minutes=61))

@@ -46,7 +46,7 @@ def running(desk: Ec2Desk, job_id: str = "digits-1") -> tuple[JobRecord, str]:
     (instance,) = desk.launch(job_id)
     record = desk.bring(made, launched=[instance])
     for name in ("ready.json", "heartbeat.json"):
-        record.store.put(f"{record.node()}/{name}", json.dumps({"instance_id": instance}).encode())
+        record.store.put(record.node().key(f"{name}"), json.dumps({"instance_id": instance}).encode())
     return record, instance
 
 
@@ -146,7 +146,7 @@ def test_only_machines_with_the_tag_of_the_job_are_ended(desk: Ec2Desk) -> None:
     # Given a job whose agent says that it lives on a machine without our tags
     record = desk.bring(desk.handmade())
     (foreign,) = desk.launch(None)
-    record.store.put(f"{record.node()}/ready.json", json.dumps({"instance_id": foreign}).encode())
+    record.store.put(record.node().key("ready.json"), json.dumps({"instance_id": foreign}).encode())
     record.cancel(by="test")
 
     watched = monitor(record, later=timedelta(seconds=200))

@@ -117,12 +117,12 @@ def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> No
     job = HandmadeJob(tmp_path / "store")
     job.prints("loss=1.5\n")
     job.ends()
-    job.store.put(f"{job.record.node()}/extracts/1/job.toml", b"")
+    job.store.put(job.record.node().key("extracts/1/job.toml"), b"")
 
     (made,) = extract(job.record)
 
     assert made.number == 2
-    assert complete_sets(job.record) == [2]
+    assert complete_sets(job.record.node()) == [2]
 
 
 def test_a_killed_extraction_is_cleared_away_by_the_next_one(desk: Desk) -> None:
@@ -161,15 +161,15 @@ def test_a_log_in_a_bucket_is_extracted_into_the_bucket(gate: Gate, tmp_path: Pa
     there = JobRecord(open_store("s3://bucket/jobs"), here.record.job_id)
     for name in ("job.toml", "result.json"):
         there.store.put(there.key(name), here.store.get(here.record.key(name)))
-    there.store.put(f"{there.node()}/result.json", here.store.get(here.record.key("result.json")))
-    there.store.put(f"{there.node()}/log/{0:020}", b"loss=1.5\nlo")
-    there.store.put(f"{there.node()}/log/{11:020}", b"ss=2.5\naccuracy=0.5")
+    there.store.put(there.node().key("result.json"), here.store.get(here.record.key("result.json")))
+    there.store.put(there.node().key(f"log/{0:020}"), b"loss=1.5\nlo")
+    there.store.put(there.node().key(f"log/{11:020}"), b"ss=2.5\naccuracy=0.5")
     said: list[str] = []
 
     (made,) = extract(there, said=said)
 
     assert (made.summary["records"], made.summary["per_metric"]) == (3, {"loss": 2, "accuracy": 1})
-    content = there.read(stream_of(made.number), 0)
+    content = there.node().read(stream_of(made.number), 0)
     assert [json.loads(line)["value"] for line in content.splitlines()] == [1.5, 2.5, 0.5]
     assert said == ["node 0: of the 40 bytes that were printed, the last 30 are kept"]
 

@@ -69,16 +69,16 @@ def test_what_may_be_absent_is_listed_and_never_got(gate: Gate) -> None:
     )
 
     assert record.result() is None
-    assert record.node_object("heartbeat.json") is None
+    assert record.node().read_object("heartbeat.json") is None
     assert not record.exists()
     assert not record.cancelled()
-    assert record.read("log", 0) == record.read("events", 0) == b""
+    assert record.node().read("log", 0) == record.node().read("events", 0) == b""
 
 
 def test_to_look_for_one_object_costs_one_short_list(gate: Gate) -> None:
     record = JobRecord(open_store("s3://bucket/jobs"), "job-1")
     for number in range(30):
-        record.store.put(f"{record.node()}/log/{number:020}", b"x")
+        record.store.put(record.node().key(f"log/{number:020}"), b"x")
     before = len(gate.requests)
 
     assert not record.cancelled()

@@ -53,7 +53,7 @@ def test_everything_comes_under_names_for_people(job: HandmadeJob, tmp_path: Pat
 def test_a_log_in_many_objects_becomes_one_file_that_grows(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
     list(fetch_job(job.record, there))
-    job.store.put(f"{job.record.node()}/log/{11:020}", b"second line\n")
+    job.store.put(job.record.node().key(f"log/{11:020}"), b"second line\n")
     (grown,) = fetch_job(job.record, there)
 
     assert (grown.path, grown.bytes) == (there / "nodes/0/output.log", 12)
@@ -159,7 +159,7 @@ def test_a_folder_without_hard_links_takes_everything(job: HandmadeJob, tmp_path
 
 
 def test_of_several_attempts_each_has_its_place(job: HandmadeJob, tmp_path: Path) -> None:
-    job.store.put(f"{job.record.node(attempt=1)}/log/{0:020}", b"again\n")
+    job.store.put(job.record.node(attempt=1).key(f"log/{0:020}"), b"again\n")
 
     list(fetch_job(job.record, tmp_path / "there"))
 

@@ -26,7 +26,7 @@ def kinds(events: tuple[Any, ...]) -> list[str]:
 
 def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
-    follower = JobFollower(job.record)
+    follower = JobFollower(job.record.node())
     job.event("agent_started", pid=1)
     job.prints("first li")
     job.measures("loss", 1.0)
@@ -47,7 +47,7 @@ def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) 
     # Given a follower that has read all of the output
     job = HandmadeJob(tmp_path)
     job.prints("a first line\nand more")
-    follower = JobFollower(job.record)
+    follower = JobFollower(job.record.node())
     follower.observe()
 
     # When the benchmark truncates it
@@ -65,7 +65,7 @@ def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) 
 def test_a_stream_of_a_log_starts_again_where_that_was_truncated(tmp_path: Path) -> None:
     job, told = HandmadeJob(tmp_path), []
     job.prints("a first line\n")
-    stream = pieces(job.record, "log", follow=True, on_truncated=lambda: told.append("truncated"))
+    stream = pieces(job.record.node(), "log", follow=True, on_truncated=lambda: told.append("truncated"))
     first = next(stream)
 
     (job.node / "output.log").write_bytes(b"again\n")
@@ -81,7 +81,7 @@ def test_half_a_record_waits_for_its_other_half(tmp_path: Path) -> None:
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.truncate(len(whole) - 10)
-    follower = JobFollower(job.record)
+    follower = JobFollower(job.record.node())
 
     assert follower.observe().records == b""
     with path.open("ab") as file:
@@ -100,7 +100,7 @@ def test_the_end_is_told_after_the_last_line_however_much_was_printed(tmp_path: 
     job.event("warning", message="after the end")
     job.ends()
 
-    found = everything(JobFollower(job.record))
+    found = everything(JobFollower(job.record.node()))
 
     assert len(found) > 3
     assert b"".join(news.log for news in found) == (job.node / "output.log").read_bytes()
@@ -115,7 +115,7 @@ def test_one_record_larger_than_a_piece_comes_whole(tmp_path: Path) -> None:
     job.measures("x" * (3 * PIECE), 1.0)
     job.measures("after", 2.0)
 
-    content = b"".join(news.records for news in everything(JobFollower(job.record)))
+    content = b"".join(news.records for news in everything(JobFollower(job.record.node())))
     assert content == (job.node / "metrics.jsonl").read_bytes()
 
 
@@ -124,7 +124,7 @@ def test_a_screen_jumps_to_the_newest_output_and_says_how_much_it_left_out(tmp_p
     lines = b"".join(b"%099d\n" % each for each in range(200_000))
     job.prints(lines)
 
-    found = everything(JobFollower(job.record, newest_only=True))
+    found = everything(JobFollower(job.record.node(), newest_only=True))
 
     shown = b"".join(news.log for news in found)
     assert sum(news.skipped for news in found) + len(shown) == len(lines)
@@ -140,7 +140,7 @@ def test_the_last_lines_begin_where_lines_begin(tmp_path: Path, count: int, end:
     text = "\n".join(f"line {each}" for each in range(20)) + end
     job.prints(text)
 
-    tail = text[position_of_last_lines(job.record, count) :]
+    tail = text[position_of_last_lines(job.record.node(), count) :]
     assert tail.splitlines() == (text.splitlines()[-count:] if count else [])
 
 
@@ -148,20 +148,20 @@ def test_last_lines_across_pieces(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.prints(b"first\n" + b"x" * (2 * PIECE) + b"\nlast\n")
 
-    assert position_of_last_lines(job.record, 1) == 2 * PIECE + 7
-    assert position_of_last_lines(job.record, 2) == 6
-    assert position_of_last_lines(job.record, 3) == 0
+    assert position_of_last_lines(job.record.node(), 1) == 2 * PIECE + 7
+    assert position_of_last_lines(job.record.node(), 2) == 6
+    assert position_of_last_lines(job.record.node(), 3) == 0
 
 
 def test_a_tail_begins_with_a_whole_line_where_there_is_one(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.prints("aaaa\nbbbb\ncccc\n")
 
-    assert tail_position(job.record, "log", 100) == 0
-    assert tail_position(job.record, "log", 10) == 5
-    assert tail_position(job.record, "log", 7) == 10
+    assert tail_position(job.record.node(), "log", 100) == 0
+    assert tail_position(job.record.node(), "log", 10) == 5
+    assert tail_position(job.record.node(), "log", 7) == 10
     job.prints("x" * 50)
-    assert tail_position(job.record, "log", 20) == 45
+    assert tail_position(job.record.node(), "log", 20) == 45
 
 
 def test_following_a_stream_ends_with_the_job(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_following_a_stream_ends_with_the_job(tmp_path: Path) -> None:
     job.prints("all of it")
     job.ends()
 
-    assert list(pieces(job.record, "log", follow=True)) == [b"all of it"]
+    assert list(pieces(job.record.node(), "log", follow=True)) == [b"all of it"]
 
 
 def test_pieces_are_joined_to_whole_lines() -> None:

@@ -110,7 +110,7 @@ def test_the_last_value_of_each_metric_is_found_however_many_there_are(tmp_path:
     job.measures("loss", *[float(each) for each in range(5000)], units="nats")
     job.measures("accuracy", 0.5)
 
-    values = last_values(job.record)
+    values = last_values(job.record.node())
     assert values["loss"]["value"] == 4999.0
     assert values["accuracy"]["value"] == 0.5
 

@@ -44,7 +44,9 @@ def test_a_log_that_is_followed_goes_on_where_its_store_comes_back(job: Handmade
     store: Any = Elsewhere(job, [StoreError("away"), StoreError("away")])
     told: list[str] = []
 
-    printed = b"".join(stream.pieces(JobRecord(store, "digits-1"), "log", follow=True, said=told.append))
+    printed = b"".join(
+        stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=True, said=told.append)
+    )
 
     assert printed == b"a line\n"
     assert told == ["away; trying again"] * 2
@@ -60,7 +62,7 @@ def test_who_takes_what_is_printed_slowly_does_not_use_up_the_patience(
     failures: list[StoreError] = []
     store: Any = Elsewhere(job, failures)
 
-    printed = stream.pieces(JobRecord(store, "digits-1"), "log", follow=True)
+    printed = stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=True)
     assert next(printed) == b"a line\n"
     now[0] = 3600.0
     failures.append(StoreError("away"))
@@ -77,7 +79,7 @@ def test_who_does_not_wait_and_who_has_no_rights_hears_it_at_once(
     store: Any = Elsewhere(job, [failure])
 
     with pytest.raises(StoreError, match=str(failure)):
-        list(stream.pieces(JobRecord(store, "digits-1"), "log", follow=follow))
+        list(stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=follow))
 
 
 def test_patience_ends_ten_minutes_after_the_last_answer() -> None:

@@ -53,7 +53,7 @@ def test_a_long_name_leaves_room_for_its_value(
     job.measures("a_name_that_is_as_long_as_the_whole_screen", 0.5, src="emit", units="nats")
     job.ends()
 
-    print_status(job.job, job_status(job.record), last_values(job.record))
+    print_status(job.job, job_status(job.record), last_values(job.record.node()))
 
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith("a_name_that")

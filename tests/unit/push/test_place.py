@@ -55,7 +55,7 @@ def claim(record: JobRecord, instance: str | None, clock: Clock) -> bool:
 
 
 def holder(record: JobRecord) -> str | None:
-    ready = record.node_object("ready.json")
+    ready = record.node().read_object("ready.json")
     return None if ready is None else str(ready["instance_id"])
 
 

@@ -49,13 +49,13 @@ class Bucket:
 
     def read(self) -> bytes:
         whole = b""
-        while piece := self.record.read("log", len(whole)):
+        while piece := self.record.node().read("log", len(whole)):
             whole += piece
         return whole
 
     def _put(self, start: int, content: bytes) -> None:
         self.before_put()
-        self.record.store.put(f"{self.record.node()}/log/{start:020}", content)
+        self.record.store.put(self.record.node().key(f"log/{start:020}"), content)
 
     def _save(self, reached: UploadOffset) -> None:
         self.before_save()
@@ -75,7 +75,7 @@ def test_the_last_object_grows_until_it_is_full(tmp_path: Path) -> None:
         send_all(uploader)
         assert bucket.read() == bucket.path.read_bytes()
 
-    objects = bucket.record.store.find(f"{bucket.record.node()}/log/")
+    objects = bucket.record.store.find(bucket.record.node().key("log/"))
     assert [each.size for each in objects] == [64, 64, 15]
     assert uploader.pending() == 0
 
@@ -121,7 +121,7 @@ def test_records_are_never_cut(tmp_path: Path) -> None:
     bucket.append(b"".join(b'{"seq": %d}\n' % number for number in range(40)) + b'{"half')
     send_all(uploader)
 
-    for each in bucket.record.store.find(f"{bucket.record.node()}/log/"):
+    for each in bucket.record.store.find(bucket.record.node().key("log/")):
         assert bucket.record.store.get(each.key).endswith(b"}\n")
     assert bucket.read() == bucket.path.read_bytes().removesuffix(b'{"half')
     assert uploader.pending() == len(b'{"half')

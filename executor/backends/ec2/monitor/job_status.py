@@ -146,7 +146,7 @@ def _region(monitor: JobMonitor) -> str | None:
 
 def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
     state = RunState()
-    for event in events_of(record):
+    for event in events_of(record.node()):
         state.apply(event)
     verdict = found.verdict
     return JobStatus(

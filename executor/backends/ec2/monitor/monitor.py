@@ -215,10 +215,10 @@ class JobMonitor:
     def _sign(self, rank: int, now: int) -> timedelta | None:
         """Return the age of a node's last sign of life; None where it has not given any."""
         node = self.record.node(rank, attempt=self.attempt)
-        ages = [self._age(f"{node}/{name}", now) for name in ("heartbeat.json", "ready.json")]
+        ages = [self._age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
         # Whatever else a node has written is one too; mostly there is nothing, and that is soon listed.
-        return age if age is not None else self._age(f"{node}/", now)
+        return age if age is not None else self._age(node.key(""), now)
 
     def _age(self, key: str, now: int) -> timedelta | None:
         """Return the age of an object, or of the youngest one below a key that ends in a slash; None where there is none."""
@@ -227,10 +227,10 @@ class JobMonitor:
         return timedelta(milliseconds=max(0, now - max(times))) if times else None
 
     def _has(self, name: str, rank: int) -> bool:
-        return bool(self.record.store.find(f"{self.record.node(rank, attempt=self.attempt)}/{name}"))
+        return bool(self.record.store.find(self.record.node(rank, attempt=self.attempt).key(name)))
 
     def _node_object(self, name: str, rank: int) -> dict[str, Any] | None:
-        return self.record.node_object(name, rank, attempt=self.attempt)
+        return self.record.node(rank, attempt=self.attempt).read_object(name)
 
     def _of_attempt(self, instances: Iterable[Instance]) -> list[Instance]:
         ours = self.launched_ids

@@ -28,7 +28,7 @@ def record(tmp_path: Path) -> JobRecord:
 
 def fill(record: JobRecord, *, job: str = _JOB, log: bytes = b"token pl4nted\nlast\n") -> None:
     record.store.put(record.key("job.toml"), job.encode())
-    record.store.put(f"{record.node()}/log/{0:020}", log)
+    record.store.put(record.node().key(f"log/{0:020}"), log)
 
 
 def result_of(record: JobRecord) -> dict[str, object]:
