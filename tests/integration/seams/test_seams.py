@@ -5,6 +5,8 @@ CONTRIBUTING.md, "To add …", says which files that are; each test changes thes
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -279,3 +281,56 @@ class Enough:
     assert (result["outcome"], result["sentence"]) == ("cancelled", "It was enough.")
     assert result["benchmark"]["stop"] == "cancelled"
     assert tree.changed() == {"bai_agent/run/enough.py", sources}
+
+
+def test_a_place_to_run(tree: SourceTree, desk: Desk) -> None:
+    tree.write(
+        "executor/backends/nice.py",
+        '''\
+"""This machine, where nobody else is to notice."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from bai_agent.job.record import JobRecord
+from executor.backends.backend import SubmitListener
+from executor.backends.local.backend import LocalBackend
+from executor.descriptor import Descriptor
+from executor.planning.request import JobRequest, Submitted
+from executor.records.job_status import JobStatus
+
+
+class NiceBackend(LocalBackend):
+    name = "nice"
+
+    def owns(self, record: JobRecord) -> bool:
+        return bool(record.store.find(record.key("nice.json")))
+
+    def submit(
+        self, job_request: JobRequest, descriptor: Descriptor, *, job_id: str | None, listener: SubmitListener
+    ) -> Submitted:
+        os.nice(7)
+        submitted = super().submit(job_request, descriptor, job_id=job_id, listener=listener)
+        submitted.record.store.put(submitted.record.key("nice.json"), b"{}")
+        return submitted
+
+    def status(self, record: JobRecord) -> JobStatus:
+        return replace(super().status(record), where=self.name)
+''',
+    )
+    registry = "executor/backends/__init__.py"
+    tree.insert(
+        registry, '    "nice": "executor.backends.nice:NiceBackend",\n', before='    "local": "executor'
+    )
+
+    file = desk.descriptor("import os; print('loss=' + str(os.nice(0)))")
+    started = run(tree, desk, "executor.cli", "run", file, "--job-id", "one", "--on", "nice")
+    status = run(tree, desk, "executor.cli", "status", "one", "--json")
+    listed = run(tree, desk, "executor.cli", "list", "--json")
+
+    assert started.returncode == 0, started.stdout + started.stderr
+    assert desk.output("one") == f"loss={os.nice(0) + 7}\n"
+    assert json.loads(status.stdout)["where"] == json.loads(listed.stdout)["where"] == "nice"
+    assert tree.changed() == {"executor/backends/nice.py", registry}
