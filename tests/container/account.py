@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from botocore.credentials import Credentials
-from sandbox.world import access
-from sandbox.world.calls import Call
-from sandbox.world.control_plane import ControlPlane
-from sandbox.world.faults import Faults
-from sandbox.world.identities import SETUP, Identities
-from sandbox.world.imds import Guest, MetadataService
-from sandbox.world.s3_rules import S3Rules
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane import access
+from sandbox.fake_aws.control_plane.endpoint import ControlPlane
+from sandbox.fake_aws.control_plane.faults import Faults
+from sandbox.fake_aws.control_plane.s3_rules import S3Rules
+from sandbox.fake_aws.iam.identities import SETUP, Identities
+from sandbox.fake_aws.machine.imds import Guest, MetadataService
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.job.record import JobRecord

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from container.account import REGION, Account
-from sandbox.world.facts import Facts
+from sandbox.fake_aws.machine.facts import Facts
 
 ROLE = "bai-instance"
 _STAGES = (["init", "--local"], ["init"], ["modules", "--mode=config"], ["modules", "--mode=final"])

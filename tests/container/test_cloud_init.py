@@ -16,7 +16,7 @@ import pytest
 import tomli_w
 from container.account import BUCKET, REGION, STORE, Account
 from container.instance import Instance
-from sandbox.world.calls import Call
+from sandbox.fake_aws.calls import Call
 
 from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Output, Power, Store
 from bai_agent.job.descriptor_file import job_table

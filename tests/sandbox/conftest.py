@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from sandbox.desk import Desk, new_desk
-from sandbox.world import World, open_world
+from sandbox.fake_aws import FakeAws, open_fake_aws
 
 pytest.register_assert_rewrite("sandbox.ends")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def aws(tmp_path: Path) -> Iterator[FakeAws]:
     """A fresh account with no instance in it, and a hypervisor for those to come."""
     if os.geteuid() != 0:
         pytest.skip("needs root: machines are made of namespaces and mounts")
-    with open_world(tmp_path / "world") as world:
-        yield world
+    with open_fake_aws(tmp_path / "aws") as aws:
+        yield aws
 
 
 @pytest.fixture
-def desk(world: World, tmp_path: Path) -> Desk:
-    """Somebody who runs benchmarks in this world."""
-    return new_desk(world, tmp_path / "desk")
+def desk(aws: FakeAws, tmp_path: Path) -> Desk:
+    """Somebody who runs benchmarks on this AWS."""
+    return new_desk(aws, tmp_path / "desk")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from executor.backends.ec2.bundle.bundle import cache_folder
-from sandbox.world import Shape
-from sandbox.world.roots import root
+from sandbox.fake_aws import Shape
+from sandbox.fake_aws.machine.roots import root
 
 PLACE = "/opt/pytorch"
 _PACKAGES = ("boto3==1.44.5", "numpy==2.3.5", "pip==25.3")

@@ -14,9 +14,9 @@ from typing import Any
 from bai_program import run_bai
 
 from executor.backends.ec2.bundle.bundle import cache_folder
-from sandbox.world import Machine, World
-from sandbox.world.images import DEBIAN, Image
-from sandbox.world.world import PROFILE
+from sandbox.fake_aws import FakeAws, Machine
+from sandbox.fake_aws.control_plane.images import DEBIAN, Image
+from sandbox.fake_aws.fake_aws import PROFILE
 
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
@@ -44,9 +44,9 @@ benchmark_code = '''
 
 @dataclass(frozen=True)
 class Desk:
-    """A folder with descriptors, in front of a world. Made by `new_desk`."""
+    """A folder with descriptors, in front of a aws. Made by `new_desk`."""
 
-    world: World
+    aws: FakeAws
     folder: Path
     identity: str
 
@@ -57,7 +57,7 @@ class Desk:
             "HOME": str(self.folder),
             # Wheels are fetched, and the bundle is made, once for all tests.
             "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
-            **self.world.environment(self.identity),
+            **self.aws.environment(self.identity),
             "BAI_CONFIG": str(self.folder / "config.toml"),
         }
 
@@ -89,11 +89,11 @@ class Desk:
         self, file: Path, *, job_id: str = "job", environment: Mapping[str, str] = MappingProxyType({})
     ) -> Machine:
         """Submit a job and return its machine."""
-        before = len(self.world.machines)
+        before = len(self.aws.machines)
         done = self.bai("submit", file, "--job-id", job_id, environment=environment)
         assert done.returncode == 0, done.stderr
         assert job_id in done.stdout
-        [machine] = self.world.machines[before:]
+        [machine] = self.aws.machines[before:]
         return machine
 
     def status(self, job_id: str = "job") -> dict[str, Any]:
@@ -105,26 +105,26 @@ class Desk:
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Return what is in the bucket, by the rest of its key behind `prefix`; no call of anybody's."""
-        s3 = self.world.client("s3", "setup")
-        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.world.bucket, Prefix=prefix)
+        s3 = self.aws.client("s3", "setup")
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.aws.bucket, Prefix=prefix)
         keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
         return {
-            key.removeprefix(prefix): s3.get_object(Bucket=self.world.bucket, Key=key)["Body"].read()
+            key.removeprefix(prefix): s3.get_object(Bucket=self.aws.bucket, Key=key)["Body"].read()
             for key in keys
         }
 
 
-def new_desk(world: World, folder: Path, *, identity: str = "user", more: str = "") -> Desk:
+def new_desk(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> Desk:
     """Configure `bai` for an identity that has its policy of docs/iam and nothing else; `more`: lines of the configuration."""
-    world.policies.attach(identity)
+    aws.policies.attach(identity)
     folder.mkdir()
     (folder / "config.toml").write_text(
         f"""\
-bucket = "{world.bucket}"
+bucket = "{aws.bucket}"
 instance_profile = "{PROFILE}"
-s3_endpoint = "{world.endpoint}"
+s3_endpoint = "{aws.endpoint}"
 client_id = "tester"
 {more}
 """
     )
-    return Desk(world, folder, identity)
+    return Desk(aws, folder, identity)

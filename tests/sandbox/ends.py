@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from sandbox.desk import Desk
-from sandbox.world import Machine
+from sandbox.fake_aws import Machine
 
 WAITS = """\
 echo begun
@@ -20,14 +20,14 @@ RUN = "/var/lib/bai/jobs/job"
 def ended(desk: Desk, machine: Machine, *last_words: str) -> dict[str, Any]:
     """Wait for the machine's own end, and return what `bai status` says after it."""
     machine.wait_off()
-    instance = desk.world.instance(machine.instance_id)
+    instance = desk.aws.instance(machine.instance_id)
     assert instance["State"]["Name"] == "terminated"
     assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes[-1] == 0
     assert re.findall(r"BAI-END ([^\r\n]*)", machine.console()) == [*last_words]
     status = desk.status()
     print(status["sentence"])
-    assert not [call for call in desk.world.calls if call.action == "TerminateInstances"]
+    assert not [call for call in desk.aws.calls if call.action == "TerminateInstances"]
     return status
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 from typing import Any
 
-from sandbox.world import Machine, World
-from sandbox.world.images import DEBIAN
-from sandbox.world.world import PROFILE
+from sandbox.fake_aws import FakeAws, Machine
+from sandbox.fake_aws.control_plane.images import DEBIAN
+from sandbox.fake_aws.fake_aws import PROFILE
 
 _BOUNDARY = "sandbox"
 
@@ -26,14 +26,14 @@ def user_data(*, boothook: str = "", runcmd: str = "") -> bytes:
     return gzip.compress(f"{text}--{_BOUNDARY}--\n".encode(), mtime=0)
 
 
-def request(world: World, **changes: Any) -> dict[str, Any]:
+def request(aws: FakeAws, **changes: Any) -> dict[str, Any]:
     """Return the arguments of a RunInstances that is as ours are."""
     usual = {
         "ImageId": DEBIAN.image_id,
         "InstanceType": "t3.small",
         "MinCount": 1,
         "MaxCount": 1,
-        "SubnetId": world.subnets["eu-central-1a"],
+        "SubnetId": aws.subnets["eu-central-1a"],
         "IamInstanceProfile": {"Name": PROFILE},
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required"},
@@ -41,7 +41,7 @@ def request(world: World, **changes: Any) -> dict[str, Any]:
     return {**usual, **changes}
 
 
-def launch(world: World, **changes: Any) -> list[Machine]:
+def launch(aws: FakeAws, **changes: Any) -> list[Machine]:
     """Run instances as the executor, and return their machines in the order of their launch index."""
-    answer = world.client("ec2", "executor").run_instances(**request(world, **changes))
-    return [world.machine(instance["InstanceId"]) for instance in answer["Instances"]]
+    answer = aws.client("ec2", "executor").run_instances(**request(aws, **changes))
+    return [aws.machine(instance["InstanceId"]) for instance in answer["Instances"]]

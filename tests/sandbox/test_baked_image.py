@@ -11,10 +11,10 @@ from instance_jobs import JOB, bundle
 
 import bai_agent
 from cloud_init.baked import bake
+from sandbox.fake_aws import FakeAws, Machine
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
+from sandbox.fake_aws.machine.shape import Shape
 from sandbox.launches import launch, user_data
-from sandbox.world import Machine, World
-from sandbox.world.images import DEBIAN, TRIXIE, Image
-from sandbox.world.shape import Shape
 
 DESCRIPTOR = f"""
 # As a person writes it.
@@ -43,49 +43,49 @@ def baked(tmp_path: Path, *, agent: str) -> Shape:
     return Shape(files=files)
 
 
-def boot(world: World, shape: Shape, content: bytes, image: Image = DEBIAN) -> Machine:
-    world.shape = shape
-    return launch(world, ImageId=image.image_id, UserData=content)[0]
+def boot(aws: FakeAws, shape: Shape, content: bytes, image: Image = DEBIAN) -> Machine:
+    aws.shape = shape
+    return launch(aws, ImageId=image.image_id, UserData=content)[0]
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
-def test_a_bare_job_descriptor_runs_and_ends(world: World, tmp_path: Path, image: Image) -> None:
-    machine = boot(world, baked(tmp_path, agent="end(0)"), DESCRIPTOR.encode(), image)
+def test_a_bare_job_descriptor_runs_and_ends(aws: FakeAws, tmp_path: Path, image: Image) -> None:
+    machine = boot(aws, baked(tmp_path, agent="end(0)"), DESCRIPTOR.encode(), image)
     machine.wait_off()
     assert "BAI-END done 0" in machine.console()
     assert machine.read("/var/lib/bai/job.toml") == DESCRIPTOR.encode()
     # 24 h, and the limits that a descriptor has by itself, and a quarter of an hour
     assert machine.read("/var/lib/bai/boot/limit") == b"92790\n"
-    assert not [call for call in world.calls if call.identity == "instance"]
+    assert not [call for call in aws.calls if call.identity == "instance"]
 
 
-def test_a_reboot_is_survived_there_too(world: World, tmp_path: Path) -> None:
+def test_a_reboot_is_survived_there_too(aws: FakeAws, tmp_path: Path) -> None:
     agent = "os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
-    machine = boot(world, baked(tmp_path, agent=agent), DESCRIPTOR.encode())
+    machine = boot(aws, baked(tmp_path, agent=agent), DESCRIPTOR.encode())
     machine.wait_off()
     assert machine.exit_codes == [133, 0]
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_descriptor_with_a_mistake_says_so(world: World, tmp_path: Path) -> None:
-    machine = boot(world, baked(tmp_path, agent="end(0)"), f"{DESCRIPTOR}\nargw = 1\n".encode())
+def test_a_descriptor_with_a_mistake_says_so(aws: FakeAws, tmp_path: Path) -> None:
+    machine = boot(aws, baked(tmp_path, agent="end(0)"), f"{DESCRIPTOR}\nargw = 1\n".encode())
     machine.wait_off()
     console = machine.console()
     assert 'user data: [benchmark] has no key "argw"' in console
     assert "BAI-END bad-descriptor" in console
 
 
-def test_power_stays_only_where_the_descriptor_says_so(world: World, tmp_path: Path) -> None:
+def test_power_stays_only_where_the_descriptor_says_so(aws: FakeAws, tmp_path: Path) -> None:
     content = f'{DESCRIPTOR}\n[end]\npower = "stay"\n'.encode()
-    machine = boot(world, baked(tmp_path, agent="end(0)"), content)
+    machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_for("BAI-END done 0")
     until = "until [ -e /var/lib/bai/boot/stays ]; do sleep 0.1; done"
     assert machine.run(["timeout", "20", "sh", "-c", until]).returncode == 0
 
 
-def test_other_user_data_is_left_alone(world: World, tmp_path: Path) -> None:
+def test_other_user_data_is_left_alone(aws: FakeAws, tmp_path: Path) -> None:
     content = user_data(runcmd="echo MINE >/dev/console; poweroff")
-    machine = boot(world, baked(tmp_path, agent="end(0)"), content)
+    machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_off()
     assert "MINE" in machine.console()
     assert "BAI" not in machine.console()

@@ -12,17 +12,17 @@ from kafka_brokers import Broker
 
 from sandbox.deep_learning import PLACE, pytorch
 from sandbox.desk import Desk
-from sandbox.world import Machine, Shape, World
+from sandbox.fake_aws import FakeAws, Machine, Shape
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "benchmark.toml"
 MEASURED = ("accuracy", "loss", "throughput")
 
 
 def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
-    world: World, desk: Desk, kafka: Broker
+    aws: FakeAws, desk: Desk, kafka: Broker
 ) -> None:
-    world.expose(int(kafka.address.rpartition(":")[2]))
-    world.shape = Shape(mounts={PLACE: pytorch()})
+    aws.expose(int(kafka.address.rpartition(":")[2]))
+    aws.shape = Shape(mounts={PLACE: pytorch()})
     job = f"digits-{uuid.uuid4().hex[:8]}"
 
     run = f"run {EXAMPLE} --on ec2 --job-id {job} -- --epochs 3"
@@ -34,16 +34,16 @@ def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
     assert "The benchmark finished successfully" in done.stdout
 
     # One launch, by the user; the machine itself asked S3 for all it needed, and ended itself.
-    [machine] = world.machines
+    [machine] = aws.machines
     machine.wait_off()
-    instance = world.instance(machine.instance_id)
+    instance = aws.instance(machine.instance_id)
     assert instance["State"]["Name"] == "terminated"
     assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes == [0]
-    launches = [call for call in world.calls if call.action in ("RunInstances", "TerminateInstances")]
+    launches = [call for call in aws.calls if call.action in ("RunInstances", "TerminateInstances")]
     assert [(call.identity, call.action) for call in launches] == [("user", "RunInstances")]
     read = {
-        call.resource.split("/")[1] for call in world.calls if call.action == "GetObject" and call.instance_id
+        call.resource.split("/")[1] for call in aws.calls if call.action == "GetObject" and call.instance_id
     }
     assert {"agent", "scripts", "data"} <= read
 

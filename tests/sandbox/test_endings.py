@@ -61,7 +61,7 @@ def test_a_spot_machine_that_ec2_takes_back(desk: Desk) -> None:
     more = '[aws.ec2.run_instances.InstanceMarketOptions]\nMarketType = "spot"\n[output]\nartifacts = ["kept.txt"]\n'
     machine = desk.submit(desk.descriptor(code, more=more))
     wait_inside(machine, f"grep -q begun {RUN}/output.log")
-    desk.world.give_spot_notice(machine.instance_id, after=timedelta(minutes=2))
+    desk.aws.give_spot_notice(machine.instance_id, after=timedelta(minutes=2))
 
     status = ended(desk, machine, "done 5")
 
@@ -77,7 +77,7 @@ def test_a_bundle_that_is_not_what_was_submitted(desk: Desk) -> None:
     assert desk.bai("bundle", "--arch", "x86_64", "--upload").returncode == 0
     [(name, content)] = desk.objects("agent/").items()
     broken = content[:-1] + bytes([content[-1] ^ 1])
-    desk.world.client("s3", "setup").put_object(Bucket=desk.world.bucket, Key=f"agent/{name}", Body=broken)
+    desk.aws.client("s3", "setup").put_object(Bucket=desk.aws.bucket, Key=f"agent/{name}", Body=broken)
 
     machine = desk.submit(desk.descriptor(WAITS))
     status = ended(desk, machine, "fetch-corrupt")
@@ -109,7 +109,7 @@ def test_a_benchmark_that_forks_and_hides(desk: Desk) -> None:
     assert outcome(kept) == ("FAILED", "failed", 1)
     assert kept["result"]["benchmark"]["left_behind"] >= 1
     assert f"{machine.instance_id} is kept to look into" in kept["machine"]
-    assert desk.world.state(machine.instance_id) == "running"
+    assert desk.aws.state(machine.instance_id) == "running"
 
     assert desk.bai("release", "job").returncode == 0
     assert ended(desk, machine, "done 1")["machine"] is None
@@ -147,8 +147,8 @@ def test_user_data_over_the_limit(desk: Desk) -> None:
     assert len(stored["job.toml"]) > 16_384
     request = json.loads(stored["attempts/0/launch.json"])["request"]
     assert len(base64.b64decode(request["UserData"])) < 16_384
-    read = [call.resource for call in desk.world.calls if call.instance_id and call.action == "GetObject"]
-    assert f"{desk.world.bucket}/jobs/job/job.toml" in read
+    read = [call.resource for call in desk.aws.calls if call.instance_id and call.action == "GetObject"]
+    assert f"{desk.aws.bucket}/jobs/job/job.toml" in read
 
 
 def test_kafka_that_cannot_be_reached(desk: Desk) -> None:
@@ -165,7 +165,7 @@ def test_kafka_that_cannot_be_reached(desk: Desk) -> None:
 
 def test_a_role_that_may_not_read(desk: Desk) -> None:
     """Guardian: powers off when S3 refuses the bundle, after asking again for a minute: a role may be new."""
-    policies = desk.world.policies
+    policies = desk.aws.policies
     policies.attach("instance", policies.documented("instance").without("ReadWhatWasSubmitted"))
     machine = desk.submit(desk.descriptor(WAITS))
 
@@ -180,7 +180,7 @@ def test_a_role_that_may_not_read(desk: Desk) -> None:
 
 def test_a_role_that_may_not_write(desk: Desk) -> None:
     """Agent: ends before the benchmark when the store refuses it; its result is written by who asks for it."""
-    policies = desk.world.policies
+    policies = desk.aws.policies
     policies.attach("instance", policies.documented("instance").without("WriteWhatNodesReport"))
     machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
 

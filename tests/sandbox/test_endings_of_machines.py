@@ -9,12 +9,12 @@ import pytest
 
 from sandbox.desk import Desk
 from sandbox.ends import RUN, WAITS, ended, outcome, wait_inside
-from sandbox.world import Shape, hide_python
+from sandbox.fake_aws import Shape, hide_python
 
 
 def test_an_image_without_python(desk: Desk) -> None:
     """Guardian: powers off where no Python is found, and none can be installed within 300 s."""
-    desk.world.shape = hide_python(Shape())
+    desk.aws.shape = hide_python(Shape())
     machine = desk.submit(desk.descriptor(WAITS))
 
     status = ended(desk, machine, "no-python")
@@ -25,7 +25,7 @@ def test_an_image_without_python(desk: Desk) -> None:
 
 def test_a_clock_that_is_set_after_the_boot(desk: Desk) -> None:
     """No layer has to act: the guardian waits, nothing is refused and nothing runs at a wrong time."""
-    desk.world.shape = Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc))
+    desk.aws.shape = Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc))
     machine = desk.submit(desk.descriptor("date +%Y >/var/year"))
     machine.wait_for("job job")
     machine.run(["sh", "-c", "until pgrep -f '[f]etch_agent.py clock'; do sleep 0.1; done"])
@@ -39,7 +39,7 @@ def test_a_clock_that_is_set_after_the_boot(desk: Desk) -> None:
 def test_a_clock_that_nothing_sets(desk: Desk) -> None:
     """Guardian: powers off where the clock is not S3's within 300 s; five here."""
     clock = datetime(2001, 1, 1, tzinfo=timezone.utc)
-    desk.world.shape = Shape(clock=clock, environment={"BAI_FETCH_SECONDS": "5"})
+    desk.aws.shape = Shape(clock=clock, environment={"BAI_FETCH_SECONDS": "5"})
     machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
 
     status = ended(desk, machine, "clock-wrong")
@@ -53,8 +53,8 @@ def test_a_clock_that_nothing_sets(desk: Desk) -> None:
 
 def test_a_network_without_a_way_to_s3(desk: Desk) -> None:
     """Guardian: powers off when S3 cannot be reached for 600 s; five here."""
-    desk.world.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
-    desk.world.hide(desk.world.control_plane.port)
+    desk.aws.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
+    desk.aws.hide(desk.aws.control_plane.port)
     machine = desk.submit(desk.descriptor(WAITS))
 
     status = ended(desk, machine, "fetch-failed")
@@ -65,7 +65,7 @@ def test_a_network_without_a_way_to_s3(desk: Desk) -> None:
 
 def test_a_network_that_goes_once_the_user_data_is_there(desk: Desk) -> None:
     """Guardian: powers off when the metadata service does not answer for 600 s; five here."""
-    desk.world.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
+    desk.aws.shape = Shape(environment={"BAI_FETCH_SECONDS": "5"})
     machine = desk.submit(desk.descriptor(WAITS))
     machine.wait_for("boot 1 of at most 3")
     machine.plug(False)
@@ -78,7 +78,7 @@ def test_a_network_that_goes_once_the_user_data_is_there(desk: Desk) -> None:
 
 def test_a_network_that_never_comes(desk: Desk) -> None:
     """`bai reap`: without the metadata service there is no user data, and nothing of ours on the machine."""
-    desk.world.shape = Shape(network_after=timedelta(days=1))
+    desk.aws.shape = Shape(network_after=timedelta(days=1))
     machine = desk.submit(desk.descriptor(WAITS))
     machine.wait_for("cloud-init")
     _let_time_pass(desk, machine.instance_id)
@@ -87,7 +87,7 @@ def test_a_network_that_never_comes(desk: Desk) -> None:
     machine.wait_off()
 
     assert "BAI" not in machine.console()
-    assert desk.world.state(machine.instance_id) == "terminated"
+    assert desk.aws.state(machine.instance_id) == "terminated"
     assert outcome(desk.status()) == ("ERROR", "lost", 5)
 
 
@@ -105,7 +105,7 @@ def test_a_reboot_loop(desk: Desk) -> None:
 def test_a_boot_that_hangs_before_runcmd(desk: Desk) -> None:
     """Deadman: powers off at its deadline, which is five seconds after the boot here; there is no guardian to do it."""
     hang = "[Service]\nExecStartPre=/bin/sleep infinity\n"
-    desk.world.shape = Shape(files={"/etc/systemd/system/cloud-final.service.d/hang.conf": hang})
+    desk.aws.shape = Shape(files={"/etc/systemd/system/cloud-final.service.d/hang.conf": hang})
     machine = desk.submit(desk.descriptor(WAITS))
     machine.wait_for("boot 1 of at most 3")
     machine.write("/var/lib/bai/boot/limit", "5\n")
@@ -119,7 +119,7 @@ def test_a_boot_that_hangs_before_runcmd(desk: Desk) -> None:
 def test_a_shutdown_that_does_nothing_the_first_three_times(desk: Desk) -> None:
     """Guardian: asks again, after 5, 10, 20 seconds and so on, until the machine is off."""
     deaf = '#!/bin/sh\necho asked >>/var/asked\n[ "$(wc -l </var/asked)" -lt 4 ] || exec systemctl poweroff\n'
-    desk.world.shape = Shape(files={"/usr/sbin/shutdown": deaf})
+    desk.aws.shape = Shape(files={"/usr/sbin/shutdown": deaf})
     machine = desk.submit(desk.descriptor("echo begun"))
 
     assert outcome(ended(desk, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
@@ -128,11 +128,11 @@ def test_a_shutdown_that_does_nothing_the_first_three_times(desk: Desk) -> None:
 
 def test_a_machine_that_somebody_terminates(desk: Desk) -> None:
     """EC2; guardian and agent do not hold that up, and nobody takes the job for a running one afterwards."""
-    world = desk.world
+    aws = desk.aws
     machine = desk.submit(desk.descriptor(WAITS))
     wait_inside(machine, f"grep -q begun {RUN}/output.log")
 
-    world.client("ec2", "somebody").terminate_instances(InstanceIds=[machine.instance_id])
+    aws.client("ec2", "somebody").terminate_instances(InstanceIds=[machine.instance_id])
     machine.wait_off()
 
     assert machine.exit_codes == [0]
@@ -141,23 +141,23 @@ def test_a_machine_that_somebody_terminates(desk: Desk) -> None:
 
 def test_a_machine_that_hangs_whole(desk: Desk) -> None:
     """`bai reap`: terminates it when its time was up fifteen minutes ago; the machine itself does nothing any more."""
-    world = desk.world
-    world.fleet.power_off_grace = 1.0
+    aws = desk.aws
+    aws.fleet.power_off_grace = 1.0
     machine = desk.submit(desk.descriptor(WAITS))
     machine.wait_for("agent start 1")
     machine.hang()
     assert "there is nothing to reap" in desk.bai("reap").stderr
-    assert world.state(machine.instance_id) == "running"
+    assert aws.state(machine.instance_id) == "running"
 
     _let_time_pass(desk, machine.instance_id)
     assert desk.bai("reap", "--dry-run").returncode == 0
-    assert world.state(machine.instance_id) == "running"
+    assert aws.state(machine.instance_id) == "running"
     assert f"{machine.instance_id}  t3.small  running  job" in desk.bai("reap").stdout
     machine.wait_off()
 
     assert machine.exit_codes[-1] != 0
-    assert world.state(machine.instance_id) == "terminated"
-    [ended] = [call for call in world.calls if call.action == "TerminateInstances"]
+    assert aws.state(machine.instance_id) == "terminated"
+    [ended] = [call for call in aws.calls if call.action == "TerminateInstances"]
     assert ended.identity == "user"
     status = desk.status()
     assert outcome(status) == ("ERROR", "lost", 5)
@@ -167,12 +167,12 @@ def test_a_machine_that_hangs_whole(desk: Desk) -> None:
 def _let_time_pass(desk: Desk, instance_id: str) -> None:
     """Let the job's time have been up for long, as if it had been launched earlier."""
     past = f"{datetime.now(timezone.utc) - timedelta(minutes=20):%Y-%m-%dT%H:%M:%SZ}"
-    desk.world.client("ec2", "setup").create_tags(
+    desk.aws.client("ec2", "setup").create_tags(
         Resources=[instance_id], Tags=[{"Key": "bai:expires", "Value": past}]
     )
     launch = json.loads(desk.objects("jobs/job/attempts/0/")["launch.json"])
-    desk.world.client("s3", "setup").put_object(
-        Bucket=desk.world.bucket,
+    desk.aws.client("s3", "setup").put_object(
+        Bucket=desk.aws.bucket,
         Key="jobs/job/attempts/0/launch.json",
         Body=json.dumps({**launch, "expires": past}).encode(),
     )

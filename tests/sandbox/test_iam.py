@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from sandbox.desk import new_desk
-from sandbox.world import Call, World, open_world
-from sandbox.world.identities import SETUP
-from sandbox.world.images import DEBIAN
-from sandbox.world.permissions import needed
-from sandbox.world.policies import Policies
-from sandbox.world.policy import Permission, Policy
-from sandbox.world.world import ROLE
+from sandbox.fake_aws import Call, FakeAws, open_fake_aws
+from sandbox.fake_aws.control_plane.images import DEBIAN
+from sandbox.fake_aws.fake_aws import ROLE
+from sandbox.fake_aws.iam.identities import SETUP
+from sandbox.fake_aws.iam.permissions import needed
+from sandbox.fake_aws.iam.policies import Policies
+from sandbox.fake_aws.iam.policy import Permission, Policy
 
 DOCS = Path(__file__).parents[2] / "docs"
 IDENTITIES = ("user", "executor", "instance")
@@ -113,13 +113,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     if os.geteuid() != 0:
         pytest.skip("needs root: machines are made of namespaces and mounts")
     folder = tmp_path_factory.mktemp("iam")
-    with open_world(folder / "world") as world:
-        _furnish(world)
+    with open_fake_aws(folder / "aws") as aws:
+        _furnish(aws)
         for identity in ("user", "executor"):
-            _work(world, folder / identity, identity)
+            _work(aws, folder / identity, identity)
             # What is there is not brought again.
-            _empty(world, "agent", "data", "scripts")
-        yield Runs(world.calls, world.policies, world.bucket, world.data_bucket)
+            _empty(aws, "agent", "data", "scripts")
+        yield Runs(aws.calls, aws.policies, aws.bucket, aws.data_bucket)
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
@@ -211,20 +211,20 @@ def test_the_page_has_a_line_for_each_permission(identity: str) -> None:
             assert f"`{action}`" in row, statement["Sid"]
 
 
-def _furnish(world: World) -> None:
+def _furnish(aws: FakeAws) -> None:
     """Bring data and secrets."""
-    s3 = world.client("s3", SETUP)
-    s3.put_object(Bucket=world.data_bucket, Key="one.txt", Body=b"one\n")
-    s3.put_object(Bucket=world.data_bucket, Key="many/two.txt", Body=b"two\n")
-    world.client("ssm", SETUP).put_parameter(Name="/bai/token", Value="token", Type="SecureString")
-    world.client("secretsmanager", SETUP).create_secret(Name="bai/other", SecretString="other")
+    s3 = aws.client("s3", SETUP)
+    s3.put_object(Bucket=aws.data_bucket, Key="one.txt", Body=b"one\n")
+    s3.put_object(Bucket=aws.data_bucket, Key="many/two.txt", Body=b"two\n")
+    aws.client("ssm", SETUP).put_parameter(Name="/bai/token", Value="token", Type="SecureString")
+    aws.client("secretsmanager", SETUP).create_secret(Name="bai/other", SecretString="other")
 
 
-def _work(world: World, folder: Path, identity: str) -> None:
+def _work(aws: FakeAws, folder: Path, identity: str) -> None:
     """Do what can be done with jobs: by hand all of it, as the service what it does."""
-    groups = world.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
+    groups = aws.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
     named = json.dumps([groups[0]["GroupId"]])
-    desk = new_desk(world, folder, identity=identity, more=f"security_groups = {named}")
+    desk = new_desk(aws, folder, identity=identity, more=f"security_groups = {named}")
     (folder / "scripts").mkdir()
     (folder / "scripts" / "empty.txt").write_text("")
     (folder / "local.txt").write_text("local\n")
@@ -236,7 +236,7 @@ def _work(world: World, folder: Path, identity: str) -> None:
         return done.stdout
 
     public = replace(DEBIAN, image_id=f"ssm:{DEBIAN.parameters[0]}")
-    file = desk.descriptor(WORKS, more=NEEDS.format(data=world.data_bucket), image=public)
+    file = desk.descriptor(WORKS, more=NEEDS.format(data=aws.data_bucket), image=public)
     if identity == "user":
         assert "0.024" in bai("plan", file, "--on", "ec2")
         # A network without a way to S3, as moto's is, is a finding.
@@ -267,12 +267,12 @@ def _work(world: World, folder: Path, identity: str) -> None:
     bai("reap")
 
     # moto knows none of these; what was asked for counts.
-    world.fail("RunInstances", code="InvalidParameterValue", status=400)
+    aws.fail("RunInstances", code="InvalidParameterValue", status=400)
     bai("submit", desk.descriptor("true", more=RARE), "--job-id", refused, code=5)
 
 
-def _empty(world: World, *folders: str) -> None:
-    s3 = world.client("s3", SETUP)
+def _empty(aws: FakeAws, *folders: str) -> None:
+    s3 = aws.client("s3", SETUP)
     for folder in folders:
-        for each in s3.list_objects_v2(Bucket=world.bucket, Prefix=f"{folder}/").get("Contents", []):
-            s3.delete_object(Bucket=world.bucket, Key=each["Key"])
+        for each in s3.list_objects_v2(Bucket=aws.bucket, Prefix=f"{folder}/").get("Contents", []):
+            s3.delete_object(Bucket=aws.bucket, Key=each["Key"])

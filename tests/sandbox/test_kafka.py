@@ -7,8 +7,8 @@ from pathlib import Path
 import kafka as kafka_python
 from kafka_brokers import Broker
 
+from sandbox.fake_aws import FakeAws, Shape
 from sandbox.launches import launch, user_data
-from sandbox.world import Shape, World
 
 SEND = """
 import sys
@@ -21,15 +21,15 @@ producer.close()
 
 
 def test_a_machine_reaches_the_hosts_broker_at_its_own_address(
-    world: World, kafka: Broker, free_topic: str
+    aws: FakeAws, kafka: Broker, free_topic: str
 ) -> None:
-    world.expose(int(kafka.address.rpartition(":")[2]))
-    world.shape = Shape(
+    aws.expose(int(kafka.address.rpartition(":")[2]))
+    aws.shape = Shape(
         mounts={"/opt/libraries": Path(kafka_python.__file__).parents[1]},
         files={"/opt/send.py": SEND.format(address=kafka.address, topic=free_topic)},
     )
     say = 'sh -c "python3 /opt/send.py 2>&1; echo SENT" >/dev/console'
-    [machine] = launch(world, UserData=user_data(runcmd=say))
+    [machine] = launch(aws, UserData=user_data(runcmd=say))
     machine.wait_for("SENT")
 
     assert [record.value for record in kafka.read(free_topic)] == [b"from the machine"]

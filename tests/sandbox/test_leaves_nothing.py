@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox.world import World, cgroups
+from sandbox.fake_aws import FakeAws
+from sandbox.fake_aws.machine import cgroups
 
 OWNER = """
 import sys, time
 from pathlib import Path
 from sandbox.launches import launch, user_data
-from sandbox.world import open_world
-with open_world(Path(sys.argv[1])) as world:
-    [machine] = launch(world, UserData=user_data(runcmd="echo IS-UP >/dev/console"))
+from sandbox.fake_aws import open_fake_aws
+with open_fake_aws(Path(sys.argv[1])) as aws:
+    [machine] = launch(aws, UserData=user_data(runcmd="echo IS-UP >/dev/console"))
     machine.wait_for("IS-UP")
-    print(*(each.host_pid for each in machine.inside.processes()), world.network.holder.pid, flush=True)
+    print(*(each.host_pid for each in machine.inside.processes()), aws.network.holder.pid, flush=True)
     time.sleep(600)
 """
 
@@ -31,7 +32,7 @@ def wait_until(true: Callable[[], bool], *, seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_after_sigkill_no_process_mount_or_group_is_left(world: World, tmp_path: Path) -> None:
+def test_after_sigkill_no_process_mount_or_group_is_left(aws: FakeAws, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
@@ -49,15 +50,15 @@ def test_after_sigkill_no_process_mount_or_group_is_left(world: World, tmp_path:
     assert not list(Path("/sys/fs/cgroup").glob(f"**/bai-sandbox-{owner.pid}-*"))
 
 
-def test_a_world_that_ends_leaves_nothing_on_the_host(tmp_path: Path, world: World) -> None:
+def test_a_world_that_ends_leaves_nothing_on_the_host(tmp_path: Path, aws: FakeAws) -> None:
+    from sandbox.fake_aws import open_fake_aws
     from sandbox.launches import launch, user_data
-    from sandbox.world import open_world
 
     def links() -> str:
         return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
 
     before = links()
-    with open_world(tmp_path / "other") as other:
+    with open_fake_aws(tmp_path / "other") as other:
         [machine] = launch(other, UserData=user_data(runcmd="echo IS-UP >/dev/console"))
         machine.wait_for("IS-UP")
         pids = [each.host_pid for each in machine.inside.processes()]
@@ -65,4 +66,4 @@ def test_a_world_that_ends_leaves_nothing_on_the_host(tmp_path: Path, world: Wor
 
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not list(Path("/sys/fs/cgroup").glob(f"**/*{machine.instance_id}*"))
-    assert world.machines == []
+    assert aws.machines == []

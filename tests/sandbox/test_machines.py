@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from sandbox.fake_aws import FakeAws
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
+from sandbox.fake_aws.machine.roots import cloud_init
 from sandbox.launches import launch, user_data
-from sandbox.world import World
-from sandbox.world.images import DEBIAN, TRIXIE, Image
-from sandbox.world.roots import cloud_init
 
 SAY = 'say() { echo "$*" >/dev/console; }\n'
 
@@ -30,12 +30,12 @@ poweroff
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def test_user_data_boots_reads_s3_with_the_role_and_powers_off(world: World, image: Image) -> None:
-    world.client("s3").put_object(Bucket=world.bucket, Key="jobs/hello", Body=b"good morning")
-    script = READ_S3.replace("BUCKET", world.bucket)
+def test_user_data_boots_reads_s3_with_the_role_and_powers_off(aws: FakeAws, image: Image) -> None:
+    aws.client("s3").put_object(Bucket=aws.bucket, Key="jobs/hello", Body=b"good morning")
+    script = READ_S3.replace("BUCKET", aws.bucket)
     boothook = 'echo "BOOTHOOK $INSTANCE_ID" >/dev/console'
 
-    [machine] = launch(world, ImageId=image.image_id, UserData=user_data(boothook=boothook, runcmd=script))
+    [machine] = launch(aws, ImageId=image.image_id, UserData=user_data(boothook=boothook, runcmd=script))
     machine.wait_off()
 
     console = machine.console()
@@ -43,17 +43,17 @@ def test_user_data_boots_reads_s3_with_the_role_and_powers_off(world: World, ima
     assert f"BOOTHOOK {machine.instance_id}" in console
     assert "SAID-BY-S3 good morning" in console
     assert console.index("BOOTHOOK") < console.index("SAID-BY-S3")
-    instance = world.instance(machine.instance_id)
+    instance = aws.instance(machine.instance_id)
     assert instance["State"]["Name"] == "terminated"
     assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes == [0]
-    [read] = [call for call in world.calls if call.identity == "instance"]
-    assert (read.action, read.resource) == ("GetObject", f"{world.bucket}/jobs/hello")
+    [read] = [call for call in aws.calls if call.identity == "instance"]
+    assert (read.action, read.resource) == ("GetObject", f"{aws.bucket}/jobs/hello")
     assert read.instance_id == machine.instance_id
     assert list(machine.timings) == ["boot", "token", "user_data", "off"]
 
 
-def test_a_reboot_keeps_disk_and_identity(world: World) -> None:
+def test_a_reboot_keeps_disk_and_identity(aws: FakeAws) -> None:
     boothook = (
         SAY
         + """echo x >>/var/lib/boots
@@ -61,7 +61,7 @@ say "BOOT $(wc -l </var/lib/boots) OF $INSTANCE_ID"
 [ "$(wc -l </var/lib/boots)" = 1 ] || (sleep 1; poweroff) >/dev/null 2>&1 </dev/null &
 """
     )
-    [machine] = launch(world, UserData=user_data(boothook=boothook, runcmd=SAY + "say RUNCMD; reboot"))
+    [machine] = launch(aws, UserData=user_data(boothook=boothook, runcmd=SAY + "say RUNCMD; reboot"))
     machine.wait_off()
 
     assert machine.exit_codes == [133, 0]
@@ -74,8 +74,8 @@ say "BOOT $(wc -l </var/lib/boots) OF $INSTANCE_ID"
     assert machine.read("/var/lib/boots") == b"x\nx\n"
 
 
-def test_several_machines_reach_each_other_and_know_their_index(world: World) -> None:
-    machines = launch(world, MinCount=3, MaxCount=3, UserData=user_data(runcmd=SAY + "say IS-UP"))
+def test_several_machines_reach_each_other_and_know_their_index(aws: FakeAws) -> None:
+    machines = launch(aws, MinCount=3, MaxCount=3, UserData=user_data(runcmd=SAY + "say IS-UP"))
     for machine in machines:
         machine.wait_for("IS-UP")
 
@@ -85,20 +85,20 @@ def test_several_machines_reach_each_other_and_know_their_index(world: World) ->
         script = f'T=$(curl -sX PUT -H "{token}-ttl-seconds: 60" 169.254.169.254/latest/api/token); '
         script += f'curl -s -H "{token}: $T" 169.254.169.254/latest/meta-data/ami-launch-index'
         assert machine.run(["sh", "-c", script]).stdout == str(index)
-        assert "IamInstanceProfile" in world.instance(machine.instance_id)
+        assert "IamInstanceProfile" in aws.instance(machine.instance_id)
         assert machine.facts.address in machine.run(["hostname", "-I"]).stdout.split()
     greeting = f"exec 3<>/dev/tcp/{third.facts.address}/22; head -c 3 <&3"
     assert second.run(["bash", "-c", greeting]).stdout == "SSH"
 
-    world.client("ec2").terminate_instances(InstanceIds=[machine.instance_id for machine in machines])
+    aws.client("ec2").terminate_instances(InstanceIds=[machine.instance_id for machine in machines])
     for machine in machines:
         machine.wait_off()
-        assert world.state(machine.instance_id) == "terminated"
+        assert aws.state(machine.instance_id) == "terminated"
     assert first.exit_codes == [0]
 
 
-def test_metadata_wants_a_token(world: World) -> None:
-    [machine] = launch(world, UserData=user_data(runcmd=SAY + "say IS-UP"))
+def test_metadata_wants_a_token(aws: FakeAws) -> None:
+    [machine] = launch(aws, UserData=user_data(runcmd=SAY + "say IS-UP"))
     machine.wait_for("IS-UP")
 
     def status(*arguments: str) -> str:
@@ -123,11 +123,11 @@ def test_metadata_wants_a_token(world: World) -> None:
     assert status("-H", header, there) == "401"
 
 
-def test_the_console_is_the_machines_own_and_live(world: World) -> None:
+def test_the_console_is_the_machines_own_and_live(aws: FakeAws) -> None:
     filler = "seq 1 20000 >/dev/console\n"
-    [machine] = launch(world, UserData=user_data(runcmd=SAY + filler + "say LAST-WORD"))
+    [machine] = launch(aws, UserData=user_data(runcmd=SAY + filler + "say LAST-WORD"))
     machine.wait_for("LAST-WORD")
-    ec2 = world.client("ec2")
+    ec2 = aws.client("ec2")
 
     def output(**arguments: bool) -> bytes:
         answer = ec2.get_console_output(InstanceId=machine.instance_id, **arguments)
@@ -142,41 +142,41 @@ def test_the_console_is_the_machines_own_and_live(world: World) -> None:
     assert b"LAST-WORD" in output()
 
 
-def test_a_stopped_instance_starts_again(world: World) -> None:
+def test_a_stopped_instance_starts_again(aws: FakeAws) -> None:
     [machine] = launch(
-        world,
+        aws,
         InstanceInitiatedShutdownBehavior="stop",
         UserData=user_data(boothook=SAY + "say HELLO", runcmd="poweroff"),
     )
     machine.wait_off()
-    stopped = world.instance(machine.instance_id)
+    stopped = aws.instance(machine.instance_id)
     assert stopped["State"]["Name"] == "stopped"
     assert stopped["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
-    ec2 = world.client("ec2")
+    ec2 = aws.client("ec2")
     ec2.start_instances(InstanceIds=[machine.instance_id])
-    world.wait_state(machine.instance_id, "running")
+    aws.wait_state(machine.instance_id, "running")
     ec2.stop_instances(InstanceIds=[machine.instance_id])
     machine.wait_off()
     assert machine.boots == 2
     ec2.terminate_instances(InstanceIds=[machine.instance_id])
-    gone = world.wait_state(machine.instance_id, "terminated")
+    gone = aws.wait_state(machine.instance_id, "terminated")
     assert gone["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
 
 
-def test_a_hanging_machine_ends_only_with_its_power(world: World) -> None:
-    world.fleet.power_off_grace = 1.0
+def test_a_hanging_machine_ends_only_with_its_power(aws: FakeAws) -> None:
+    aws.fleet.power_off_grace = 1.0
     [machine] = launch(
-        world, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done")
+        aws, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done")
     )
     machine.wait_for("TICK")
 
     machine.hang()
     said = len(machine.console())
-    answer = world.client("ec2").terminate_instances(InstanceIds=[machine.instance_id])
+    answer = aws.client("ec2").terminate_instances(InstanceIds=[machine.instance_id])
     assert answer["TerminatingInstances"][0]["CurrentState"]["Name"] == "shutting-down"
     machine.wait_off()
 
     assert machine.exit_codes[0] != 0
     assert len(machine.console()) - said < 50
-    assert world.state(machine.instance_id) == "terminated"
+    assert aws.state(machine.instance_id) == "terminated"

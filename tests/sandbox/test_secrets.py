@@ -11,7 +11,7 @@ import secrets
 from kafka_brokers import PASSWORD, USER, Broker
 
 from sandbox.desk import Desk
-from sandbox.world import World
+from sandbox.fake_aws import FakeAws
 
 TABLES = """
 [[output.metrics]]
@@ -29,18 +29,18 @@ sasl_password = "ssm:/bai/kafka"
 """
 
 
-def test_planted_secrets_are_found_nowhere(world: World, desk: Desk, kafka: Broker) -> None:
+def test_planted_secrets_are_found_nowhere(aws: FakeAws, desk: Desk, kafka: Broker) -> None:
     broker = kafka.listeners["SASL_PLAINTEXT"]
-    world.expose(int(broker.rpartition(":")[2]))
+    aws.expose(int(broker.rpartition(":")[2]))
     token = f"planted-{secrets.token_hex(16)}"
     for name, value in (("/bai/token", token), ("/bai/kafka", PASSWORD)):
-        world.client("ssm", "setup").put_parameter(Name=name, Value=value, Type="SecureString")
+        aws.client("ssm", "setup").put_parameter(Name=name, Value=value, Type="SecureString")
     code = 'echo loss=0.5\nprintf %s "$TOKEN" | sha256sum\nenv | grep -v ^TOKEN=\nexit 1'
     more = TABLES.format(broker=broker, user=USER)
     machine = desk.submit(desk.descriptor(code, ec2='keep_on_failure = "5m"', more=more))
     machine.wait_for("keeping this machine for 300 s")
 
-    mine = world.identities.of("user")
+    mine = aws.identities.of("user")
     role = machine.credentials
     planted = {
         "the benchmark's secret": token,
@@ -61,13 +61,13 @@ def test_planted_secrets_are_found_nowhere(world: World, desk: Desk, kafka: Brok
     assert kafka_result["undelivered"] == 0
 
     request = json.loads(stored["attempts/0/launch.json"])["request"]
-    instance = world.instance(machine.instance_id)
+    instance = aws.instance(machine.instance_id)
     places = {
         "user data": gzip.decompress(base64.b64decode(request["UserData"])).decode(),
         "the request": json.dumps(request),
         "tags": json.dumps(instance["Tags"]),
         "the console": machine.console(),
-        "what calls say": repr([call for call in world.calls if call.identity == "user"]),
+        "what calls say": repr([call for call in aws.calls if call.identity == "user"]),
         **{f"s3: {key}": content.decode(errors="replace") for key, content in desk.objects().items()},
         **{f"at the desk: {path}": path.read_text() for path in desk.folder.rglob("*") if path.is_file()},
         "bai status": desk.bai("status", "job").stdout,

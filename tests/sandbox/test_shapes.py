@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.fake_aws import FakeAws, Machine, Shape, hide_python
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
 from sandbox.launches import launch, user_data
-from sandbox.world import Machine, Shape, World, hide_python
-from sandbox.world.images import DEBIAN, TRIXIE, Image
 
 SAY = 'say() { echo "$*" >/dev/console; }\n'
 UP = SAY + "say IS-UP"
 
 
-def booted(world: World, shape: Shape, *, runcmd: str = UP, image: Image = DEBIAN) -> Machine:
-    world.shape = shape
-    [machine] = launch(world, ImageId=image.image_id, UserData=user_data(runcmd=runcmd))
+def booted(aws: FakeAws, shape: Shape, *, runcmd: str = UP, image: Image = DEBIAN) -> Machine:
+    aws.shape = shape
+    [machine] = launch(aws, ImageId=image.image_id, UserData=user_data(runcmd=runcmd))
     return machine
 
 
-def test_files_are_injected_replaced_and_removed_in_the_machine_only(world: World, tmp_path: Path) -> None:
+def test_files_are_injected_replaced_and_removed_in_the_machine_only(aws: FakeAws, tmp_path: Path) -> None:
     (tmp_path / "heavy").mkdir()
     (tmp_path / "heavy" / "python").write_text("#!/bin/sh\necho heavy\n")
     (tmp_path / "heavy" / "python").chmod(0o755)
     deaf = '#!/bin/sh\necho "DEAF $*" >/dev/console\n'
     machine = booted(
-        world,
+        aws,
         Shape(
             files={"/usr/sbin/shutdown": deaf, "/etc/motd": "moin\n"},
             remove=["/usr/bin/curl", "/usr/bin/pye*"],
@@ -51,21 +51,19 @@ def test_files_are_injected_replaced_and_removed_in_the_machine_only(world: Worl
     assert not Path("/opt/pytorch/new").exists()
 
 
-def test_without_python_cloud_init_still_runs(world: World) -> None:
-    machine = booted(
-        world, hide_python(Shape()), runcmd=SAY + 'say "FOUND $(command -v python3 || echo none)"'
-    )
+def test_without_python_cloud_init_still_runs(aws: FakeAws) -> None:
+    machine = booted(aws, hide_python(Shape()), runcmd=SAY + 'say "FOUND $(command -v python3 || echo none)"')
     machine.wait_for("FOUND none")
     assert machine.run(["/usr/libexec/platform-python", "-c", "print(1)"]).stdout == "1\n"
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: World, image: Image) -> None:
-    world.client("s3").put_object(Bucket=world.bucket, Key="hello", Body=b"good morning")
-    mine = world.identities.of("user")
-    read = f'curl -s --aws-sigv4 aws:amz:eu-central-1:s3 --user {mine.access_key}:{mine.secret_key} "$AWS_ENDPOINT_URL/{world.bucket}/hello"'
+def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(aws: FakeAws, image: Image) -> None:
+    aws.client("s3").put_object(Bucket=aws.bucket, Key="hello", Body=b"good morning")
+    mine = aws.identities.of("user")
+    read = f'curl -s --aws-sigv4 aws:amz:eu-central-1:s3 --user {mine.access_key}:{mine.secret_key} "$AWS_ENDPOINT_URL/{aws.bucket}/hello"'
     machine = booted(
-        world,
+        aws,
         Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc)),
         runcmd=SAY + f'while :; do say "IN $(date +%Y): $({read})"; sleep 0.3; done',
         image=image,
@@ -77,35 +75,35 @@ def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(world: Wor
     machine.wait_for(f"IN {datetime.now(timezone.utc).year}: good morning")
 
 
-def test_the_network_comes_late(world: World) -> None:
-    machine = booted(world, Shape(network_after=timedelta(seconds=4)))
+def test_the_network_comes_late(aws: FakeAws) -> None:
+    machine = booted(aws, Shape(network_after=timedelta(seconds=4)))
     machine.wait_for("IS-UP", seconds=120)
     assert machine.timings["token"] > 4
 
 
-def test_tmp_is_read_only_and_the_disk_is_full(world: World) -> None:
+def test_tmp_is_read_only_and_the_disk_is_full(aws: FakeAws) -> None:
     script = SAY + "touch /tmp/x || say TMP-READ-ONLY; dd if=/dev/zero of=/var/fill bs=1M || say DISK-FULL"
-    machine = booted(world, Shape(tmp_read_only=True, disk="48m"), runcmd=script)
+    machine = booted(aws, Shape(tmp_read_only=True, disk="48m"), runcmd=script)
     machine.wait_for("TMP-READ-ONLY")
     machine.wait_for("DISK-FULL")
 
 
-def test_a_halted_machine_goes_on_costing(world: World) -> None:
-    machine = booted(world, Shape(), runcmd="systemctl halt")
+def test_a_halted_machine_goes_on_costing(aws: FakeAws) -> None:
+    machine = booted(aws, Shape(), runcmd="systemctl halt")
     machine.wait_for("Halting system.")
     with pytest.raises(TimeoutError):
         machine.wait_off(seconds=3)
     assert machine.exit_codes == [0]
-    assert world.state(machine.instance_id) == "running"
-    world.client("ec2").terminate_instances(InstanceIds=[machine.instance_id])
-    world.wait_state(machine.instance_id, "terminated")
+    assert aws.state(machine.instance_id) == "running"
+    aws.client("ec2").terminate_instances(InstanceIds=[machine.instance_id])
+    aws.wait_state(machine.instance_id, "terminated")
 
 
-def test_a_hosts_port_is_at_the_same_address_in_the_machine(world: World) -> None:
+def test_a_hosts_port_is_at_the_same_address_in_the_machine(aws: FakeAws) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        world.expose(port)
-        machine = booted(world, Shape())
+        aws.expose(port)
+        machine = booted(aws, Shape())
 
         def serve() -> None:
             connection, _ = server.accept()
@@ -116,12 +114,12 @@ def test_a_hosts_port_is_at_the_same_address_in_the_machine(world: World) -> Non
         machine.wait_for("IS-UP")
         speak = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf ping >&3; cat <&3"
         assert machine.run(["bash", "-c", speak]).stdout == "from the host: ping"
-        world.hide(port)
+        aws.hide(port)
         assert machine.run(["bash", "-c", speak]).returncode != 0
 
 
-def test_a_process_can_be_found_and_killed(world: World) -> None:
-    machine = booted(world, Shape(), runcmd=UP + "\nsleep 4242 || say KILLED-WITH $?")
+def test_a_process_can_be_found_and_killed(aws: FakeAws) -> None:
+    machine = booted(aws, Shape(), runcmd=UP + "\nsleep 4242 || say KILLED-WITH $?")
     machine.wait_for("IS-UP")
     machine.run(["sh", "-c", "until pgrep -f '^sleep 4242'; do sleep 0.1; done"])
     [process] = [each for each in machine.inside.processes("sleep 4242") if each.argv[0] == "sleep"]

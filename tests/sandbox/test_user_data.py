@@ -14,11 +14,11 @@ from instance_jobs import JOB, bundle
 from cloud_init.user_data import Boot, Bundle, user_data
 from executor.backends.ec2.console import read_console
 from sandbox.deep_learning import with_newer_python
+from sandbox.fake_aws import FakeAws, Machine, Shape, hide_python
+from sandbox.fake_aws.control_plane.images import BULLSEYE, DEBIAN, TRIXIE, Image
+from sandbox.fake_aws.fake_aws import REGION
+from sandbox.fake_aws.machine.roots import cloud_init, root
 from sandbox.launches import launch
-from sandbox.world import Machine, Shape, World, hide_python
-from sandbox.world.images import BULLSEYE, DEBIAN, TRIXIE, Image
-from sandbox.world.roots import cloud_init, root
-from sandbox.world.world import REGION
 
 AGENT = 'print("BENCHMARK RUNS", file=open("/dev/console", "w")); end(0)'
 ACCOUNT = "/var/lib/bai/boot/deadline"
@@ -40,50 +40,50 @@ NOT_OURS = re.compile("install-hotplug|emit_upstart|apt_preserve_sources_list")
 """A namespace has no udev to talk to; and a newer cloud-init does not like all that Debian 11 has configured."""
 
 
-def start(world: World, *, agent: str = AGENT, image: Image = DEBIAN, **given: Any) -> Machine:
+def start(aws: FakeAws, *, agent: str = AGENT, image: Image = DEBIAN, **given: Any) -> Machine:
     """Launch one instance with our user data."""
     content = bundle(agent)
     sha256 = hashlib.sha256(content).hexdigest()
     key = f"agent/{sha256}.tar.gz"
-    world.client("s3").put_object(Bucket=world.bucket, Key=key, Body=content)
+    aws.client("s3").put_object(Bucket=aws.bucket, Key=key, Body=content)
     settings: dict[str, Any] = {
         "job_id": JOB,
         "job_toml": "version = 1\n",
-        "bundle": Bundle(url=f"s3://{world.bucket}/{key}", sha256=sha256, size=len(content)),
+        "bundle": Bundle(url=f"s3://{aws.bucket}/{key}", sha256=sha256, size=len(content)),
         "region": REGION,
-        "store_url": f"s3://{world.bucket}/jobs",
-        "s3_endpoint": world.endpoint,
+        "store_url": f"s3://{aws.bucket}/jobs",
+        "s3_endpoint": aws.endpoint,
         "deadman": timedelta(hours=1),
     }
     content = user_data(Boot(**(settings | given)))
-    return launch(world, ImageId=image.image_id, UserData=content)[0]
+    return launch(aws, ImageId=image.image_id, UserData=content)[0]
 
 
 @pytest.fixture(params=[BULLSEYE, DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def image(request: pytest.FixtureRequest, world: World) -> Image:
+def image(request: pytest.FixtureRequest, aws: FakeAws) -> Image:
     """An image whose machines can run an agent."""
     found: Image = request.param
     root(found.variant)  # made before anybody waits for a machine of it
     if found is BULLSEYE:
-        world.shape = with_newer_python(Shape())
+        aws.shape = with_newer_python(Shape())
     return found
 
 
-def test_a_job_runs_and_the_instance_is_terminated(world: World, image: Image) -> None:
-    machine = start(world, image=image)
+def test_a_job_runs_and_the_instance_is_terminated(aws: FakeAws, image: Image) -> None:
+    machine = start(aws, image=image)
     machine.wait_off()
     console = machine.console()
     assert f"Cloud-init v. {cloud_init(image.variant)}" in console
     steps = ["boot 1 of at most 3", "guardian", "agent start 1", "BENCHMARK RUNS", "BAI-END done 0"]
     assert [console.index(step) for step in steps] == sorted(console.index(step) for step in steps)
-    assert world.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert aws.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes == [0]
     assert read_console(console).end == "done"
 
 
-def test_a_machine_is_healthy_while_its_job_runs(world: World, image: Image) -> None:
+def test_a_machine_is_healthy_while_its_job_runs(aws: FakeAws, image: Image) -> None:
     """cloud-init has finished and found no fault in what it was given; nothing waits for us."""
-    machine = start(world, agent="time.sleep(600)", image=image)
+    machine = start(aws, agent="time.sleep(600)", image=image)
     machine.wait_for("agent start 1")
     machine.run(["cloud-init", "status", "--wait"], seconds=60)
     stages = json.loads(machine.run(["cat", "/run/cloud-init/status.json"]).stdout)["v1"].values()
@@ -99,18 +99,18 @@ def test_a_machine_is_healthy_while_its_job_runs(world: World, image: Image) -> 
     assert "inactive" in machine.run(["systemctl", "is-active", "apt-daily.timer"]).stdout
 
 
-def test_somebody_who_terminates_the_instance_is_not_held_up(world: World) -> None:
-    machine = start(world, agent="signal.signal(15, lambda *_: end(5)); time.sleep(600)")
+def test_somebody_who_terminates_the_instance_is_not_held_up(aws: FakeAws) -> None:
+    machine = start(aws, agent="signal.signal(15, lambda *_: end(5)); time.sleep(600)")
     machine.wait_for("agent start 1")
-    world.client("ec2", "executor").terminate_instances(InstanceIds=[machine.instance_id])
+    aws.client("ec2", "executor").terminate_instances(InstanceIds=[machine.instance_id])
     machine.wait_off()
     assert machine.exit_codes == [0]
     assert "BAI-END terminated" in machine.console()
 
 
-def test_a_reboot_in_the_middle_is_survived(world: World, image: Image) -> None:
+def test_a_reboot_in_the_middle_is_survived(aws: FakeAws, image: Image) -> None:
     machine = start(
-        world, image=image, agent="os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
+        aws, image=image, agent="os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
     )
     machine.wait_off()
     assert machine.exit_codes == [133, 0]
@@ -118,16 +118,16 @@ def test_a_reboot_in_the_middle_is_survived(world: World, image: Image) -> None:
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_reboot_loop_is_ended_by_the_boothook(world: World, image: Image) -> None:
-    machine = start(world, image=image, agent="os.system('reboot'); time.sleep(600)")
+def test_a_reboot_loop_is_ended_by_the_boothook(aws: FakeAws, image: Image) -> None:
+    machine = start(aws, image=image, agent="os.system('reboot'); time.sleep(600)")
     machine.wait_off(seconds=180)
     assert machine.exit_codes == [133, 133, 133, 0]
     assert "BAI-END too-many-boots" in machine.console()
 
 
-def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(world: World) -> None:
-    world.shape = Shape(prepare="sed -i 's/^ - runcmd/ - never/' /etc/cloud/cloud.cfg")
-    machine = start(world, deadman=timedelta(seconds=5))
+def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(aws: FakeAws) -> None:
+    aws.shape = Shape(prepare="sed -i 's/^ - runcmd/ - never/' /etc/cloud/cloud.cfg")
+    machine = start(aws, deadman=timedelta(seconds=5))
     machine.wait_off()
     assert "BAI-END deadline" in machine.console()
     assert "guardian" not in machine.console()
@@ -137,29 +137,29 @@ def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(world: 
     ("image", "shape"), [(DEBIAN, hide_python(Shape())), (BULLSEYE, Shape())], ids=["none", "old"]
 )
 def test_cloud_inits_own_python_is_enough_to_say_that_there_is_none_for_the_agent(
-    world: World, image: Image, shape: Shape
+    aws: FakeAws, image: Image, shape: Shape
 ) -> None:
     """Neither on the image nor, as no repository can be reached, from the distribution."""
     root(image.variant)
-    world.shape = shape
-    machine = start(world, image=image)
+    aws.shape = shape
+    machine = start(aws, image=image)
     machine.wait_off()
     console = machine.console()
     assert console.index("no Python of version 3.10") < console.index("BAI-END no-python")
     assert b"Err:" in machine.read("/var/log/bai-guardian.log")
 
 
-def test_a_late_network_and_a_read_only_tmp_do_not_matter(world: World) -> None:
-    world.shape = Shape(network_after=timedelta(seconds=30), tmp_read_only=True)
-    machine = start(world)
+def test_a_late_network_and_a_read_only_tmp_do_not_matter(aws: FakeAws) -> None:
+    aws.shape = Shape(network_after=timedelta(seconds=30), tmp_read_only=True)
+    machine = start(aws)
     machine.wait_off(seconds=180)
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_clock_that_jumps_ahead_ends_no_job(world: World) -> None:
+def test_a_clock_that_jumps_ahead_ends_no_job(aws: FakeAws) -> None:
     now = datetime.now(timezone.utc)
-    world.shape = Shape(clock=now)
-    machine = start(world, agent="exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)")
+    aws.shape = Shape(clock=now)
+    machine = start(aws, agent="exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)")
     machine.wait_for("agent start 1")
     machine.set_clock(now + timedelta(days=3650))
     before = machine.read(ACCOUNT).decode().rstrip("\n")
@@ -169,20 +169,20 @@ def test_a_clock_that_jumps_ahead_ends_no_job(world: World) -> None:
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_clock_that_jumps_back_prolongs_no_job(world: World) -> None:
+def test_a_clock_that_jumps_back_prolongs_no_job(aws: FakeAws) -> None:
     now = datetime.now(timezone.utc)
-    world.shape = Shape(clock=now)
-    machine = start(world, agent="time.sleep(600)", deadman=timedelta(seconds=15))
+    aws.shape = Shape(clock=now)
+    machine = start(aws, agent="time.sleep(600)", deadman=timedelta(seconds=15))
     machine.wait_for("agent start 1")
     machine.set_clock(now - timedelta(days=3650))
     machine.wait_off()
     assert "BAI-END deadline" in machine.console()
 
 
-def test_a_shutdown_that_hangs_leaves_the_deadman_running(world: World) -> None:
+def test_a_shutdown_that_hangs_leaves_the_deadman_running(aws: FakeAws) -> None:
     """This cloud-init's units are stopped, with all that they started, at the begin of each shutdown."""
-    world.shape = Shape(files={"/etc/systemd/system/stuck.service": STUCK})
-    machine = start(world, agent="time.sleep(600)")
+    aws.shape = Shape(files={"/etc/systemd/system/stuck.service": STUCK})
+    machine = start(aws, agent="time.sleep(600)")
     machine.wait_for("agent start 1")
     machine.run(["systemctl", "start", "stuck"])
     machine.run(["systemctl", "--no-block", "poweroff"])

@@ -1,4 +1,4 @@
-"""The boothook and its deadman, run for real in a chamber."""
+"""The boothook and its deadman, run for real in a guardian_jail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from chamber import Chamber
+from guardian_jail import GuardianJail
 from instance_jobs import RUN, boot
 
 pytestmark = pytest.mark.root
@@ -17,12 +17,12 @@ LONG = "time.sleep(600)"
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Chamber]:
-    with Chamber(tmp_path) as found:
+def machine(tmp_path: Path) -> Iterator[GuardianJail]:
+    with GuardianJail(tmp_path) as found:
         yield found
 
 
-def account(machine: Chamber) -> tuple[int, int]:
+def account(machine: GuardianJail) -> tuple[int, int]:
     """Return what is on disk: seconds spent; by the wall, when they began to be, 0 where that is not known."""
     file = machine.root / STATE / "deadline"
     machine.wait(lambda: file.exists() and file.read_text().endswith("\n"))
@@ -32,26 +32,26 @@ def account(machine: Chamber) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_the_machine_ends_at_its_deadline_whatever_runs(tmp_path: Path, shell: str) -> None:
-    with Chamber(tmp_path, shell=shell) as machine:
+    with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(boot(machine.services, agent=LONG, deadman=timedelta(seconds=1)))
         assert machine.last_words() == "deadline"
         machine.wait(lambda: machine.calls("shutdown"))
         assert machine.calls("halt") == []
 
 
-def test_it_needs_nothing_that_comes_later_in_the_boot(machine: Chamber) -> None:
+def test_it_needs_nothing_that_comes_later_in_the_boot(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, deadman=timedelta(seconds=1)), writes=False)
     assert machine.last_words() == "deadline"
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_boot_is_not_held_by_what_it_leaves_running(machine: Chamber) -> None:
+def test_a_boot_is_not_held_by_what_it_leaves_running(machine: GuardianJail) -> None:
     """`run` returns when nobody holds the boothook's streams any more, as cloud-init does."""
     machine.cloud_init(boot(machine.services), writes=False)
     assert machine.processes("/boothook")
 
 
-def test_the_deadline_is_for_all_boots_together(machine: Chamber) -> None:
+def test_the_deadline_is_for_all_boots_together(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
@@ -63,7 +63,7 @@ def test_the_deadline_is_for_all_boots_together(machine: Chamber) -> None:
     assert machine.last_words() == "deadline"
 
 
-def test_time_that_the_machine_was_on_counts_without_a_clock(machine: Chamber) -> None:
+def test_time_that_the_machine_was_on_counts_without_a_clock(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.cloud_init(wanted)
     account(machine)
@@ -76,7 +76,7 @@ def test_time_that_the_machine_was_on_counts_without_a_clock(machine: Chamber) -
     assert machine.last_words() == "deadline"
 
 
-def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: Chamber) -> None:
+def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.services.clock = timedelta(days=700)
     machine.set_clock(0)
@@ -94,7 +94,7 @@ def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: Chamber) -> No
 
 
 @pytest.mark.parametrize("jump", [-500_000_000, 500_000_000])
-def test_a_clock_that_jumps_does_not_matter(machine: Chamber, jump: int) -> None:
+def test_a_clock_that_jumps_does_not_matter(machine: GuardianJail, jump: int) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
@@ -116,7 +116,7 @@ def test_a_clock_that_jumps_does_not_matter(machine: Chamber, jump: int) -> None
     assert "BAI-END" not in machine.console()
 
 
-def test_a_reboot_loop_ends(machine: Chamber) -> None:
+def test_a_reboot_loop_ends(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, max_boots=3)
     machine.cloud_init(wanted)
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_reboot_loop_ends(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_full_disk_does_not_stop_the_count(machine: Chamber) -> None:
+def test_a_full_disk_does_not_stop_the_count(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, max_boots=1)
     machine.cloud_init(wanted)
     account(machine)
@@ -142,7 +142,7 @@ def test_a_full_disk_does_not_stop_the_count(machine: Chamber) -> None:
     assert machine.last_words() == "too-many-boots"
 
 
-def test_cloud_init_may_come_by_more_than_once_in_a_boot(machine: Chamber) -> None:
+def test_cloud_init_may_come_by_more_than_once_in_a_boot(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG)
     machine.cloud_init(wanted, writes=False)
     machine.cloud_init(wanted, writes=False)
@@ -150,7 +150,7 @@ def test_cloud_init_may_come_by_more_than_once_in_a_boot(machine: Chamber) -> No
     assert len(machine.processes("/boothook")) == 1
 
 
-def test_an_image_made_of_a_used_machine_starts_afresh(machine: Chamber) -> None:
+def test_an_image_made_of_a_used_machine_starts_afresh(machine: GuardianJail) -> None:
     wanted = boot(machine.services)
     machine.cloud_init(wanted)
     machine.last_words()
@@ -165,7 +165,7 @@ def test_an_image_made_of_a_used_machine_starts_afresh(machine: Chamber) -> None
     assert not (machine.root / "var/lib/bai/job.toml").exists()
 
 
-def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: Chamber) -> None:
+def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())
@@ -177,7 +177,7 @@ def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: Chamber) -> 
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_guardian_that_never_comes_ends_the_machine(machine: Chamber) -> None:
+def test_a_guardian_that_never_comes_ends_the_machine(machine: GuardianJail) -> None:
     uptime = machine.root / "over/uptime"
     uptime.write_text("100.00 0.00\n")
     machine.switch_off()
@@ -190,7 +190,7 @@ def test_a_guardian_that_never_comes_ends_the_machine(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_what_would_upgrade_under_a_benchmark_is_masked(machine: Chamber) -> None:
+def test_what_would_upgrade_under_a_benchmark_is_masked(machine: GuardianJail) -> None:
     machine.program("usr/bin/systemctl", '#!/bin/dash\necho "systemctl $*" >>/dev/calls\n')
     machine.cloud_init(boot(machine.services), writes=False)
     mask, stop = machine.calls("systemctl")
@@ -199,7 +199,7 @@ def test_what_would_upgrade_under_a_benchmark_is_masked(machine: Chamber) -> Non
 
 
 @pytest.mark.parametrize(("name", "written"), [('ID="amzn"', True), ("ID=debian", False)])
-def test_amazon_linux_asks_no_repository(machine: Chamber, name: str, written: bool) -> None:
+def test_amazon_linux_asks_no_repository(machine: GuardianJail, name: str, written: bool) -> None:
     release = machine.root / "etc/os-release"
     release.unlink()
     release.write_text(f"{name}\n")
@@ -208,7 +208,7 @@ def test_amazon_linux_asks_no_repository(machine: Chamber, name: str, written: b
     assert (machine.root / "etc/cloud/cloud.cfg.d/99-bai.cfg").exists() is written
 
 
-def test_a_kernel_that_panics_reboots(machine: Chamber) -> None:
+def test_a_kernel_that_panics_reboots(machine: GuardianJail) -> None:
     before = Path("/proc/sys/kernel/panic").read_text()
     machine.cloud_init(boot(machine.services), writes=False)
     assert (machine.root / "over/sys/kernel/panic").read_text() == "10\n"
@@ -217,7 +217,7 @@ def test_a_kernel_that_panics_reboots(machine: Chamber) -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shell: str) -> None:
-    with Chamber(tmp_path, shell=shell) as machine:
+    with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(boot(machine.services, agent=LONG))
         machine.wait(lambda: (machine.root / RUN / "starts").exists())
         with machine.no_process_left():
@@ -229,7 +229,7 @@ def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shel
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_a_guardian_that_could_not_fork_comes_back(tmp_path: Path, shell: str) -> None:
-    with Chamber(tmp_path, shell=shell) as machine:
+    with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(
             boot(
                 machine.services,
@@ -246,7 +246,7 @@ def test_a_guardian_that_could_not_fork_comes_back(tmp_path: Path, shell: str) -
         assert machine.last_words() == "done 0"
 
 
-def test_a_job_that_has_ended_ends_its_machine_without_a_process(machine: Chamber) -> None:
+def test_a_job_that_has_ended_ends_its_machine_without_a_process(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())

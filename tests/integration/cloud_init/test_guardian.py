@@ -1,4 +1,4 @@
-"""The guardian, run for real in a chamber: whatever happens, it ends in a power-off with its reason on the console."""
+"""The guardian, run for real in a guardian_jail: whatever happens, it ends in a power-off with its reason on the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chamber import Chamber
+from guardian_jail import GuardianJail
 from instance_jobs import RUN, boot
 from instance_services import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN
 
@@ -24,12 +24,12 @@ LOG = "var/log/bai-guardian.log"
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Chamber]:
-    with Chamber(tmp_path) as found:
+def machine(tmp_path: Path) -> Iterator[GuardianJail]:
+    with GuardianJail(tmp_path) as found:
         yield found
 
 
-def starts(machine: Chamber) -> list[dict[str, Any]]:
+def starts(machine: GuardianJail) -> list[dict[str, Any]]:
     """Return arguments and environment of each start of the agent."""
     file = machine.root / RUN / "starts"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -37,7 +37,7 @@ def starts(machine: Chamber) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_a_job_runs_and_the_machine_is_powered_off(tmp_path: Path, shell: str) -> None:
-    with Chamber(tmp_path, shell=shell) as machine:
+    with GuardianJail(tmp_path, shell=shell) as machine:
         machine.services.launch_index = 2
         machine.cloud_init(boot(machine.services))
         assert machine.last_words() == "done 0"
@@ -56,7 +56,7 @@ def test_a_job_runs_and_the_machine_is_powered_off(tmp_path: Path, shell: str) -
         assert all(re.fullmatch(r"BAI \d+\.\d\d \S.*", line) for line in steps)
 
 
-def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: Chamber) -> None:
+def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services))
     machine.wait(lambda: machine.calls("poweroff"))
     assert len(machine.calls("shutdown")) == 7
@@ -66,19 +66,19 @@ def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: Ch
 
 
 @pytest.mark.parametrize("code", range(1, 7))
-def test_the_agents_own_word_is_final(machine: Chamber, code: int) -> None:
+def test_the_agents_own_word_is_final(machine: GuardianJail, code: int) -> None:
     machine.cloud_init(boot(machine.services, agent=f"end({code})"))
     assert machine.last_words() == f"done {code}"
     assert len(starts(machine)) == 1
 
 
-def test_an_agent_that_dies_is_started_again(machine: Chamber) -> None:
+def test_an_agent_that_dies_is_started_again(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="os.kill(os.getpid(), 9) if starts < 3 else end(0)"))
     assert machine.last_words() == "done 0"
     assert len(starts(machine)) == 3
 
 
-def test_an_agent_that_always_dies_is_given_up(machine: Chamber) -> None:
+def test_an_agent_that_always_dies_is_given_up(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent='sys.exit("no disk for me")'))
     assert machine.last_words() == "agent-crashed 1"
     assert len(starts(machine)) == 6
@@ -86,13 +86,13 @@ def test_an_agent_that_always_dies_is_given_up(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_descriptor_that_the_agent_refuses_is_not_tried_again(machine: Chamber) -> None:
+def test_a_descriptor_that_the_agent_refuses_is_not_tried_again(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="end(2, result=False)"))
     assert machine.last_words() == "bad-descriptor"
     assert len(starts(machine)) == 1
 
 
-def test_a_broken_bundle_ends_the_machine(machine: Chamber) -> None:
+def test_a_broken_bundle_ends_the_machine(machine: GuardianJail) -> None:
     wanted = boot(machine.services)
     machine.services.put("bucket/agent/job-1.tar.gz", b"something else")
     machine.cloud_init(wanted)
@@ -100,7 +100,7 @@ def test_a_broken_bundle_ends_the_machine(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_bundle_that_is_there_already_needs_no_s3(machine: Chamber) -> None:
+def test_a_bundle_that_is_there_already_needs_no_s3(machine: GuardianJail) -> None:
     wanted = boot(machine.services)
     machine.cloud_init(wanted, start=False)
     folder = machine.root / "var/lib/bai/agent" / wanted.bundle.sha256
@@ -112,7 +112,7 @@ def test_a_bundle_that_is_there_already_needs_no_s3(machine: Chamber) -> None:
     assert machine.last_words() == "done 0"
 
 
-def test_a_descriptor_that_spilled_to_the_store_is_fetched(machine: Chamber) -> None:
+def test_a_descriptor_that_spilled_to_the_store_is_fetched(machine: GuardianJail) -> None:
     sha256 = machine.services.put("bucket/jobs/job-1/job.toml", b"version = 1 # large\n")
     pointer = Pointer(url="s3://bucket/jobs/job-1/job.toml", sha256=sha256)
     machine.cloud_init(boot(machine.services, job_toml=None, job_pointer=pointer))
@@ -120,7 +120,7 @@ def test_a_descriptor_that_spilled_to_the_store_is_fetched(machine: Chamber) -> 
     assert (machine.root / "var/lib/bai/job.toml").read_bytes() == b"version = 1 # large\n"
 
 
-def test_without_a_python_one_is_installed(machine: Chamber) -> None:
+def test_without_a_python_one_is_installed(machine: GuardianJail) -> None:
     hide_pythons(machine)
     machine.program(
         "usr/bin/apt-get",
@@ -131,7 +131,7 @@ def test_without_a_python_one_is_installed(machine: Chamber) -> None:
     assert any("install" in call for call in machine.calls("apt-get"))
 
 
-def test_without_a_python_to_be_had_the_machine_ends(machine: Chamber) -> None:
+def test_without_a_python_to_be_had_the_machine_ends(machine: GuardianJail) -> None:
     hide_pythons(machine)
     machine.program("usr/bin/apt-get", "#!/bin/dash\nexit 100\n")
     machine.cloud_init(boot(machine.services))
@@ -139,7 +139,7 @@ def test_without_a_python_to_be_had_the_machine_ends(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def hide_pythons(machine: Chamber) -> None:
+def hide_pythons(machine: GuardianJail) -> None:
     """Leave cloud-init the only one."""
     machine.run("sh", "-c", 'mv "$(readlink -f /usr/bin/python3)" /usr/bin/hidden')
     for path in machine.root.glob("usr/bin/python3*"):
@@ -147,14 +147,14 @@ def hide_pythons(machine: Chamber) -> None:
     machine.program("usr/bin/cloud-init", "#!/usr/bin/hidden\n")
 
 
-def test_init_commands_run_once_each_before_the_agent(machine: Chamber) -> None:
+def test_init_commands_run_once_each_before_the_agent(machine: GuardianJail) -> None:
     commands = ('echo "first $HOME" >>/made', "echo 'a\"b' >>/made && false || echo second >>/made")
     machine.cloud_init(boot(machine.services, init_commands=commands))
     assert machine.last_words() == "done 0"
     assert (machine.root / "made").read_text() == 'first /root\na"b\nsecond\n'
 
 
-def test_an_init_command_that_fails_ends_the_machine(machine: Chamber) -> None:
+def test_an_init_command_that_fails_ends_the_machine(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, init_commands=("true", "echo the reason >&2; exit 7")))
     assert machine.last_words() == "init-failed 1"
     assert starts(machine) == []
@@ -162,7 +162,7 @@ def test_an_init_command_that_fails_ends_the_machine(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_reboot_in_an_init_command_repeats_that_one_only(machine: Chamber) -> None:
+def test_a_reboot_in_an_init_command_repeats_that_one_only(machine: GuardianJail) -> None:
     commands = ("echo first >>/made", "echo second >>/made; [ -e /again ] || exec sleep.real 600")
     wanted = boot(machine.services, init_commands=commands)
     machine.cloud_init(wanted)
@@ -175,7 +175,7 @@ def test_a_reboot_in_an_init_command_repeats_that_one_only(machine: Chamber) -> 
     assert (machine.root / "made").read_text() == "first\nsecond\nsecond\n"
 
 
-def test_after_a_reboot_the_agent_goes_on(machine: Chamber) -> None:
+def test_after_a_reboot_the_agent_goes_on(machine: GuardianJail) -> None:
     agent = "time.sleep(600) if starts == 1 else end(0)"
     wanted = boot(machine.services, agent=agent)
     machine.cloud_init(wanted)
@@ -188,7 +188,7 @@ def test_after_a_reboot_the_agent_goes_on(machine: Chamber) -> None:
     assert len(starts(machine)) == 2
 
 
-def test_after_a_reboot_an_ended_job_is_not_run_again(machine: Chamber) -> None:
+def test_after_a_reboot_an_ended_job_is_not_run_again(machine: GuardianJail) -> None:
     wanted = boot(machine.services)
     machine.cloud_init(wanted)
     machine.last_words()
@@ -200,7 +200,7 @@ def test_after_a_reboot_an_ended_job_is_not_run_again(machine: Chamber) -> None:
     assert len(starts(machine)) == 1
 
 
-def test_a_second_guardian_leaves_at_once(machine: Chamber) -> None:
+def test_a_second_guardian_leaves_at_once(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="time.sleep(600)"), hook=False)
     machine.wait(lambda: starts(machine))
     machine.run("sh", "/var/lib/bai/boot/guardian.sh")
@@ -208,7 +208,7 @@ def test_a_second_guardian_leaves_at_once(machine: Chamber) -> None:
     assert len(starts(machine)) == 1
 
 
-def test_somebody_who_ends_the_machine_is_not_held_up(machine: Chamber) -> None:
+def test_somebody_who_ends_the_machine_is_not_held_up(machine: GuardianJail) -> None:
     agent = "signal.signal(15, lambda *_: end(5)); time.sleep(600)"
     machine.cloud_init(boot(machine.services, agent=agent), hook=False)
     machine.wait(lambda: starts(machine))
@@ -219,7 +219,7 @@ def test_somebody_who_ends_the_machine_is_not_held_up(machine: Chamber) -> None:
     assert machine.calls("shutdown") == []
 
 
-def test_an_agent_that_does_not_listen_is_not_waited_for(machine: Chamber) -> None:
+def test_an_agent_that_does_not_listen_is_not_waited_for(machine: GuardianJail) -> None:
     agent = "signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     machine.cloud_init(boot(machine.services, agent=agent), hook=False)
     machine.wait(lambda: starts(machine))
@@ -228,7 +228,7 @@ def test_an_agent_that_does_not_listen_is_not_waited_for(machine: Chamber) -> No
     machine.wait(lambda: not machine.processes("start_agent.py"))
 
 
-def test_a_failed_machine_is_kept_until_it_is_released(machine: Chamber) -> None:
+def test_a_failed_machine_is_kept_until_it_is_released(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent="end(1)", keep_on_failure=timedelta(hours=1))
     machine.cloud_init(wanted)
     machine.wait(lambda: "keeping this machine for 3600 s" in machine.console())
@@ -239,19 +239,19 @@ def test_a_failed_machine_is_kept_until_it_is_released(machine: Chamber) -> None
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_kept_machine_goes_when_its_time_is_over(machine: Chamber) -> None:
+def test_a_kept_machine_goes_when_its_time_is_over(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1)))
     assert machine.last_words() == "done 1"
 
 
 @pytest.mark.parametrize("code", [0, 4])
-def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(machine: Chamber, code: int) -> None:
+def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(machine: GuardianJail, code: int) -> None:
     machine.cloud_init(boot(machine.services, agent=f"end({code})", keep_on_failure=timedelta(hours=1)))
     assert machine.last_words() == f"done {code}"
     assert "keeping" not in machine.console()
 
 
-def test_a_machine_that_is_to_stay_stays(machine: Chamber) -> None:
+def test_a_machine_that_is_to_stay_stays(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, power_off=False))
     assert machine.last_words() == "done 0"
     machine.wait(lambda: not machine.processes("guardian.sh"))
@@ -259,14 +259,14 @@ def test_a_machine_that_is_to_stay_stays(machine: Chamber) -> None:
     assert machine.calls("shutdown") == []
 
 
-def test_a_network_that_comes_late_is_waited_for(machine: Chamber) -> None:
+def test_a_network_that_comes_late_is_waited_for(machine: GuardianJail) -> None:
     begun = time.monotonic()
     machine.services.refuse = lambda _path: (503, "") if time.monotonic() < begun + 4 else None
     machine.cloud_init(boot(machine.services))
     assert machine.last_words() == "done 0"
 
 
-def test_a_read_only_tmp_and_no_home_are_fine(machine: Chamber) -> None:
+def test_a_read_only_tmp_and_no_home_are_fine(machine: GuardianJail) -> None:
     machine.run("mount", "-o", "remount,ro", "/tmp")
     machine.cloud_init(boot(machine.services))
     assert machine.last_words() == "done 0"
@@ -274,7 +274,7 @@ def test_a_read_only_tmp_and_no_home_are_fine(machine: Chamber) -> None:
     assert start["environment"]["TMPDIR"] == "/var/lib/bai/tmp"
 
 
-def test_a_full_disk_ends_the_machine(machine: Chamber) -> None:
+def test_a_full_disk_ends_the_machine(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=f"noise = '{'0123456789abcdef' * 2000}'")
     machine.cloud_init(wanted, start=False)
     machine.run("sh", "-c", "cat /dev/zero >/fill || true")
@@ -283,7 +283,7 @@ def test_a_full_disk_ends_the_machine(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_without_its_settings_it_still_ends(machine: Chamber) -> None:
+def test_without_its_settings_it_still_ends(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services), start=False)
     (machine.root / "var/lib/bai/boot/settings").unlink()
     machine.run("sh", "-c", "sh /var/lib/bai/boot/guardian.sh >/dev/null 2>&1 &")
@@ -291,7 +291,7 @@ def test_without_its_settings_it_still_ends(machine: Chamber) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_no_secret_is_on_the_console_in_the_log_or_on_the_disk(machine: Chamber) -> None:
+def test_no_secret_is_on_the_console_in_the_log_or_on_the_disk(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1))
     machine.cloud_init(wanted)
     machine.last_words()

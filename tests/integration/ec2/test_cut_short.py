@@ -12,24 +12,24 @@ from pathlib import Path
 import pytest
 from bai_program import PROGRAM, Answer, ask_bai
 from moto.s3.models import s3_backends
-from paper_aws import HELLO, PaperAws, open_paper_aws
-from sandbox.world.calls import Call
+from moto_aws import HELLO, MotoAws, open_moto_aws
+from sandbox.fake_aws.calls import Call
 
 
 @pytest.fixture
-def paper() -> Iterator[PaperAws]:
-    with open_paper_aws() as aws:
+def moto_aws() -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
         yield aws
 
 
 @pytest.fixture
-def bai(paper: PaperAws, tmp_path: Path) -> Callable[..., Answer]:
+def bai(moto_aws: MotoAws, tmp_path: Path) -> Callable[..., Answer]:
     (tmp_path / "b.toml").write_text(HELLO)
-    environment = {**os.environ, **paper.environment(), "HOME": str(tmp_path)}
+    environment = {**os.environ, **moto_aws.environment(), "HOME": str(tmp_path)}
     return lambda *arguments: ask_bai(*arguments, folder=tmp_path, environment=environment)
 
 
-def kill_after(paper: PaperAws, folder: Path, key: str) -> None:
+def kill_after(moto_aws: MotoAws, folder: Path, key: str) -> None:
     """Submit cut-1, and kill the submitter when it has written `key` and has not heard of it."""
     running: list[subprocess.Popen[bytes]] = []
 
@@ -37,17 +37,17 @@ def kill_after(paper: PaperAws, folder: Path, key: str) -> None:
         if call.action == "PutObject" and call.resource.endswith(key):
             running[0].send_signal(signal.SIGKILL)
 
-    paper.answered = kill
+    moto_aws.answered = kill
     command = (*PROGRAM, "submit", "b.toml", "--job-id", "cut-1")
-    environment = {**os.environ, **paper.environment(), "HOME": str(folder)}
+    environment = {**os.environ, **moto_aws.environment(), "HOME": str(folder)}
     running.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL))
     assert running[0].wait(timeout=120) == -signal.SIGKILL
-    paper.answered = lambda call: None
+    moto_aws.answered = lambda call: None
 
 
-def age(paper: PaperAws, by: timedelta) -> None:
+def age(moto_aws: MotoAws, by: timedelta) -> None:
     """Let all objects of the job be so much older."""
-    for key in s3_backends[paper.account]["aws"].buckets[paper.bucket].keys.values():
+    for key in s3_backends[moto_aws.account]["aws"].buckets[moto_aws.bucket].keys.values():
         if key.name.startswith("jobs/cut-1/"):
             key.last_modified -= by
 
@@ -60,11 +60,11 @@ def age(paper: PaperAws, by: timedelta) -> None:
     ],
 )
 def test_who_waits_for_it_hears_how_it_goes_on(
-    paper: PaperAws, tmp_path: Path, bai: Callable[..., Answer], written: str, said: str
+    moto_aws: MotoAws, tmp_path: Path, bai: Callable[..., Answer], written: str, said: str
 ) -> None:
     # given a submitter that was killed a while ago
-    kill_after(paper, tmp_path, f"cut-1/{written}")
-    age(paper, timedelta(minutes=15))
+    kill_after(moto_aws, tmp_path, f"cut-1/{written}")
+    age(moto_aws, timedelta(minutes=15))
     advice = "nothing runs; submit it again with --job-id cut-1, and it goes on"
 
     # when somebody waits for the job, follows it, or follows its log
@@ -84,14 +84,14 @@ def test_who_waits_for_it_hears_how_it_goes_on(
     # and the job can still be launched, once
     again = bai("submit", "b.toml", "--job-id", "cut-1")
     assert again.code == 0, again.err
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
 
 
 def test_a_submitter_that_may_only_be_slow_is_waited_for(
-    paper: PaperAws, tmp_path: Path, bai: Callable[..., Answer]
+    moto_aws: MotoAws, tmp_path: Path, bai: Callable[..., Answer]
 ) -> None:
-    kill_after(paper, tmp_path, "cut-1/job.toml")
-    age(paper, timedelta(minutes=5))
+    kill_after(moto_aws, tmp_path, "cut-1/job.toml")
+    age(moto_aws, timedelta(minutes=5))
 
     (found,) = bai("status", "cut-1", "--json").objects
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from paper_aws import REGION, PaperAws, open_paper_aws
+from moto_aws import REGION, MotoAws, open_moto_aws
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
 from bai_agent.job.outcome import Outcome
@@ -40,8 +40,8 @@ DEADMAN = timedelta(hours=2)
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperAws]:
-    with open_paper_aws() as aws:
+def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
         for name, value in aws.environment().items():
             monkeypatch.setenv(name, value)
         yield aws
@@ -60,7 +60,7 @@ class Sleeper:
         self.now += seconds
 
 
-def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple[JobRecord, LaunchFile]:
+def prepared(moto_aws: MotoAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple[JobRecord, LaunchFile]:
     """Write down a job and its launch, as a submission does."""
     record = JobRecord(bucket_store(read_settings()), job_id)
     strategy = StrategyTable(name="single_node" if nodes == 1 else "torchrun", nodes=nodes)
@@ -77,7 +77,7 @@ def prepared(paper: PaperAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple
         image=find_image("ssm:/aws/service/debian/release/12/latest/amd64", AwsSession(REGION)),
         kind=find_type("t3.small", AwsSession(REGION)),
         candidates=tuple(
-            Candidate(subnet=subnet, zone=zone) for zone, subnet in sorted(paper.subnets.items())
+            Candidate(subnet=subnet, zone=zone) for zone, subnet in sorted(moto_aws.subnets.items())
         ),
         security_groups=(),
         instance_profile=None,
@@ -106,38 +106,38 @@ def stored(record: JobRecord, name: str) -> Any:
 
 
 def test_all_nodes_are_launched_by_one_call_and_written_down_in_the_order_of_their_ranks(
-    paper: PaperAws,
+    moto_aws: MotoAws,
 ) -> None:
-    record, file = prepared(paper, nodes=3)
+    record, file = prepared(moto_aws, nodes=3)
 
     instances = launched(record, file)
 
-    assert len(paper.calls("RunInstances")) == 1
-    found = {each["InstanceId"]: each["AmiLaunchIndex"] for each in paper.instances()}
+    assert len(moto_aws.calls("RunInstances")) == 1
+    found = {each["InstanceId"]: each["AmiLaunchIndex"] for each in moto_aws.instances()}
     assert [found[each] for each in instances] == [0, 1, 2]
     decided = stored(record, "attempts/0/launched.json")
     assert decided["instances"] == list(instances)
-    assert decided["subnet"] == paper.subnets[decided["az"]]
+    assert decided["subnet"] == moto_aws.subnets[decided["az"]]
 
 
-def test_the_third_zone_is_used_where_the_first_two_have_no_room(paper: PaperAws) -> None:
-    record, file = prepared(paper)
-    paper.no_capacity(f"{REGION}a")
-    paper.no_capacity(f"{REGION}b")
+def test_the_third_zone_is_used_where_the_first_two_have_no_room(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    moto_aws.no_capacity(f"{REGION}a")
+    moto_aws.no_capacity(f"{REGION}b")
 
     launched(record, file)
 
-    assert [each["Placement"]["AvailabilityZone"] for each in paper.instances()] == [f"{REGION}c"]
-    assert len(paper.calls("RunInstances")) == 3
+    assert [each["Placement"]["AvailabilityZone"] for each in moto_aws.instances()] == [f"{REGION}c"]
+    assert len(moto_aws.calls("RunInstances")) == 3
 
 
-def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(paper: PaperAws) -> None:
+def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(moto_aws: MotoAws) -> None:
     # given a launch that was accepted by the second zone, and a submitter that died before it could write that down
-    record, file = prepared(paper)
-    paper.no_capacity(f"{REGION}a", times=1)
+    record, file = prepared(moto_aws)
+    moto_aws.no_capacity(f"{REGION}a", times=1)
     first = launched(record, file)
-    paper.client("s3", "setup").delete_object(
-        Bucket=paper.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
+    moto_aws.client("s3", "setup").delete_object(
+        Bucket=moto_aws.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
     )
 
     # when it is repeated, from what is in the store, and the first zone has room again
@@ -147,40 +147,40 @@ def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(paper: PaperAws
 
     # then it is the same instance
     assert second == first
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
 
 
 @pytest.mark.parametrize("then", ["drop", "refuse"])
-def test_an_answer_that_never_came_is_asked_for_again_in_the_same_zone(paper: PaperAws, then: str) -> None:
+def test_an_answer_that_never_came_is_asked_for_again_in_the_same_zone(moto_aws: MotoAws, then: str) -> None:
     # given that EC2 accepts and the answer is lost, or that it says "internal error" twice
-    record, file = prepared(paper)
-    paper.fail("RunInstances", then=then, times=2)
+    record, file = prepared(moto_aws)
+    moto_aws.fail("RunInstances", then=then, times=2)
 
     instances = launched(record, file)
 
-    assert [each["InstanceId"] for each in paper.instances()] == list(instances)
-    assert {each.parameters["SubnetId"] for each in paper.calls("RunInstances")} == {
-        paper.subnets[f"{REGION}a"]
+    assert [each["InstanceId"] for each in moto_aws.instances()] == list(instances)
+    assert {each.parameters["SubnetId"] for each in moto_aws.calls("RunInstances")} == {
+        moto_aws.subnets[f"{REGION}a"]
     }
 
 
-def test_without_any_definite_answer_nothing_is_decided_and_a_repeat_launches_once(paper: PaperAws) -> None:
-    record, file = prepared(paper)
-    lost = paper.fail("RunInstances", then="drop", times=None)
+def test_without_any_definite_answer_nothing_is_decided_and_a_repeat_launches_once(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    lost = moto_aws.fail("RunInstances", then="drop", times=None)
 
     with pytest.raises(UndecidedError, match="Submit it again with --job-id job-1"):
         launched(record, file)
 
     assert lost.hits > 5
     assert record.result() is None
-    paper.faults.clear()
-    assert launched(record, file) == tuple(each["InstanceId"] for each in paper.instances())
+    moto_aws.faults.clear()
+    assert launched(record, file) == tuple(each["InstanceId"] for each in moto_aws.instances())
 
 
-def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(paper: PaperAws) -> None:
-    record, file = prepared(paper)
-    for zone in paper.subnets:
-        paper.no_capacity(zone)
+def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    for zone in moto_aws.subnets:
+        moto_aws.no_capacity(zone)
 
     with pytest.raises(LaunchError, match="No zone had room") as caught:
         launched(record, file)
@@ -189,10 +189,10 @@ def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(paper: P
     result = record.result()
     assert result is not None
     assert (result["outcome"], result["exit_code"]) == ("capacity", 5)
-    paper.faults.clear()
+    moto_aws.faults.clear()
     with pytest.raises(LaunchError):
         launched(record, file)
-    assert paper.instances() == []
+    assert moto_aws.instances() == []
 
 
 @pytest.mark.parametrize(
@@ -200,28 +200,28 @@ def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(paper: P
     [("VcpuLimitExceeded", Outcome.QUOTA), ("UnauthorizedOperation", Outcome.LAUNCH_FAILED)],
 )
 def test_what_no_zone_would_change_ends_the_launch_at_once(
-    paper: PaperAws, code: str, outcome: Outcome
+    moto_aws: MotoAws, code: str, outcome: Outcome
 ) -> None:
-    record, file = prepared(paper)
-    paper.fail("RunInstances", code=code, status=400)
+    record, file = prepared(moto_aws)
+    moto_aws.fail("RunInstances", code=code, status=400)
 
     with pytest.raises(LaunchError) as caught:
         launched(record, file)
 
     assert caught.value.outcome is outcome
-    assert len(paper.calls("RunInstances")) == 1
+    assert len(moto_aws.calls("RunInstances")) == 1
     assert stored(record, "result.json")["outcome"] == outcome.value
 
 
-def test_a_result_that_was_not_written_any_more_is_written_by_a_repeat(paper: PaperAws) -> None:
-    record, file = prepared(paper)
-    paper.fail("RunInstances", code="VcpuLimitExceeded", status=400)
+def test_a_result_that_was_not_written_any_more_is_written_by_a_repeat(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    moto_aws.fail("RunInstances", code="VcpuLimitExceeded", status=400)
     with pytest.raises(LaunchError):
         launched(record, file)
-    bucket = paper.client("s3", "setup")
-    bucket.delete_object(Bucket=paper.bucket, Key=f"jobs/{record.key('result.json')}")
+    bucket = moto_aws.client("s3", "setup")
+    bucket.delete_object(Bucket=moto_aws.bucket, Key=f"jobs/{record.key('result.json')}")
     bucket.put_object(
-        Bucket=paper.bucket,
+        Bucket=moto_aws.bucket,
         Key=f"jobs/{record.key('attempts/0/launched.json')}",
         Body=json.dumps({"instances": [], "outcome": "quota", "sentence": "No vCPUs."}),
     )
@@ -232,94 +232,94 @@ def test_a_result_that_was_not_written_any_more_is_written_by_a_repeat(paper: Pa
     assert stored(record, "result.json")["outcome"] == "quota"
 
 
-def test_who_asks_too_often_asks_again_later(paper: PaperAws) -> None:
-    record, file = prepared(paper)
-    paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=3)
+def test_who_asks_too_often_asks_again_later(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    moto_aws.fail("RunInstances", code="RequestLimitExceeded", status=503, times=3)
 
     assert len(launched(record, file)) == 1
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
 
 
 @pytest.mark.parametrize("may_terminate", [True, False])
-def test_of_two_that_launch_in_different_zones_one_remains(paper: PaperAws, may_terminate: bool) -> None:
+def test_of_two_that_launch_in_different_zones_one_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
     # given somebody who went on to the second zone and has it written down while we still ask the first
-    record, file = prepared(paper)
+    record, file = prepared(moto_aws)
     first_zone, second_zone = file.candidates[0], file.candidates[1]
     theirs = dataclasses.replace(file, candidates=(second_zone,))
     ours = dataclasses.replace(file, candidates=(first_zone,))
     kept = launched(record, theirs)
     record_before = stored(record, "attempts/0/launched.json")
-    bucket = paper.client("s3", "setup")
+    bucket = moto_aws.client("s3", "setup")
     key = f"jobs/{record.key('attempts/0/launched.json')}"
-    bucket.delete_object(Bucket=paper.bucket, Key=key)
+    bucket.delete_object(Bucket=moto_aws.bucket, Key=key)
 
     # when ours is accepted as well, after theirs was written down
     def write_theirs(*_: object) -> None:
-        bucket.put_object(Bucket=paper.bucket, Key=key, Body=json.dumps(record_before))
+        bucket.put_object(Bucket=moto_aws.bucket, Key=key, Body=json.dumps(record_before))
 
-    paper.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
+    moto_aws.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
     if not may_terminate:
-        paper.fail("TerminateInstances", code="UnauthorizedOperation", status=403)
+        moto_aws.fail("TerminateInstances", code="UnauthorizedOperation", status=403)
     result = launch(record, ours, AwsSession(REGION), deadman=DEADMAN, sleep=write_theirs, clock=Sleeper())
 
     # then theirs holds, and ours are ended where that may be
     assert result.instances == kept
-    there = {each["InstanceId"] for each in paper.instances()}
+    there = {each["InstanceId"] for each in moto_aws.instances()}
     assert there == set(kept) if may_terminate else there > set(kept)
 
 
-def test_a_job_that_was_cancelled_before_is_not_launched(paper: PaperAws) -> None:
-    record, file = prepared(paper)
+def test_a_job_that_was_cancelled_before_is_not_launched(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
     record.cancel(by="test")
 
     with pytest.raises(LaunchError) as caught:
         launched(record, file)
 
     assert caught.value.outcome is Outcome.CANCELLED
-    assert paper.calls("RunInstances") == []
+    assert moto_aws.calls("RunInstances") == []
     assert stored(record, "result.json")["exit_code"] == 4
 
 
 @pytest.mark.parametrize("late", [timedelta(seconds=2), DEADMAN, timedelta(days=3)])
-def test_what_would_be_reaped_too_early_is_not_launched(paper: PaperAws, late: timedelta) -> None:
-    record, file = prepared(paper)
+def test_what_would_be_reaped_too_early_is_not_launched(moto_aws: MotoAws, late: timedelta) -> None:
+    record, file = prepared(moto_aws)
 
     with pytest.raises(LaunchError, match="with a new job id") as caught:
         launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: NOW + LAUNCH_WINDOW + late)
 
     assert caught.value.outcome is Outcome.LAUNCH_FAILED
-    assert paper.calls("RunInstances") == []
+    assert moto_aws.calls("RunInstances") == []
 
 
-def test_a_launch_begun_in_its_window_has_its_whole_time(paper: PaperAws) -> None:
-    record, file = prepared(paper)
+def test_a_launch_begun_in_its_window_has_its_whole_time(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
     last = NOW + LAUNCH_WINDOW - timedelta(seconds=2)
 
     launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: last)
 
-    [instance] = paper.instances()
+    [instance] = moto_aws.instances()
     tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
     assert tags["bai:expires"] >= tag_time(last + DEADMAN)
 
 
-def test_no_zone_is_asked_once_the_window_is_over(paper: PaperAws) -> None:
+def test_no_zone_is_asked_once_the_window_is_over(moto_aws: MotoAws) -> None:
     # given a first zone that takes so long to refuse that the window closes
-    record, file = prepared(paper)
-    paper.no_capacity(f"{REGION}a")
+    record, file = prepared(moto_aws)
+    moto_aws.no_capacity(f"{REGION}a")
     times = iter([NOW, NOW + LAUNCH_WINDOW + timedelta(seconds=2)])
 
     with pytest.raises(LaunchError, match="with a new job id"):
         launch(record, file, AwsSession(REGION), deadman=DEADMAN, now=lambda: next(times))
 
-    assert len(paper.calls("RunInstances")) == 1
+    assert len(moto_aws.calls("RunInstances")) == 1
 
 
-def test_a_late_repeat_finds_what_was_launched_without_word(paper: PaperAws) -> None:
+def test_a_late_repeat_finds_what_was_launched_without_word(moto_aws: MotoAws) -> None:
     # given machines that EC2 has launched, and a submitter that died before it could write that down
-    record, file = prepared(paper, nodes=2)
+    record, file = prepared(moto_aws, nodes=2)
     first = launched(record, file)
     key = f"jobs/{record.key('attempts/0/launched.json')}"
-    paper.client("s3", "setup").delete_object(Bucket=paper.bucket, Key=key)
+    moto_aws.client("s3", "setup").delete_object(Bucket=moto_aws.bucket, Key=key)
 
     # when it is repeated after the time in which it may be launched
     late = NOW + LAUNCH_WINDOW + timedelta(hours=1)
@@ -329,4 +329,4 @@ def test_a_late_repeat_finds_what_was_launched_without_word(paper: PaperAws) -> 
     assert second.instances == first
     assert stored(record, "attempts/0/launched.json")["instances"] == list(first)
     assert record.result() is None
-    assert len(paper.calls("RunInstances")) == 1
+    assert len(moto_aws.calls("RunInstances")) == 1

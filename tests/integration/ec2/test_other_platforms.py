@@ -13,15 +13,15 @@ from bai_program import run_bai
 from ec2_desk import REGION as MOTO_REGION
 from ec2_desk import Ec2Desk, ec2_desk
 from mac_programs import mac
-from paper_aws import HELLO, PaperAws, open_paper_aws
+from moto_aws import HELLO, MotoAws, open_moto_aws
 from s3_gate import Gate
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def paper() -> Iterator[PaperAws]:
-    with open_paper_aws() as aws:
+def moto_aws() -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
         yield aws
 
 
@@ -32,10 +32,10 @@ def desk(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch)
         yield found
 
 
-def test_a_mac_plans_submits_looks_and_cancels(paper: PaperAws, tmp_path: Path) -> None:
+def test_a_mac_plans_submits_looks_and_cancels(moto_aws: MotoAws, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(HELLO)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    environment = {**kept, **paper.environment(), **mac(tmp_path / "mac")}
+    environment = {**kept, **moto_aws.environment(), **mac(tmp_path / "mac")}
 
     def bai(*arguments: str) -> str:
         done = run_bai(*arguments, folder=tmp_path, environment=environment)
@@ -44,7 +44,7 @@ def test_a_mac_plans_submits_looks_and_cancels(paper: PaperAws, tmp_path: Path) 
 
     assert "RunInstances" in bai("plan", "b.toml")
     assert bai("submit", "b.toml", "--job-id", "mac-1") == "mac-1\n"
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
     assert "mac-1" in bai("list")
     assert "mac-1" in bai("status", "mac-1")
     bai("logs", "mac-1")

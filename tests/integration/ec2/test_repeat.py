@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from moto.ssm.models import ssm_backends
-from paper_aws import HELLO, REGION, PaperAws, open_paper_aws
-from sandbox.world.images import BASE, DEBIAN, TRIXIE, Image, register
+from moto_aws import HELLO, REGION, MotoAws, open_moto_aws
+from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, Image, register
 
 from bai_agent import __version__
 from executor.backends.ec2.launch.launch import LaunchFile, UndecidedError, read_launch
@@ -28,10 +28,10 @@ Table = dict[str, Any]
 class Submitter:
     """A person with a descriptor, and the bucket as whoever may write all of it."""
 
-    def __init__(self, paper: PaperAws, folder: Path) -> None:
-        self.paper, self.file = paper, folder / "b.toml"
+    def __init__(self, moto_aws: MotoAws, folder: Path) -> None:
+        self.moto_aws, self.file = moto_aws, folder / "b.toml"
         self.file.write_text(HELLO)
-        self.bucket = paper.client("s3", "setup")
+        self.bucket = moto_aws.client("s3", "setup")
 
     def submit(self, job_id: str = "job-1") -> Submitted:
         job_request = JobRequest(file=self.file, on="ec2")
@@ -40,20 +40,20 @@ class Submitter:
 
     def cut_short(self, job_id: str = "job-1") -> None:
         """Submit, and fail where EC2 is to be asked: the launch is written down and never sent."""
-        self.paper.fail("RunInstances", code="ExpiredToken", status=400, times=1)
+        self.moto_aws.fail("RunInstances", code="ExpiredToken", status=400, times=1)
         with pytest.raises(UndecidedError):
             self.submit(job_id)
 
     def read(self, name: str) -> bytes:
         key = f"jobs/job-1/{name}"
-        content: bytes = self.bucket.get_object(Bucket=self.paper.bucket, Key=key)["Body"].read()
+        content: bytes = self.bucket.get_object(Bucket=self.moto_aws.bucket, Key=key)["Body"].read()
         return content
 
     def put(self, name: str, content: bytes) -> None:
-        self.bucket.put_object(Bucket=self.paper.bucket, Key=f"jobs/job-1/{name}", Body=content)
+        self.bucket.put_object(Bucket=self.moto_aws.bucket, Key=f"jobs/job-1/{name}", Body=content)
 
     def delete(self, name: str) -> None:
-        self.bucket.delete_object(Bucket=self.paper.bucket, Key=f"jobs/job-1/{name}")
+        self.bucket.delete_object(Bucket=self.moto_aws.bucket, Key=f"jobs/job-1/{name}")
 
     def change_launch(self, change: Callable[[Table], None], *, seal: bool = True) -> None:
         """Put another launch in place of the written one, with the token that belongs to it."""
@@ -66,16 +66,16 @@ class Submitter:
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperAws]:
-    with open_paper_aws() as aws:
+def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
         for name, value in aws.environment().items():
             monkeypatch.setenv(name, value)
         yield aws
 
 
 @pytest.fixture
-def submitter(paper: PaperAws, tmp_path: Path) -> Submitter:
-    return Submitter(paper, tmp_path)
+def submitter(moto_aws: MotoAws, tmp_path: Path) -> Submitter:
+    return Submitter(moto_aws, tmp_path)
 
 
 def asks(**parameters: Any) -> Callable[[Table], None]:
@@ -103,7 +103,7 @@ def test_what_the_bucket_holds_is_not_sent_where_anything_differs(
 ) -> None:
     # given a launch of a known job id that somebody else put there, complete with its token
     submitter.cut_short()
-    before = len(submitter.paper.calls("RunInstances"))
+    before = len(submitter.moto_aws.calls("RunInstances"))
     submitter.change_launch(change)
 
     # when the job is submitted under that id
@@ -113,18 +113,18 @@ def test_what_the_bucket_holds_is_not_sent_where_anything_differs(
     # then nothing is launched, and the sentence names what differs
     assert named in str(caught.value)
     assert "new job id" in str(caught.value)
-    assert len(submitter.paper.calls("RunInstances")) == before
+    assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
 def test_an_untouched_launch_is_sent_as_it_was_written(submitter: Submitter) -> None:
     submitter.cut_short()
-    [asked] = submitter.paper.calls("RunInstances")
+    [asked] = submitter.moto_aws.calls("RunInstances")
 
     assert not submitter.submit().new
 
-    [_, again] = submitter.paper.calls("RunInstances")
+    [_, again] = submitter.moto_aws.calls("RunInstances")
     assert again.parameters == asked.parameters
-    assert len(submitter.paper.instances()) == 1
+    assert len(submitter.moto_aws.instances()) == 1
 
 
 def test_a_changed_configuration_is_named(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +142,12 @@ def test_a_launch_without_its_own_job_is_not_sent(submitter: Submitter, left: by
     submitter.delete("job.toml")
     if left:
         submitter.put("job.toml", left + written)
-    before = len(submitter.paper.calls("RunInstances"))
+    before = len(submitter.moto_aws.calls("RunInstances"))
 
     with pytest.raises(UsageError, match=r"job\.toml"):
         submitter.submit()
 
-    assert len(submitter.paper.calls("RunInstances")) == before
+    assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
 def test_a_job_in_other_words_is_not_launched(submitter: Submitter) -> None:
@@ -155,12 +155,12 @@ def test_a_job_in_other_words_is_not_launched(submitter: Submitter) -> None:
     submitter.cut_short()
     submitter.delete("attempts/0/launch.json")
     submitter.put("job.toml", b"# somebody else\n" + submitter.read("job.toml"))
-    before = len(submitter.paper.calls("RunInstances"))
+    before = len(submitter.moto_aws.calls("RunInstances"))
 
     with pytest.raises(UsageError, match="other words"):
         submitter.submit()
 
-    assert len(submitter.paper.calls("RunInstances")) == before
+    assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
 @pytest.mark.parametrize("change", [says(bai="9.9.9"), lambda table: table.pop("bai"), says(version=2)])
@@ -169,7 +169,7 @@ def test_another_versions_launch_is_looked_for_and_never_sent(
 ) -> None:
     # given a launch by another version of `bai`, which died before EC2 answered
     submitter.submit()
-    [instance] = submitter.paper.instances()
+    [instance] = submitter.moto_aws.instances()
     submitter.delete("attempts/0/launched.json")
     submitter.change_launch(change, seal=False)
 
@@ -179,7 +179,7 @@ def test_another_versions_launch_is_looked_for_and_never_sent(
     # then its machine is found by its tags, and no other is launched
     decided = json.loads(submitter.read("attempts/0/launched.json"))
     assert decided["instances"] == [instance["InstanceId"]]
-    assert len(submitter.paper.calls("RunInstances")) == 1
+    assert len(submitter.moto_aws.calls("RunInstances")) == 1
 
 
 @pytest.mark.parametrize(
@@ -194,21 +194,21 @@ def test_another_versions_launch_without_machines_is_refused(
 ) -> None:
     submitter.cut_short()
     submitter.change_launch(change, seal=False)
-    before = len(submitter.paper.calls("RunInstances"))
+    before = len(submitter.moto_aws.calls("RunInstances"))
 
     with pytest.raises(Exception, match=named):
         submitter.submit()
 
-    assert len(submitter.paper.calls("RunInstances")) == before
+    assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
 def test_machines_of_the_same_id_in_another_bucket_are_not_taken(submitter: Submitter) -> None:
     submitter.submit()
     submitter.delete("attempts/0/launched.json")
     submitter.change_launch(says(bai="9.9.9"), seal=False)
-    [instance] = submitter.paper.instances()
+    [instance] = submitter.moto_aws.instances()
     store = [{"Key": "bai:store", "Value": "s3://another/jobs"}]
-    submitter.paper.client("ec2", "setup").create_tags(Resources=[instance["InstanceId"]], Tags=store)
+    submitter.moto_aws.client("ec2", "setup").create_tags(Resources=[instance["InstanceId"]], Tags=store)
 
     with pytest.raises(UsageError, match="same version"):
         submitter.submit()
@@ -218,19 +218,19 @@ def test_a_parameter_that_moved_on_keeps_the_image_of_the_launch(submitter: Subm
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
     newer = Image(**{**vars(BASE), "image_id": "ami-0deb1200000000002", "parameters": DEBIAN.parameters})
-    _register(submitter.paper, newer)
+    _register(submitter.moto_aws, newer)
 
     submitter.submit()
 
-    assert [each["ImageId"] for each in submitter.paper.instances()] == [DEBIAN.image_id]
+    assert [each["ImageId"] for each in submitter.moto_aws.instances()] == [DEBIAN.image_id]
 
 
 def test_a_planted_image_of_another_owner_is_refused(submitter: Submitter) -> None:
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
     theirs = Image(**{**vars(DEBIAN), "image_id": "ami-0bad0000000000001", "parameters": ()})
-    _register(submitter.paper, theirs)
-    submitter.paper._ec2.amis[theirs.image_id].owner_id = "666666666666"
+    _register(submitter.moto_aws, theirs)
+    submitter.moto_aws._ec2.amis[theirs.image_id].owner_id = "666666666666"
     submitter.change_launch(asks(ImageId=theirs.image_id))
 
     with pytest.raises(UsageError, match="ImageId differs"):
@@ -246,5 +246,5 @@ def test_what_is_written_can_be_read_and_is_sealed(submitter: Submitter) -> None
     assert (file.bai, file.token) == (__version__, file.sealed().token)
 
 
-def _register(paper: PaperAws, image: Image) -> None:
-    register(image, ec2=paper._ec2, ssm=ssm_backends[paper.account][REGION])
+def _register(moto_aws: MotoAws, image: Image) -> None:
+    register(image, ec2=moto_aws._ec2, ssm=ssm_backends[moto_aws.account][REGION])

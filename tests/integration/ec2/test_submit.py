@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 from bai_program import PROGRAM, run_bai
-from paper_aws import REGION, PaperAws, open_paper_aws
-from sandbox.world.calls import Call
-from sandbox.world.price_list import HOURLY
+from moto_aws import REGION, MotoAws, open_moto_aws
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane.price_list import HOURLY
 
 _DESCRIPTOR = """
 spec_version = "0.1.0"
@@ -65,18 +65,18 @@ benchmark_code = "true"
 
 
 @pytest.fixture(scope="module")
-def paper() -> Iterator[PaperAws]:
-    with open_paper_aws() as aws:
+def moto_aws() -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
         yield aws
 
 
 @pytest.fixture(autouse=True)
-def _undisturbed(paper: PaperAws) -> Iterator[None]:
+def _undisturbed(moto_aws: MotoAws) -> Iterator[None]:
     yield
-    paper.faults.clear()
-    paper.answered = lambda call: None
-    for each in paper.instances():
-        paper.client("ec2", "setup").terminate_instances(InstanceIds=[each["InstanceId"]])
+    moto_aws.faults.clear()
+    moto_aws.answered = lambda call: None
+    for each in moto_aws.instances():
+        moto_aws.client("ec2", "setup").terminate_instances(InstanceIds=[each["InstanceId"]])
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(paper: PaperAws, tmp_path: Path) -> Desk:
+def desk(moto_aws: MotoAws, tmp_path: Path) -> Desk:
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "run.sh"
     script.write_text("#!/bin/sh\necho hello\n")
@@ -111,83 +111,83 @@ def desk(paper: PaperAws, tmp_path: Path) -> Desk:
     (tmp_path / "d.csv").write_text("1,2\n")
     (tmp_path / "b.toml").write_text(_DESCRIPTOR)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    return Desk(tmp_path, {**kept, **paper.environment()})
+    return Desk(tmp_path, {**kept, **moto_aws.environment()})
 
 
-def stored(paper: PaperAws, key: str) -> bytes:
-    content: bytes = paper.client("s3", "setup").get_object(Bucket=paper.bucket, Key=key)["Body"].read()
+def stored(moto_aws: MotoAws, key: str) -> bytes:
+    content: bytes = moto_aws.client("s3", "setup").get_object(Bucket=moto_aws.bucket, Key=key)["Body"].read()
     return content
 
 
-def keys(paper: PaperAws, prefix: str) -> list[str]:
-    answer = paper.client("s3", "setup").list_objects_v2(Bucket=paper.bucket, Prefix=prefix)
+def keys(moto_aws: MotoAws, prefix: str) -> list[str]:
+    answer = moto_aws.client("s3", "setup").list_objects_v2(Bucket=moto_aws.bucket, Prefix=prefix)
     return [each["Key"] for each in answer.get("Contents", [])]
 
 
-def user_data(paper: PaperAws, instance_id: str) -> str:
-    answer = paper.client("ec2", "setup").describe_instance_attribute(
+def user_data(moto_aws: MotoAws, instance_id: str) -> str:
+    answer = moto_aws.client("ec2", "setup").describe_instance_attribute(
         InstanceId=instance_id, Attribute="userData"
     )
     return gzip.decompress(base64.b64decode(answer["UserData"]["Value"])).decode()
 
 
-def test_a_submission_launches_one_instance_with_all_that_it_needs(paper: PaperAws, desk: Desk) -> None:
+def test_a_submission_launches_one_instance_with_all_that_it_needs(moto_aws: MotoAws, desk: Desk) -> None:
     done = desk.bai("submit", "b.toml", "--job-id", "all-1")
 
     assert (done.returncode, done.stdout) == (0, "all-1\n"), done.stderr
-    [instance] = paper.instances()
+    [instance] = moto_aws.instances()
     tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
     assert tags["bai:job-id"] == "all-1"
-    assert tags["bai:store"] == f"s3://{paper.bucket}/jobs"
+    assert tags["bai:store"] == f"s3://{moto_aws.bucket}/jobs"
     assert instance["InstanceType"] == "t3.small"
-    told = user_data(paper, instance["InstanceId"])
+    told = user_data(moto_aws, instance["InstanceId"])
     assert "touch /ready" in told
-    job = stored(paper, "jobs/all-1/job.toml").decode()
+    job = stored(moto_aws, "jobs/all-1/job.toml").decode()
     assert 'max_runtime = "1d"' in job
     assert 'power = "off"' in job
     assert "inherit_env" not in job
     assert "file:" not in job
-    for key in (*keys(paper, "scripts/"), *keys(paper, "data/")):
-        assert f"s3://{paper.bucket}/{key}" in job
-    agent = [each for each in keys(paper, "agent/") if each in told]
+    for key in (*keys(moto_aws, "scripts/"), *keys(moto_aws, "data/")):
+        assert f"s3://{moto_aws.bucket}/{key}" in job
+    agent = [each for each in keys(moto_aws, "agent/") if each in told]
     assert len(agent) == 1
     # Where `bai reap`, and every command in passing, looks for what should be gone.
-    assert keys(paper, "jobs/.regions/") == [f"jobs/.regions/{REGION}"]
+    assert keys(moto_aws, "jobs/.regions/") == [f"jobs/.regions/{REGION}"]
 
 
-def test_folders_go_along_as_archives_with_their_modes(paper: PaperAws, desk: Desk) -> None:
+def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, desk: Desk) -> None:
     assert desk.bai("submit", "b.toml", "--job-id", "tar-1").returncode == 0
 
-    [scripts] = keys(paper, "scripts/")
-    with tarfile.open(fileobj=BytesIO(stored(paper, scripts))) as archive:
+    [scripts] = keys(moto_aws, "scripts/")
+    with tarfile.open(fileobj=BytesIO(stored(moto_aws, scripts))) as archive:
         assert [(each.name, each.mode) for each in archive] == [("run.sh", 0o755)]
-    assert len(keys(paper, "data/")) == 2
+    assert len(keys(moto_aws, "data/")) == 2
 
 
-def test_the_same_id_twice_is_one_job_and_without_one_each_is_its_own(paper: PaperAws, desk: Desk) -> None:
+def test_the_same_id_twice_is_one_job_and_without_one_each_is_its_own(moto_aws: MotoAws, desk: Desk) -> None:
     first, second = (desk.bai("submit", "b.toml", "--job-id", "twice-1") for _ in range(2))
 
     assert (first.returncode, second.returncode) == (0, 0)
     assert "exists already" in second.stderr
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
 
     others = {desk.bai("submit", "b.toml").stdout for _ in range(2)}
 
     assert len(others) == 2
-    assert len(paper.instances()) == 3
+    assert len(moto_aws.instances()) == 3
 
 
-def test_the_same_id_for_something_else_is_refused(paper: PaperAws, desk: Desk) -> None:
+def test_the_same_id_for_something_else_is_refused(moto_aws: MotoAws, desk: Desk) -> None:
     assert desk.bai("submit", "b.toml", "--job-id", "other-1").returncode == 0
 
     again = desk.bai("submit", "b.toml", "--job-id", "other-1", "--", "--more")
 
     assert again.returncode == 2
     assert "runs something else" in again.stderr
-    assert len(paper.instances()) == 1
+    assert len(moto_aws.instances()) == 1
 
 
-def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, desk: Desk) -> None:
+def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, desk: Desk) -> None:
     """Each round kills the submitter when AWS has carried out its next call, before it hears of that."""
     (desk.folder / "b.toml").write_text(_SMALL)
     assert desk.bai("submit", "b.toml", "--job-id", "warm-up").returncode == 0
@@ -206,10 +206,10 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, de
             elif count >= 0:
                 count += 1
 
-        paper.answered = kill
+        moto_aws.answered = kill
         running.append(desk.start("submit", "b.toml", "--job-id", job_id))
         running[0].communicate(timeout=120)
-        paper.answered = lambda call: None
+        moto_aws.answered = lambda call: None
         if running[0].returncode == 0:
             break
         assert running[0].returncode == -signal.SIGKILL
@@ -217,9 +217,11 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, de
         repeated = desk.bai("submit", "b.toml", "--job-id", job_id)
 
         assert repeated.returncode == 0, repeated.stderr
-        mine = [each for each in paper.instances() if {"Key": "bai:job-id", "Value": job_id} in each["Tags"]]
+        mine = [
+            each for each in moto_aws.instances() if {"Key": "bai:job-id", "Value": job_id} in each["Tags"]
+        ]
         assert len(mine) == 1, killed_at
-        decided = json.loads(stored(paper, f"jobs/{job_id}/attempts/0/launched.json"))
+        decided = json.loads(stored(moto_aws, f"jobs/{job_id}/attempts/0/launched.json"))
         assert decided["instances"] == [mine[0]["InstanceId"]]
     assert {"DescribeImages", "PutObject", "RunInstances"} <= set(killed_at)
 
@@ -227,7 +229,7 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(paper: PaperAws, de
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["submit", "run"])
 def test_who_is_interrupted_while_launching_hears_what_may_run(
-    paper: PaperAws, desk: Desk, command: str, number: signal.Signals
+    moto_aws: MotoAws, desk: Desk, command: str, number: signal.Signals
 ) -> None:
     (desk.folder / "b.toml").write_text(_SMALL)
     running: list[subprocess.Popen[str]] = []
@@ -237,13 +239,13 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
             running[0].send_signal(number)
             time.sleep(1)  # the answer comes too late
 
-    paper.answered = interrupt
+    moto_aws.answered = interrupt
     running.append(desk.start(command, "b.toml", *(("--on", "ec2") if command == "run" else ())))
     _, err = running[0].communicate(timeout=120)
 
     assert running[0].returncode == 128 + number, err
     job_id = next(
-        tag["Value"] for each in paper.instances() for tag in each["Tags"] if tag["Key"] == "bai:job-id"
+        tag["Value"] for each in moto_aws.instances() for tag in each["Tags"] if tag["Key"] == "bai:job-id"
     )
     assert f"`bai status {job_id}` looks at it" in err
     assert f"--job-id {job_id}" in err
@@ -251,10 +253,10 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
     # And the command that it names ends the machine.
     assert f"`bai cancel {job_id} --now`" in err
     assert desk.bai("cancel", job_id, "--now").returncode == 0
-    assert paper.instances() == []
+    assert moto_aws.instances() == []
 
 
-def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(paper: PaperAws, desk: Desk) -> None:
+def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(moto_aws: MotoAws, desk: Desk) -> None:
     (desk.folder / "b.toml").write_text(_SMALL)
     running: list[subprocess.Popen[str]] = []
 
@@ -263,17 +265,17 @@ def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(paper: Pap
             running[0].send_signal(signal.SIGINT)
             time.sleep(1)
 
-    paper.answered = interrupt
+    moto_aws.answered = interrupt
     running.append(desk.start("submit", "b.toml"))
     out, err = running[0].communicate(timeout=120)
 
     assert running[0].returncode == 130, err
     assert f"before the start: nothing of {out.strip()} runs" in err
     assert "may run" not in err
-    assert paper.instances() == []
+    assert moto_aws.instances() == []
 
 
-def test_commands_that_are_too_large_are_refused_with_advice(paper: PaperAws, desk: Desk) -> None:
+def test_commands_that_are_too_large_are_refused_with_advice(moto_aws: MotoAws, desk: Desk) -> None:
     noise = base64.b64encode(os.urandom(30_000)).decode()
     text = _DESCRIPTOR.replace('["touch /ready"]', f'["touch /ready", "echo {noise}"]')
     (desk.folder / "b.toml").write_text(text)
@@ -283,21 +285,21 @@ def test_commands_that_are_too_large_are_refused_with_advice(paper: PaperAws, de
     assert done.returncode == 2, done.stderr
     assert "init_commands[1]" in done.stderr
     assert "[ml.script]" in done.stderr
-    assert paper.instances() == []
+    assert moto_aws.instances() == []
 
 
-def test_the_plan_is_what_is_sent(paper: PaperAws, desk: Desk) -> None:
+def test_the_plan_is_what_is_sent(moto_aws: MotoAws, desk: Desk) -> None:
     planned = json.loads(desk.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
-    calls = len(paper.calls("RunInstances"))
+    calls = len(moto_aws.calls("RunInstances"))
     assert desk.bai("submit", "b.toml", "--job-id", "plan-1").returncode == 0
 
-    launch = json.loads(stored(paper, "jobs/plan-1/attempts/0/launch.json"))
+    launch = json.loads(stored(moto_aws, "jobs/plan-1/attempts/0/launch.json"))
     assert planned["request"]["UserData"] == launch["request"]["UserData"]
     assert _without_times(planned["request"]) == _without_times(launch["request"])
     assert planned["candidates"] == launch["candidates"]
-    assert len(paper.calls("RunInstances")) == calls + 1
-    [instance] = paper.instances()
-    assert user_data(paper, instance["InstanceId"]) == planned["user_data"]
+    assert len(moto_aws.calls("RunInstances")) == calls + 1
+    [instance] = moto_aws.instances()
+    assert user_data(moto_aws, instance["InstanceId"]) == planned["user_data"]
 
 
 def _without_times(request: dict[str, Any]) -> dict[str, Any]:
@@ -309,8 +311,8 @@ def _without_times(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "TagSpecifications": tags}
 
 
-def test_a_plan_without_credentials_says_what_is_left_open(paper: PaperAws, desk: Desk) -> None:
-    before = len(paper.control_plane.calls)
+def test_a_plan_without_credentials_says_what_is_left_open(moto_aws: MotoAws, desk: Desk) -> None:
+    before = len(moto_aws.control_plane.calls)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"):
         desk.environment.pop(name)
 
@@ -320,10 +322,10 @@ def test_a_plan_without_credentials_says_what_is_left_open(paper: PaperAws, desk
     assert "<resolved at submission: the AMI that ssm:/aws/service/debian" in done.stdout
     assert "<resolved at submission: the bucket>" in done.stdout
     assert "at most 25.8 instance hours; the price is unknown" in done.stdout
-    assert len(paper.control_plane.calls) == before
+    assert len(moto_aws.control_plane.calls) == before
 
 
-def test_a_price_of_the_configuration_is_used(paper: PaperAws, desk: Desk) -> None:
+def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, desk: Desk) -> None:
     config = desk.folder / "config.toml"
     config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')
     desk.environment["BAI_CONFIG"] = str(config)
@@ -340,8 +342,8 @@ def test_a_type_without_a_price_is_looked_up_in_the_price_list(desk: Desk) -> No
     assert cost["usd"] == pytest.approx(cost["instance_hours"] * HOURLY["t3.small"])
 
 
-def test_a_price_list_that_does_not_answer_leaves_the_price_open(paper: PaperAws, desk: Desk) -> None:
-    paper.fail("GetProducts", code="AccessDeniedException", status=400)
+def test_a_price_list_that_does_not_answer_leaves_the_price_open(moto_aws: MotoAws, desk: Desk) -> None:
+    moto_aws.fail("GetProducts", code="AccessDeniedException", status=400)
 
     done = desk.bai("plan", "b.toml")
 
@@ -349,28 +351,33 @@ def test_a_price_list_that_does_not_answer_leaves_the_price_open(paper: PaperAws
     assert "the price is unknown (the price list does not answer: AccessDeniedException)" in done.stdout
 
 
-def test_the_user_data_alone_is_base64_for_the_console(paper: PaperAws, desk: Desk) -> None:
+def test_the_user_data_alone_is_base64_for_the_console(moto_aws: MotoAws, desk: Desk) -> None:
     done = desk.bai("plan", "b.toml", "--user-data")
 
     content = base64.b64decode(done.stdout.strip(), validate=True)
     assert len(content) <= 16_384
     assert gzip.decompress(content).startswith(b"Content-Type: multipart/mixed")
-    assert paper.instances() == []
+    assert moto_aws.instances() == []
 
 
-def test_no_secret_is_in_user_data_or_tags_or_the_store(paper: PaperAws, desk: Desk) -> None:
+def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, desk: Desk) -> None:
     desk.environment["HF_TOKEN"] = "planted-secret"
     planted = [
         "planted-secret",
-        paper.identities.of("user").secret_key,
-        paper.identities.of("user").access_key,
+        moto_aws.identities.of("user").secret_key,
+        moto_aws.identities.of("user").access_key,
     ]
 
     done = desk.bai("submit", "b.toml", "--job-id", "secret-1")
 
-    [instance] = paper.instances()
-    told = [done.stdout, done.stderr, user_data(paper, instance["InstanceId"]), json.dumps(instance["Tags"])]
-    told += [stored(paper, key).decode() for key in keys(paper, "jobs/secret-1/")]
+    [instance] = moto_aws.instances()
+    told = [
+        done.stdout,
+        done.stderr,
+        user_data(moto_aws, instance["InstanceId"]),
+        json.dumps(instance["Tags"]),
+    ]
+    told += [stored(moto_aws, key).decode() for key in keys(moto_aws, "jobs/secret-1/")]
     assert len(told) >= 7
     for text in told:
         assert not [each for each in planted if each in text]
@@ -405,21 +412,21 @@ def test_no_secret_is_in_user_data_or_tags_or_the_store(paper: PaperAws, desk: D
     ],
 )
 def test_a_mistake_is_said_before_anything_is_written(
-    paper: PaperAws, desk: Desk, line: str, replacement: str, said: str
+    moto_aws: MotoAws, desk: Desk, line: str, replacement: str, said: str
 ) -> None:
     (desk.folder / "b.toml").write_text(_DESCRIPTOR.replace(line, replacement))
-    jobs = keys(paper, "jobs/")
+    jobs = keys(moto_aws, "jobs/")
 
     done = desk.bai("submit", "b.toml")
 
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
-    assert paper.instances() == []
-    assert keys(paper, "jobs/") == jobs
+    assert moto_aws.instances() == []
+    assert keys(moto_aws, "jobs/") == jobs
 
 
-def test_a_zone_is_honoured_by_name_and_by_id(paper: PaperAws, desk: Desk) -> None:
-    zones = paper.client("ec2", "setup").describe_availability_zones()["AvailabilityZones"]
+def test_a_zone_is_honoured_by_name_and_by_id(moto_aws: MotoAws, desk: Desk) -> None:
+    zones = moto_aws.client("ec2", "setup").describe_availability_zones()["AvailabilityZones"]
     by_name = {each["ZoneName"]: each["ZoneId"] for each in zones}
     wanted = f"{REGION}b"
     for number, line in enumerate((f'availability_zone = "{wanted}"', f'aws_zone_id = "{by_name[wanted]}"')):
@@ -427,10 +434,10 @@ def test_a_zone_is_honoured_by_name_and_by_id(paper: PaperAws, desk: Desk) -> No
         file.write_text(_DESCRIPTOR.replace('"t3.small"', f'"t3.small"\n{line}'))
         assert desk.bai("submit", file.name).returncode == 0
 
-    assert [each["Placement"]["AvailabilityZone"] for each in paper.instances()] == [wanted, wanted]
+    assert [each["Placement"]["AvailabilityZone"] for each in moto_aws.instances()] == [wanted, wanted]
 
 
-def test_a_large_descriptor_is_read_from_the_store(paper: PaperAws, desk: Desk) -> None:
+def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, desk: Desk) -> None:
     noise = base64.b64encode(os.urandom(30_000)).decode()
     text = _DESCRIPTOR.replace('"$(BAI_SCRIPTS_PATH)/run.sh"', f"'''\necho {noise}\necho 2\n'''")
     (desk.folder / "b.toml").write_text(text)
@@ -438,19 +445,19 @@ def test_a_large_descriptor_is_read_from_the_store(paper: PaperAws, desk: Desk) 
     done = desk.bai("submit", "b.toml", "--job-id", "large-1")
 
     assert done.returncode == 0, done.stderr
-    [instance] = paper.instances()
-    told = user_data(paper, instance["InstanceId"])
-    assert f"s3://{paper.bucket}/jobs/large-1/job.toml" in told
+    [instance] = moto_aws.instances()
+    told = user_data(moto_aws, instance["InstanceId"])
+    assert f"s3://{moto_aws.bucket}/jobs/large-1/job.toml" in told
     assert noise not in told
 
 
-def test_no_room_anywhere_ends_a_run_with_its_sentence(paper: PaperAws, desk: Desk) -> None:
-    for zone in paper.subnets:
-        paper.no_capacity(zone)
+def test_no_room_anywhere_ends_a_run_with_its_sentence(moto_aws: MotoAws, desk: Desk) -> None:
+    for zone in moto_aws.subnets:
+        moto_aws.no_capacity(zone)
 
     done = desk.bai("run", "b.toml", "--job-id", "full-1")
 
     assert done.returncode == 5
     assert "launching 1 × t3.small in eu-central-1: at most 25.8 instance hours" in done.stderr
     assert "No zone had room for t3.small" in done.stderr
-    assert json.loads(stored(paper, "jobs/full-1/result.json"))["outcome"] == "capacity"
+    assert json.loads(stored(moto_aws, "jobs/full-1/result.json"))["outcome"] == "capacity"

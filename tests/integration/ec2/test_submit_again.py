@@ -6,21 +6,21 @@ import os
 from pathlib import Path
 
 from bai_program import ask_bai
-from paper_aws import HELLO, open_paper_aws
+from moto_aws import HELLO, open_moto_aws
 
 
 def test_a_launch_that_was_refused_stays_refused(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(HELLO)
-    with open_paper_aws() as paper:
-        environment = {**os.environ, **paper.environment()}
-        paper.fail("RunInstances", code="VcpuLimitExceeded", status=400, times=1)
+    with open_moto_aws() as moto_aws:
+        environment = {**os.environ, **moto_aws.environment()}
+        moto_aws.fail("RunInstances", code="VcpuLimitExceeded", status=400, times=1)
 
         answers = [
             ask_bai("submit", "b.toml", "--job-id", "again-1", folder=tmp_path, environment=environment)
             for _ in range(2)
         ]
 
-        assert paper.instances() == []
+        assert moto_aws.instances() == []
 
     refusals = [each.err.splitlines()[-1] for each in answers]
     assert [each.code for each in answers] == [5, 5]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bai_desk import Desk
 from bai_program import run_bai
-from paper_aws import open_paper_aws
+from moto_aws import open_moto_aws
 from typing_extensions import assert_type
 
 from bai_agent.errors import BaiError
@@ -114,10 +114,10 @@ def test_what_is_wrong_is_one_kind_of_error(desk: Desk, asked: Callable[[Desk], 
 def test_on_ec2_it_plans_and_launches_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     file = desk.folder / "b.toml"
     file.write_text(_ON_EC2)
-    with open_paper_aws() as paper:
+    with open_moto_aws() as moto_aws:
         for name in [each for each in os.environ if each.startswith(("AWS_", "BAI_"))]:
             monkeypatch.delenv(name)
-        for name, value in paper.environment().items():
+        for name, value in moto_aws.environment().items():
             monkeypatch.setenv(name, value)
 
         found = plan(file, on="ec2", job_id="api-1")
@@ -135,11 +135,11 @@ def test_on_ec2_it_plans_and_launches_once(desk: Desk, monkeypatch: pytest.Monke
         assert found.keys() == json.loads(shown).keys()
         assert found["job"] == json.loads(shown)["job"]
         assert found["request"]["InstanceType"] == "t3.small"
-        assert paper.instances() == []
+        assert moto_aws.instances() == []
 
         heard: list[str] = []
         assert [submit(file, on="ec2", job_id="api-1", said=heard.append) for _ in range(2)] == ["api-1"] * 2
-        assert len(paper.instances()) == 1
+        assert len(moto_aws.instances()) == 1
         assert "the job is api-1" in heard
         assert any(each.startswith("uploading ") for each in heard)
         now = status("api-1")

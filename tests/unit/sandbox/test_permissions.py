@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sandbox.world.calls import Call
-from sandbox.world.permissions import Surroundings, needed
-from sandbox.world.policy import Permission
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.permissions import Surroundings, needed
+from sandbox.fake_aws.iam.policy import Permission
 
 AROUND = Surroundings(
     account="123456789012",

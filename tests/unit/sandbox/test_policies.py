@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sandbox.world.calls import Call
-from sandbox.world.permissions import Surroundings
-from sandbox.world.policies import Policies, Refused
-from sandbox.world.policy import Policy
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.permissions import Surroundings
+from sandbox.fake_aws.iam.policies import Policies, Refused
+from sandbox.fake_aws.iam.policy import Policy
 
 AROUND = Surroundings(
     account="123456789012", region="eu-central-1", roles={}, tags={"i-ours": {"bai:job-id": "job"}}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sandbox.world.policy import Permission, like, read_policy
+from sandbox.fake_aws.iam.policy import Permission, like, read_policy
 
 
 def policy(*statements: dict[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.world.answers import Answer, error
-from sandbox.world.calls import Call
-from sandbox.world.permissions import Surroundings, needed
-from sandbox.world.policy import Policy, read_policy
+from sandbox.fake_aws.answers import Answer, error
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.permissions import Surroundings, needed
+from sandbox.fake_aws.iam.policy import Policy, read_policy
 
-_DOCS = Path(__file__).parents[3] / "docs" / "iam"
+_DOCS = Path(__file__).parents[4] / "docs" / "iam"
 _DENIED = {"ec2": (403, "UnauthorizedOperation"), "s3": (403, "AccessDenied"), "iam": (403, "AccessDenied")}
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; all that speak JSON have an exception."""
 

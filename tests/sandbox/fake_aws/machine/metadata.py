@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
-from sandbox.world.facts import Facts
-from sandbox.world.identities import Credentials
+from sandbox.fake_aws.iam.identities import Credentials
+from sandbox.fake_aws.machine.facts import Facts
 
 
 def metadata_tree(facts: Facts, credentials: Credentials) -> dict[str, str]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from moto.ec2.models.instances import StateReason
 
-from sandbox.world.calls import Call
-from sandbox.world.ebs import keep_volume_settings, with_root_device
-from sandbox.world.facts import Facts
-from sandbox.world.faults import Faults, StillBirth
-from sandbox.world.identities import Identities
-from sandbox.world.instance_facts import read_facts
-from sandbox.world.machine import Machine
-from sandbox.world.network import Network
-from sandbox.world.shape import Shape
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane.ebs import keep_volume_settings, with_root_device
+from sandbox.fake_aws.control_plane.faults import Faults, StillBirth
+from sandbox.fake_aws.control_plane.instance_facts import read_facts
+from sandbox.fake_aws.iam.identities import Identities
+from sandbox.fake_aws.machine.facts import Facts
+from sandbox.fake_aws.machine.machine import Machine
+from sandbox.fake_aws.machine.network import Network
+from sandbox.fake_aws.machine.shape import Shape
 
 CONSOLE_BYTES = 65_536
 """GetConsoleOutput's: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from sandbox.world.calls import Call
+from sandbox.fake_aws.calls import Call
 
 Then = Literal["refuse", "drop", "go on"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 from instance_services import Services
-from sandbox.world.namespaces import Holder
+from sandbox.fake_aws.machine.namespaces import Holder
 
 from cloud_init.user_data import Boot, readable
 
@@ -87,7 +87,7 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """As short as it may be on an instance; HOME is not set."""
 
 
-class Chamber:
+class GuardianJail:
     """A context: everything in it is gone when it ends."""
 
     def __init__(self, folder: Path, *, shell: str = "dash") -> None:
@@ -97,7 +97,7 @@ class Chamber:
         self._machine: subprocess.Popen[bytes] | None = None
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Chamber:
+    def __enter__(self) -> GuardianJail:
         self._holder = Holder(_DISK, str(self._disk))
         self.root = self._holder.path(self._disk / "root")
         for name in ENDERS:
@@ -210,7 +210,7 @@ class Chamber:
     def no_process_left(self) -> Iterator[None]:
         """Let each fork in the machine fail, as where a benchmark has taken all processes that there may be."""
         hierarchy = Path("/sys/fs/cgroup/pids")
-        group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / f"bai-chamber-{os.getpid()}"
+        group = (hierarchy if hierarchy.is_dir() else hierarchy.parent) / f"bai-guardian_jail-{os.getpid()}"
         group.mkdir()
         try:
             (group / "pids.max").write_text("0")

@@ -15,31 +15,32 @@ from moto.iam.models import iam_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 
-from sandbox.world import access, cgroups
-from sandbox.world.calls import Call
-from sandbox.world.control_plane import ControlPlane
-from sandbox.world.ec2_rules import Ec2Rules
-from sandbox.world.faults import Fault, Faults, StillBirth
-from sandbox.world.fleet import Fleet
-from sandbox.world.identities import INSTANCE, SETUP, Identities
-from sandbox.world.images import IMAGES, register
-from sandbox.world.imds import MetadataService
-from sandbox.world.machine import Machine
-from sandbox.world.network import Network
-from sandbox.world.permissions import Surroundings
-from sandbox.world.policies import Policies
-from sandbox.world.price_list import price_list
-from sandbox.world.roots import EVERYDAY, root
-from sandbox.world.s3_rules import S3Rules
-from sandbox.world.shape import Shape
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane import access
+from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
+from sandbox.fake_aws.control_plane.endpoint import ControlPlane
+from sandbox.fake_aws.control_plane.faults import Fault, Faults, StillBirth
+from sandbox.fake_aws.control_plane.fleet import Fleet
+from sandbox.fake_aws.control_plane.images import IMAGES, register
+from sandbox.fake_aws.control_plane.price_list import price_list
+from sandbox.fake_aws.control_plane.s3_rules import S3Rules
+from sandbox.fake_aws.iam.identities import INSTANCE, SETUP, Identities
+from sandbox.fake_aws.iam.permissions import Surroundings
+from sandbox.fake_aws.iam.policies import Policies
+from sandbox.fake_aws.machine import cgroups
+from sandbox.fake_aws.machine.imds import MetadataService
+from sandbox.fake_aws.machine.machine import Machine
+from sandbox.fake_aws.machine.network import Network
+from sandbox.fake_aws.machine.roots import EVERYDAY, root
+from sandbox.fake_aws.machine.shape import Shape
 
 REGION = "eu-central-1"
 """Not the one that defaults name; three availability zones."""
 PROFILE = ROLE = "bai-instance"
 
 
-class World:
-    """One account in one region, and the machines in it. Made by `open_world`."""
+class FakeAws:
+    """One account in one region, and the machines in it. Made by `open_fake_aws`."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -210,8 +211,8 @@ class World:
 
 
 @contextmanager
-def open_world(folder: Path) -> Iterator[World]:
-    """Make a world with its files in `folder`; at the end its machines, links, mounts and groups are gone.
+def open_fake_aws(folder: Path) -> Iterator[FakeAws]:
+    """Make a aws with its files in `folder`; at the end its machines, links, mounts and groups are gone.
 
     They are gone too when this process is killed: all is held by processes that die with the calling thread.
     Raises when a machine could not be run for a reason of the sandbox's own, and AssertionError when somebody asked for
@@ -221,12 +222,12 @@ def open_world(folder: Path) -> Iterator[World]:
         root(variant)
     cgroups.sweep()
     with ExitStack() as stack:
-        world = World(folder, stack)
-        yield world
-    broken = [f"{machine.instance_id} {machine.error}" for machine in world.machines if machine.error]
+        aws = FakeAws(folder, stack)
+        yield aws
+    broken = [f"{machine.instance_id} {machine.error}" for machine in aws.machines if machine.error]
     if broken:
         raise OSError("; ".join(broken))
-    world.policies.check()
+    aws.policies.check()
 
 
 def _forget(account: str) -> None:

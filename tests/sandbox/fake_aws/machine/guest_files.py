@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sandbox.world import clock
-from sandbox.world.namespaces import Holder
-from sandbox.world.shape import Shape
+from sandbox.fake_aws.machine import clock
+from sandbox.fake_aws.machine.namespaces import Holder
+from sandbox.fake_aws.machine.shape import Shape
 
 _SERVICE = """[Unit]
 Description={what}

@@ -32,7 +32,7 @@ class Shape:
     prepare: str = ""
     """A shell script that is run in the machine's root before the first boot: no network, no service."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Set for every service, cloud-init among them; beside AWS_ENDPOINT_URL, which the world sets."""
+    """Set for every service, cloud-init among them; beside AWS_ENDPOINT_URL, which the sandbox sets."""
     disk: str = "768m"
     """Room for what the machine writes: a size as tmpfs takes it."""
     tmp_read_only: bool = False

@@ -8,9 +8,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from sandbox.world.cgroups import MachineGroup
-from sandbox.world.disk import Disk
-from sandbox.world.namespaces import bound_to_caller
+from sandbox.fake_aws.machine.cgroups import MachineGroup
+from sandbox.fake_aws.machine.disk import Disk
+from sandbox.fake_aws.machine.namespaces import bound_to_caller
 
 REBOOT = 133
 """nspawn's exit code where the machine asked for a reboot."""

@@ -47,7 +47,7 @@ VARIANTS = {
     "trixie": Variant(cloud_init="25.1", packages=(*_PACKAGES, "dhcpcd-base")),
 }
 EVERYDAY = ("bookworm", "trixie")
-"""Those that nearly every test needs; `world` has them."""
+"""Those that nearly every test needs; `aws` has them."""
 _LEFT = "does not have a Release file"
 """What apt says of a suite that is not on the mirror any more."""
 CLOUD_INIT = "BAI_TEST_CLOUD_INIT"

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sandbox.world.calls import Call
-from sandbox.world.policy import Permission
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.policy import Permission
 
 _S3 = {
     "HeadBucket": "ListBucket",

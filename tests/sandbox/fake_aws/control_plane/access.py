@@ -7,7 +7,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from sandbox.world.identities import Credentials
+from sandbox.fake_aws.iam.identities import Credentials
 
 _SESSION = boto3.Session()
 

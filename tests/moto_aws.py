@@ -1,4 +1,4 @@
-"""An AWS account with real APIs on a real socket, whose instances are on paper only: none of them boots.
+"""An AWS account with real APIs on a real socket, whose instances are on moto_aws only: none of them boots.
 
 The control plane is the sandbox's: permissions, tokens, capacity errors, lost answers, 403 for missing keys.
 """
@@ -13,18 +13,18 @@ from typing import Any
 from moto.ec2.models import ec2_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
-from sandbox.world import access
-from sandbox.world.answers import Answer
-from sandbox.world.calls import Call
-from sandbox.world.control_plane import ControlPlane
-from sandbox.world.ec2_rules import Ec2Rules
-from sandbox.world.faults import Fault, Faults
-from sandbox.world.identities import SETUP, Identities
-from sandbox.world.images import IMAGES, register
-from sandbox.world.permissions import Surroundings
-from sandbox.world.policies import Policies
-from sandbox.world.price_list import price_list
-from sandbox.world.s3_rules import S3Rules
+from sandbox.fake_aws.answers import Answer
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane import access
+from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
+from sandbox.fake_aws.control_plane.endpoint import ControlPlane
+from sandbox.fake_aws.control_plane.faults import Fault, Faults
+from sandbox.fake_aws.control_plane.images import IMAGES, register
+from sandbox.fake_aws.control_plane.price_list import price_list
+from sandbox.fake_aws.control_plane.s3_rules import S3Rules
+from sandbox.fake_aws.iam.identities import SETUP, Identities
+from sandbox.fake_aws.iam.permissions import Surroundings
+from sandbox.fake_aws.iam.policies import Policies
 
 REGION = "eu-central-1"
 HELLO = """\
@@ -57,7 +57,7 @@ class _PaperFleet:
         return str(found[0].availability_zone) if found else None
 
 
-class PaperAws:
+class MotoAws:
     """One account in one region, with a bucket, the default VPC and the sandbox's images."""
 
     def __init__(self) -> None:
@@ -120,9 +120,9 @@ class PaperAws:
 
 
 @contextmanager
-def open_paper_aws() -> Iterator[PaperAws]:
+def open_moto_aws() -> Iterator[MotoAws]:
     """Make an account; at the end it is gone."""
-    aws = PaperAws()
+    aws = MotoAws()
     try:
         yield aws
         aws.policies.check()

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from sandbox.world import roots
-from sandbox.world.cgroups import MachineGroup
-from sandbox.world.console import Console
-from sandbox.world.disk import Disk
-from sandbox.world.facts import Facts
-from sandbox.world.forward import Forwarder
-from sandbox.world.identities import Credentials
-from sandbox.world.inside import Inside
-from sandbox.world.network import Network
-from sandbox.world.nspawn import POWER_OFF, REBOOT, RESTART, Boot
-from sandbox.world.shape import Shape
+from sandbox.fake_aws.iam.identities import Credentials
+from sandbox.fake_aws.machine import roots
+from sandbox.fake_aws.machine.cgroups import MachineGroup
+from sandbox.fake_aws.machine.console import Console
+from sandbox.fake_aws.machine.disk import Disk
+from sandbox.fake_aws.machine.facts import Facts
+from sandbox.fake_aws.machine.forward import Forwarder
+from sandbox.fake_aws.machine.inside import Inside
+from sandbox.fake_aws.machine.network import Network
+from sandbox.fake_aws.machine.nspawn import POWER_OFF, REBOOT, RESTART, Boot
+from sandbox.fake_aws.machine.shape import Shape
 
 
 class Machine:

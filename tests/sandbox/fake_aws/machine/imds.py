@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Protocol
 
-from sandbox.world.facts import Facts
-from sandbox.world.identities import Credentials
-from sandbox.world.metadata import metadata_tree
+from sandbox.fake_aws.iam.identities import Credentials
+from sandbox.fake_aws.machine.facts import Facts
+from sandbox.fake_aws.machine.metadata import metadata_tree
 
 VERSIONS = (
     "1.0",
@@ -44,7 +44,7 @@ class Guest(Protocol):
 
 
 class MetadataService:
-    """One service for all machines of a world: it tells them apart by their address, as nothing else reaches it."""
+    """One service for all machines of a aws: it tells them apart by their address, as nothing else reaches it."""
 
     def __init__(
         self, listener: socket.socket, *, find: Callable[[str], Guest | None], access_log: Path

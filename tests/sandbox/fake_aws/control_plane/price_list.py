@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sandbox.world.answers import Answer
-from sandbox.world.calls import Call
+from sandbox.fake_aws.answers import Answer
+from sandbox.fake_aws.calls import Call
 
 HOURLY = {"c7i.large": 0.1018, "t3.small": 0.024}
 """Instance type → USD an hour in eu-central-1, on demand, for Linux on shared hardware."""

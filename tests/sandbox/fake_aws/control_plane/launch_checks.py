@@ -11,7 +11,7 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.exceptions import InvalidInstanceTypeError
 from moto.iam.models import iam_backends
 
-from sandbox.world.answers import Answer, error
+from sandbox.fake_aws.answers import Answer, error
 
 USER_DATA_LIMIT = 16_384
 """Bytes, before base64: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sandbox.world.answers import Answer, error
-from sandbox.world.calls import Call
-from sandbox.world.identities import SETUP
+from sandbox.fake_aws.answers import Answer, error
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.identities import SETUP
 
 
 class S3Rules:

@@ -17,11 +17,11 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
-from sandbox.world.answers import Answer, error
-from sandbox.world.calls import Call, read_call
-from sandbox.world.faults import Fault, Faults
-from sandbox.world.identities import SETUP, Identities
-from sandbox.world.signature import refusal
+from sandbox.fake_aws.answers import Answer, error
+from sandbox.fake_aws.calls import Call, read_call
+from sandbox.fake_aws.control_plane.faults import Fault, Faults
+from sandbox.fake_aws.control_plane.signature import refusal
+from sandbox.fake_aws.iam.identities import SETUP, Identities
 
 Rule = Callable[[Call, Callable[[], Answer]], Answer]
 """Sees a call, and gets its answer from further in, or gives one of its own."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.iam.models import iam_backends
 
-from sandbox.world.facts import Facts
+from sandbox.fake_aws.machine.facts import Facts
 
 
 def read_facts(backend: Any, instance: Any) -> Facts:

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 
-from sandbox.world.answers import Answer, ec2, error
-from sandbox.world.calls import Call
-from sandbox.world.fleet import Fleet
-from sandbox.world.launch_checks import refusal
+from sandbox.fake_aws.answers import Answer, ec2, error
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane.fleet import Fleet
+from sandbox.fake_aws.control_plane.launch_checks import refusal
 
 
 class Ec2Rules:

@@ -8,9 +8,9 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sandbox.world.answers import Answer, error
-from sandbox.world.calls import Call
-from sandbox.world.identities import Identities
+from sandbox.fake_aws.answers import Answer, error
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.iam.identities import Identities
 
 MAX_SKEW = timedelta(minutes=15)
 

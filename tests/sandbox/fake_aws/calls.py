@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
-from sandbox.world.identities import ANONYMOUS, Identities
+from sandbox.fake_aws.iam.identities import ANONYMOUS, Identities
 
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 _PRESIGNED = re.compile(r"([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")

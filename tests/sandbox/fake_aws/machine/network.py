@@ -7,7 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from sandbox.world.namespaces import Holder, bound_to_caller
+from sandbox.fake_aws.machine.namespaces import Holder, bound_to_caller
 
 GATEWAY = "172.31.0.1"
 """In the default VPC's range, where AWS has the VPC's router too."""

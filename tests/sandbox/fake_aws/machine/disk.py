@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from sandbox.world import clock, guest_files
-from sandbox.world.namespaces import Holder
-from sandbox.world.roots import root
-from sandbox.world.shape import Shape
+from sandbox.fake_aws.machine import clock, guest_files
+from sandbox.fake_aws.machine.namespaces import Holder
+from sandbox.fake_aws.machine.roots import root
+from sandbox.fake_aws.machine.shape import Shape
 
 _MOUNTS = """
 mkdir -p "$1" /run/systemd

@@ -1,0 +1,1 @@
+"""Instances as machines that really boot: disks, a network, metadata, a console."""
