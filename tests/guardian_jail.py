@@ -108,8 +108,8 @@ class GuardianJail:
         )
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
         packages = self.root / "usr/lib/python3/dist-packages"
-        (packages / "chamber_programs.py").write_text(_IN_PYTHON)
-        (packages / "chamber_programs.pth").write_text("import chamber_programs\n")
+        (packages / "jail_programs.py").write_text(_IN_PYTHON)
+        (packages / "jail_programs.pth").write_text("import chamber_programs\n")
         (self.root / "usr/bin/sh").unlink()
         (self.root / "usr/bin/sh").symlink_to(self._shell)
         self._server = self.services.serve(self._holder.listen((METADATA, 80)))

@@ -42,7 +42,7 @@ image = "ami-0deb1200000000001"
 """A benchmark descriptor that this account can launch."""
 
 
-class _PaperFleet:
+class _Fleet:
     """Takes note of what is launched."""
 
     def __init__(self, backend: Any) -> None:
@@ -71,7 +71,7 @@ class MotoAws:
         names = {"BUCKET": self.bucket, "ACCOUNT": self.account}
         self.policies = Policies(around, names)
         self.policies.attach("user")
-        fleet: Any = _PaperFleet(self._ec2)
+        fleet: Any = _Fleet(self._ec2)
         self.control_plane = ControlPlane(
             account=self.account,
             identities=self.identities,
