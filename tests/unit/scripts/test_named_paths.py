@@ -1,0 +1,26 @@
+"""Documentation names files of this project that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+_NAMED = re.compile(r"`((?:bai_agent|executor|cloud_init|tests|docs|scripts|examples|benchmarks)/[\w./-]*)`")
+_PAGES = sorted(page for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if page.name != "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_a_page_names_files_that_are_there(page: Path) -> None:
+    named = {path for path in _NAMED.findall(page.read_text()) if "NAME" not in path}
+
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_the_way_of_a_run_is_found_in_the_map_of_the_code() -> None:
+    named = _NAMED.findall((ROOT / "docs/architecture.md").read_text())
+
+    assert len(set(named)) > 40
+    assert {"bai_agent/run/run.py", "executor/backends/backend.py", "executor/commands/runs.py"} < set(named)
