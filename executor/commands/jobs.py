@@ -88,9 +88,13 @@ def status(
     result = result_of(record)
     nodes = list(environments(record)) if verbose else []
     if json_:
+        step = now.next_step
         print_json(
             {
                 **now.as_table(),
+                "next_step": {"command": options.command(*step.words), "effect": step.effect}
+                if step
+                else None,
                 "name": record.job().job.name,
                 "metrics": list(values.values()),
                 "result": result,

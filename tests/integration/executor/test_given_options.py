@@ -93,13 +93,13 @@ def test_the_configuration_shows_what_an_option_makes_of_it(desk: Ec2Desk, nothi
 def test_a_hint_can_be_pasted_as_it_stands(desk: Ec2Desk, nothing: dict[str, str]) -> None:
     # Given the status of a job whose machine is kept, which says how to let it go
     kept(desk)
-    machine = desk.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["machine"]
-    name, *words = shlex.split(machine.split("`")[1])
+    step = desk.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["next_step"]
+    name, *words = shlex.split(step["command"])
 
     # When that is typed, word for word
     answer = desk.bai(*words, env=nothing)
 
-    assert name == "bai"
+    assert (name, step["effect"]) == ("bai", "lets it go")
     assert words == ["release", "digits-1", *OPTIONS]
     assert answer.out == "digits-1: released\n"
 
