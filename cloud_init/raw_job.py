@@ -14,10 +14,6 @@ from typing import Any
 
 ROOT = Path("/var/lib/bai")
 USER_DATA = Path("/var/lib/cloud/instance/user-data.txt")
-MARGIN = timedelta(minutes=15)
-"""Between the end of the last of a job's limits and the machine's forced end."""
-MAX_RUNTIME = timedelta(hours=24)
-"""Where the descriptor names none: a machine costs as long as it is on."""
 
 
 def main() -> int:
@@ -35,7 +31,7 @@ def main() -> int:
 
 
 def _prepare(bundle: str) -> None:
-    from bai_agent.job.descriptor import Power
+    from bai_agent.job.descriptor import EC2_MAX_RUNTIME, Power
     from bai_agent.job.descriptor_file import parse_job
 
     if sys.version_info >= (3, 11):
@@ -46,7 +42,7 @@ def _prepare(bundle: str) -> None:
     content = USER_DATA.read_bytes()
     job = parse_job(content, where="user data")
     limits = job.limits
-    deadman = limits.longest(max_runtime=limits.max_runtime or MAX_RUNTIME) + MARGIN
+    deadman = limits.machine_time(max_runtime=limits.max_runtime or EC2_MAX_RUNTIME)
     # Unset, it is "stay" to the agent, which may run on a person's own machine; this one is an instance, and costs.
     stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
     settings = {

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from bai_agent.aws.imds_request import ask_imds
-from bai_agent.errors import BaiError
+from bai_agent.backoff import Backoff, PassingError, retry
 
 BUSY = (429, 500, 502, 503, 504)
 """Statuses after which the same request may well be answered."""
 
-_TOKEN_TRIES = 4
 _TOKEN_TIMEOUT = 2.0
 _TRIES = 4
 _TIMEOUT = 5.0
@@ -28,11 +27,11 @@ _PAUSE = 0.5
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling"""
 
 
-class MetadataError(BaiError):
+class MetadataError(PassingError):
     """The service does not tell what was asked; the message is half a sentence. status: of its answer, where it gave one."""
 
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
+        super().__init__(message, passes=passes)
         self.status = status
 
 
@@ -53,40 +52,15 @@ def find_token(
     """Return a token, or None where no service answers within seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    for attempt in range(_TOKEN_TRIES):
-        if attempt:
-            sleep(_PAUSE * 2 ** (attempt - 1))
-        try:
-            return ask_imds("api/token", None, timeout=_TOKEN_TIMEOUT, environment=environment)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code not in BUSY:
-                return None
-        except (OSError, http.client.HTTPException, ValueError):
-            continue
-    return None
+    try:
+        return _ask("api/token", None, environment, timeout=_TOKEN_TIMEOUT, sleep=sleep)
+    except MetadataError:
+        return None
 
 
 def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
     """Return what lies at `name` below `latest/meta-data/`. Raises MetadataError."""
-    failure = MetadataError(f"the instance metadata service was not asked for {name}")
-    for attempt in range(_TRIES):
-        if attempt:
-            time.sleep(_PAUSE * 2 ** (attempt - 1))
-        try:
-            return ask_imds(f"meta-data/{name}", token, timeout=_TIMEOUT, environment=environment)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 404 and name.startswith("iam/"):
-                raise MetadataError("the instance has no role; give it an instance profile") from error
-            failure = MetadataError(
-                f"the instance metadata service says {error.code} to {name}", status=error.code
-            )
-            if error.code not in BUSY:
-                raise failure from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            failure = MetadataError(f"the instance metadata service does not answer as it should: {error}")
-    raise failure
+    return _ask(f"meta-data/{name}", token, environment, timeout=_TIMEOUT)
 
 
 def read_if_there(name: str, *, token: str, environment: Mapping[str, str]) -> str | None:
@@ -115,6 +89,31 @@ def role_keys(*, token: str, environment: Mapping[str, str]) -> Keys:
         raise MetadataError(
             f"the instance's role {role} has no credentials; check its instance profile"
         ) from error
+
+
+def _ask(
+    path: str,
+    token: str | None,
+    environment: Mapping[str, str],
+    *,
+    timeout: float,
+    sleep: Callable[[float], object] = time.sleep,
+) -> str:
+    def ask() -> str:
+        try:
+            return ask_imds(path, token, timeout=timeout, environment=environment)
+        except urllib.error.HTTPError as error:
+            error.close()
+            name = path.removeprefix("meta-data/")
+            if error.code == 404 and name.startswith("iam/"):
+                raise MetadataError("the instance has no role; give it an instance profile") from error
+            said = f"the instance metadata service says {error.code} to {name}"
+            raise MetadataError(said, status=error.code, passes=error.code in BUSY) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            said = f"the instance metadata service does not answer as it should: {error}"
+            raise MetadataError(said, passes=True) from error
+
+    return retry(ask, tries=_TRIES, backoff=Backoff(_PAUSE), sleep=sleep)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -17,10 +16,11 @@ from bai_agent.aws.credentials import find_keys, keys_in
 from bai_agent.aws.imds import BUSY, Keys, MetadataError, find_token, read, role_keys
 from bai_agent.aws.imds_request import NoRedirects
 from bai_agent.aws.sigv4 import authorization
-from bai_agent.errors import BaiError
+from bai_agent.backoff import Backoff, PassingError, retry
 
 _TIMEOUT = 20.0
 _TRIES = 4
+_FIRST_PAUSE = 1.0
 _LATER_CODES = (
     "ThrottlingException",
     "TooManyRequestsException",
@@ -29,14 +29,14 @@ _LATER_CODES = (
 )
 
 
-class ServiceError(BaiError):
+class ServiceError(PassingError):
     """A service did not do what was asked; the message is half a sentence with its code."""
 
 
 def ask(
     service: str, target: str, question: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises AwsError.
+    """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises ServiceError.
 
     `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` names another server than AWS's own.
     """
@@ -49,10 +49,8 @@ def ask(
         raise ServiceError(str(error)) from error
     url = _endpoint(service, region, environment)
     body = json.dumps(question).encode()
-    answer = ServiceError(f"{service} was not asked")
-    for attempt in range(_TRIES):
-        if attempt:
-            time.sleep(2.0 ** (attempt - 1))
+
+    def send() -> dict[str, Any]:
         headers = signed(
             url, body, target=target, service=service, region=region, keys=keys, at=datetime.now(timezone.utc)
         )
@@ -62,12 +60,12 @@ def ask(
                 return _object(json.load(response))
         except urllib.error.HTTPError as error:
             code, message = _problem(error)
-            answer = ServiceError(f"{service} says {code or error.code}{f': {message}' if message else ''}")
-            if error.code not in BUSY and code not in _LATER_CODES:
-                raise answer from error
+            said = f"{service} says {code or error.code}{f': {message}' if message else ''}"
+            raise ServiceError(said, passes=error.code in BUSY or code in _LATER_CODES) from error
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-            answer = ServiceError(f"{url} did not answer as it should: {error}")
-    raise answer
+            raise ServiceError(f"{url} did not answer as it should: {error}", passes=True) from error
+
+    return retry(send, tries=_TRIES, backoff=Backoff(_FIRST_PAUSE))
 
 
 def signed(

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import Outcome, signal_name
 
 _SHELL_SIGNAL = 128
 
@@ -27,7 +27,7 @@ def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
     if stop is not None:
         return _stopped(str(stop), ended, after)
     if ended["stop_signal"] is not None:
-        name = _name(ended["stop_signal"])
+        name = signal_name(ended["stop_signal"])
         return (
             Outcome.INTERRUPTED,
             f"The benchmark was ended {after}: what watches it received {name}, as in a shutdown.",
@@ -70,13 +70,16 @@ _CRASHES = (
 
 def _killed(number: int, after: str) -> tuple[Outcome, str]:
     if number in _CRASHES:
-        return Outcome.FAILED, f"The benchmark crashed {after}: {_name(number)}."
-    return Outcome.KILLED, f"The benchmark was killed {after} by {_name(number)}, which did not come from us."
+        return Outcome.FAILED, f"The benchmark crashed {after}: {signal_name(number)}."
+    return (
+        Outcome.KILLED,
+        f"The benchmark was killed {after} by {signal_name(number)}, which did not come from us.",
+    )
 
 
 def _end(ended: Mapping[str, Any]) -> str:
     if ended["signal"] is not None:
-        return f"it ended by {_name(ended['signal'])}"
+        return f"it ended by {signal_name(ended['signal'])}"
     return f"it exited with code {ended['code']}"
 
 
@@ -84,19 +87,12 @@ def _shell_hint(code: int) -> str:
     """Say what a shell means by 137: its command died of signal 9."""
     number = code - _SHELL_SIGNAL
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_CRASHES):
-        return f", by which a shell says that its command was ended by {_name(number)}"
+        return f", by which a shell says that its command was ended by {signal_name(number)}"
     if code == 127:
         return ", by which a shell says that a command in it was not found"
     if code == 126:
         return ", by which a shell says that a command in it could not be executed"
     return ""
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _seconds(seconds: float) -> str:

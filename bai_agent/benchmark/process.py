@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_exited, wait_started
 from bai_agent.benchmark.user_access import give_to, open_way, require_access
 from bai_agent.errors import BusyError
-from bai_agent.job.new_files import place_new
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import (
     RunDir,
@@ -27,8 +25,8 @@ from bai_agent.job.run_directory import (
     make_folder,
     now_ms,
     read_json,
-    write_atomic,
     write_json,
+    write_new,
 )
 
 __all__ = [
@@ -83,15 +81,7 @@ _UNKNOWN = (
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
     """Ask the shim to end the benchmark. The first request stands: return whether this is it."""
     job_request = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
-    draft = rundir.stop.with_name(f".stop.json.{os.getpid()}.draft")
-    write_atomic(draft, (json.dumps(job_request) + "\n").encode())
-    try:
-        place_new(draft, rundir.stop)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink(missing_ok=True)
-    return True
+    return write_new(rundir.stop, (json.dumps(job_request) + "\n").encode())
 
 
 def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> None:

@@ -153,6 +153,12 @@ class Benchmark:
                 raise ValueError(f'"{name}" is no name of an environment variable')
 
 
+EC2_MAX_RUNTIME = timedelta(hours=24)
+"""Where a job on EC2 names no limit: a machine costs as long as it is on."""
+_MACHINE_SLACK = timedelta(minutes=15)
+"""Beyond a job's own limits: for the boot, and for what no limit covers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The `[limits]` table. Durations."""
@@ -169,9 +175,10 @@ class Limits:
     no_output: timedelta | None = None
     """A benchmark that neither prints nor emits for so long is ended; unset: off."""
 
-    def longest(self, *, max_runtime: timedelta) -> timedelta:
-        """Return how long a machine may be at work on such a run, from the pull to the end, when the benchmark may take `max_runtime`."""
-        return max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
+    def machine_time(self, *, max_runtime: timedelta) -> timedelta:
+        """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`."""
+        at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
+        return at_work + _MACHINE_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import Enum, IntEnum
 
 
@@ -163,3 +164,11 @@ _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
         "The benchmark was killed by a signal that did not come from us.",
     ),
 }
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGTERM" for 15; "signal 99" where there is no such one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

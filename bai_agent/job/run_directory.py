@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BusyError
-from bai_agent.job.new_files import draft_beside
+from bai_agent.job.new_files import draft_beside, place_new
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,19 @@ def write_atomic(path: Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     temporary.replace(path)
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Make `path` with `content`, all of it or nothing; return False where it exists, which then stays as it is."""
+    draft = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.new")
+    write_atomic(draft, content)
+    try:
+        place_new(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bai_agent.backoff import Backoff
 from bai_agent.job.reserved_space import FULL
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,8 @@ def wait_for_room(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Call `write` until the disk has room for it; `undo` takes back what a failed call has written."""
-    pause = 0.1
+    backoff = Backoff(0.1, 2.0)
+    told = False
     while True:
         try:
             write()
@@ -28,9 +30,9 @@ def wait_for_room(
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            if pause == 0.1:
+            if not told:
                 log.warning("%s: no space left on its disk; waiting for room", path)
+            told = True
             if undo is not None:
                 undo()
-        sleep(pause)
-        pause = min(pause * 2, 2.0)
+        sleep(backoff.next())

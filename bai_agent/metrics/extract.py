@@ -40,7 +40,7 @@ _MOST_SETTLED = 32
 
 
 class Guard(Protocol):
-    """Bounds the time of a search; see `watchdog.py`."""
+    """Bounds the time of a search; see `search_limit.py`."""
 
     careful: bool
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bai_agent.backoff import Backoff
 from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job.descriptor import Job, Metric
 from bai_agent.job.reserved_space import FULL
@@ -24,8 +25,9 @@ from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import Key, RecordFile, Value
 from bai_agent.metrics.repaint import RepaintFollower
+from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
-from bai_agent.metrics.watchdog import LIMIT_SECONDS, Watchdog, read_switched_off
+from bai_agent.metrics.watchdog import open_mark, read_switched_off
 
 if TYPE_CHECKING:
     from bai_agent.metrics.host import HostSampler
@@ -95,7 +97,7 @@ class Extractor:
         self._fast = prefilter_available()
         self._count_lines = line_counter(fast=self._fast)
         self._switched_off = read_switched_off(rundir.extractor_disabled)
-        self._watchdog = Watchdog(rundir.extractor_search, careful=careful)
+        self._limit = SearchLimit(open_mark(rundir.extractor_search) if careful else None)
         self._written: tuple[int, LogPosition, LogPosition] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
@@ -114,7 +116,7 @@ class Extractor:
 
     def _follow(self) -> None:
         self._checkpoint()
-        pause = _SHORTEST_PAUSE
+        rest = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE, factor=1.5)
         while not self._leaves_rest:
             # Looked at before the reads: what was written before the exit is then surely read after it.
             exited = self._rundir.exit.exists()
@@ -125,12 +127,11 @@ class Extractor:
             if self._clock() >= self._next_checkpoint:
                 self._checkpoint()
             if new:
-                pause = _SHORTEST_PAUSE
+                rest.reset()
             elif exited:
                 break
             if not (self._log.behind or self._emit.behind):
-                self._sleep(0 if exited else pause)
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                self._sleep(0 if exited else rest.next())
 
     def _leave_to_others(self, *, exited: bool) -> None:
         """Stop the reading where the benchmark ended: what processes print that it left behind is no metric.
@@ -212,7 +213,7 @@ class Extractor:
     def _extract(self, block: Block) -> None:
         timestamp = self._now()
         late = self._is_late(self._log, block)
-        self._watchdog.generation = block.generation
+        self._limit.generation = block.generation
         for part, without in self._parts(block):
             for found in self._extraction_without(without).find(part.data, part.offset, part.repainted):
                 self._tally.count_found(found)
@@ -234,7 +235,7 @@ class Extractor:
     def _extraction_without(self, without: frozenset[int]) -> Extraction:
         if self._extraction is None or self._extraction[0] != without:
             patterns = compile_patterns(self._job.metrics, without=without, fast=self._fast)
-            self._extraction = without, Extraction(patterns, findings=self, guard=self._watchdog)
+            self._extraction = without, Extraction(patterns, findings=self, guard=self._limit)
         return self._extraction[1]
 
     def _take_emitted(self, block: Block) -> None:

@@ -251,5 +251,4 @@ def free_bytes(path: Path) -> int:
     """Return the bytes that are free for us in the file system of `path`, or of the folder that it will be made in."""
     while not path.exists():
         path = path.parent
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    return shutil.disk_usage(path).free

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import bai_agent
+from bai_agent.backoff import Backoff
 from bai_agent.benchmark.children import kill
 from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.checkpoint import logs_done
 from bai_agent.metrics.order import BLAME, CAREFUL, LEAVE_REST, NO_QUOTES, SECRETS
+from bai_agent.metrics.search_limit import ENDS_WITH
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
     `watchdog.py` tells what they are about: the timer's signal leads from none to careful to blame; any other end
     starts afresh.
     """
-    if returncode != -signal.SIGVTALRM:
+    if returncode != -ENDS_WITH:
         return []
     return [CAREFUL, BLAME] if CAREFUL in flags else [CAREFUL]
 
@@ -55,7 +57,7 @@ class ExtractorProcess:
         self._wanted = False
         self._secrets: Sequence[str] | None = ()
         self._started = 0.0
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._not_before = 0.0
 
     @property
@@ -97,9 +99,8 @@ class ExtractorProcess:
             self._not_before = self._clock()
         else:
             if self._clock() - self._started >= _LIVED:
-                self._pause = _FIRST_PAUSE
-            self._not_before = self._clock() + self._pause
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+                self._backoff.reset()
+            self._not_before = self._clock() + self._backoff.next()
         log.warning(
             "the extractor ended with %s before its work was done; it starts again %s",
             returncode,

@@ -6,7 +6,6 @@ This file is also that process.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bai_agent.metrics.reading import Doubt
 
-_CPU_SECONDS = 1.0
-"""For one pattern on one line; the extractor switches a pattern off that takes longer."""
 _WALL_SECONDS = 20.0
 
 
@@ -45,7 +42,7 @@ class Trial:
     doubts: tuple[tuple[str, str, str], ...] = ()
     """Values that may not be what was wanted: the doubt, what was taken, and what stands there."""
     too_slow: bool = False
-    """It took more than one second of CPU and was ended."""
+    """It took more CPU time than a run allows, and was ended."""
 
 
 def try_patterns(examples: Sequence[Example]) -> list[Trial]:
@@ -53,12 +50,14 @@ def try_patterns(examples: Sequence[Example]) -> list[Trial]:
 
     Takes at most a second of CPU for each and 20 s in all; what is left then counts as too slow.
     """
+    from bai_agent.metrics.search_limit import ENDS_WITH  # the child has it only from a path of its own
+
     trials: list[Trial] = []
     while len(trials) < len(examples):
         told, ended = _run(examples[len(trials) :])
         trials += told
         if len(trials) < len(examples):
-            rest = 1 if ended == -signal.SIGPROF else len(examples) - len(trials)
+            rest = 1 if ended == -ENDS_WITH else len(examples) - len(trials)
             trials += [Trial(too_slow=True)] * rest
     return trials
 
@@ -81,30 +80,15 @@ def _run(examples: Sequence[Example]) -> tuple[list[Trial], int]:
 
 
 @dataclass
-class _Listener:
-    """Both what the extraction tells, and the guard that it asks: here the kernel's timer is the guard."""
-
+class _Findings:
     others: list[str] = field(default_factory=list)
     doubts: list[tuple[str, str, str]] = field(default_factory=list)
-    careful = False
 
     def not_a_number(self, index: int, text: str) -> None:
         self.others.append(text)
 
     def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
         self.doubts.append((doubt.value, taken, whole))
-
-    def lines(self) -> None:
-        pass
-
-    def search(self, index: int, offset: int) -> None:
-        pass
-
-    def rest(self) -> None:
-        pass
-
-    def resume(self) -> None:
-        pass
 
 
 def _child() -> None:
@@ -113,9 +97,10 @@ def _child() -> None:
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.patterns import compile_patterns
     from bai_agent.metrics.repaint import repainted_states
+    from bai_agent.metrics.search_limit import SearchLimit
 
     for each in json.load(sys.stdin):
-        listener = _Listener()
+        findings = _Findings()
         metric = Metric(
             name="tried",
             pattern=each["pattern"],
@@ -123,19 +108,18 @@ def _child() -> None:
             number=NumberForm(each["number"]),
             repaint=Repaint(each["repaint"]),
         )
-        extraction = Extraction(compile_patterns([metric], fast=False), findings=listener, guard=listener)
+        extraction = Extraction(
+            compile_patterns([metric], fast=False), findings=findings, guard=SearchLimit()
+        )
         line = each["line"].encode("utf-8", "replace")
         repainted = frozenset(repainted_states(line))
         data = line.replace(b"\r", b"\n") + b"\n"
-        # Without a handler the kernel ends the process, in the midst of a match too.
-        signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
         values = [
             json.loads(f'{{"value":{number}{extra}}}')
             for found in extraction.find(data, 0, repainted)
             for _, _, _, number, extra in found
         ]
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(json.dumps([values, listener.others, listener.doubts]) + "\n")
+        sys.stdout.write(json.dumps([values, findings.others, findings.doubts]) + "\n")
         sys.stdout.flush()
 
 

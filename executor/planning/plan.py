@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args, get_type_hints
 
 from bai_agent.job.descriptor import (
+    EC2_MAX_RUNTIME,
     Benchmark,
     Better,
     Buffering,
@@ -37,9 +38,6 @@ from executor.descriptor.service_tables import MetricTable as WrittenMetric
 from executor.descriptor.values import as_label
 from executor.planning.job_sources import PlanError, Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
-
-EC2_MAX_RUNTIME = timedelta(hours=24)
-"""Where neither descriptor nor configuration says: a rented machine must not run for ever."""
 
 _NO_DEFAULTS = DefaultLimits()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from bai_agent.job.outcome import ExitCode
+from bai_agent.job.outcome import ExitCode, signal_name
 from bai_agent.metrics.tally import never_a_number
 from executor.quantities import seconds, size
 from executor.records.run_state import PHASES
@@ -149,7 +148,7 @@ def _facts(benchmark: Mapping[str, Any]) -> list[str]:
     if benchmark.get("exec_error"):
         facts.append("never ran")
     elif benchmark.get("signal") is not None:
-        facts.append(_signal_name(int(benchmark["signal"])))
+        facts.append(signal_name(int(benchmark["signal"])))
     elif benchmark.get("code"):
         facts.append(f"exit code {benchmark['code']}")
     for key, label in (("wall_seconds", "wall"), ("user_seconds", "user"), ("system_seconds", "system")):
@@ -158,10 +157,3 @@ def _facts(benchmark: Mapping[str, Any]) -> list[str]:
     if benchmark.get("peak_memory_bytes"):
         facts.append(f"peak memory {size(benchmark['peak_memory_bytes'])}")
     return facts
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

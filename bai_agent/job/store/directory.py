@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.errors import StoreError
-from bai_agent.job.new_files import draft_beside, place_new
-from bai_agent.job.run_directory import make_folder, write_atomic
+from bai_agent.job.new_files import draft_beside
+from bai_agent.job.run_directory import make_folder, write_atomic, write_new
 from bai_agent.job.store import MissingObjectError, StoredObject, check_key
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
-"""What `_draft` and `write_atomic` name their files."""
+"""What `_draft`, `write_new` and `write_atomic` name their files."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,7 @@ class DirectoryStore:
             if not if_absent:
                 write_atomic(path, content)
                 return True
-            draft = _draft(path)
-            write_atomic(draft, content)
-            try:
-                place_new(draft, path)
-            except FileExistsError:
-                return False
-            finally:
-                draft.unlink(missing_ok=True)
-        return True
+            return write_new(path, content)
 
     def put_file(self, key: str, path: Path) -> None:
         target = self._path(key)

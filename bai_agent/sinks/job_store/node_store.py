@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import MissingObjectError, StoreRefusedError
@@ -66,7 +67,7 @@ class NodeStore:
         left there where nobody has put one.
         Raises ClaimedError; StoreError where the store refuses or stays away.
         """
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         undecided_until = clock() + LAUNCH_SECONDS
         while True:
             try:
@@ -80,8 +81,7 @@ class NodeStore:
                 if until():
                     raise
                 log.warning("%s; asking again", error)
-            sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
 
     def _is_meant(self, identity: Mapping[str, Any]) -> bool:
         """Return whether this machine may take the place; False while that is not decided. Raises ClaimedError, StoreError."""

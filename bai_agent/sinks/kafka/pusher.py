@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
@@ -62,7 +63,7 @@ class KafkaPusher(threading.Thread):
         # Replaced whole, by the thread alone: readers see one state or the next.
         self._progress = read_progress(rundir.kafka_offset)
         self._outgoing: Outgoing | None = None
-        self._next_pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._error: str | None = None
         self._connected = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
@@ -188,7 +189,7 @@ class KafkaPusher(threading.Thread):
             malformed=done.malformed + batch.malformed,
         )
         self._outgoing = None
-        self._next_pause = _FIRST_PAUSE
+        self._backoff.reset()
         if self._error is not None:
             log.info("Kafka: delivering again")
             self._error = None
@@ -209,8 +210,7 @@ class KafkaPusher(threading.Thread):
 
     def _pause(self, seconds: float | None = None) -> None:
         if seconds is None:
-            seconds = self._next_pause
-            self._next_pause = min(2 * seconds, _LONGEST_PAUSE)
+            seconds = self._backoff.next()
         if self._finishing.is_set():
             time.sleep(max(0.0, min(seconds, _DRAINING_PAUSE, self._drain_until - time.monotonic())))
         else:

@@ -165,7 +165,7 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
         message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if (clock := clock_problem(error)) is not None:
             return CredentialsError(f"{clock} ({code})")
-        if code in _EXPIRED:
+        if code in NOT_ACCEPTED:
             return CredentialsError(f"the AWS credentials have expired or are unknown ({code}); renew them")
         if code in DENIED:
             return AwsError(
@@ -250,7 +250,7 @@ _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "A
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 _TOLERATED = 240.0
 """Seconds: services differ, and the strictest takes five minutes."""
-_EXPIRED = frozenset(
+NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}
 )

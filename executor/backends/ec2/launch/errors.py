@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from bai_agent.job.outcome import Outcome
-from executor.backends.ec2.session import Failure, clock_problem
+from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem
 
 
 class RetryAction(Enum):
@@ -61,7 +61,7 @@ def classify_error(error: Failure) -> ErrorClass:
         return ErrorClass(RetryAction.BACK_OFF, failed, code, f"AWS asks to slow down: {said}")
     if (clock := clock_problem(error)) is not None:
         return ErrorClass(RetryAction.GIVE_UP, failed, code, f"{clock}: {said}")
-    if code in _NAMELESS:
+    if code in NOT_ACCEPTED:
         return ErrorClass(
             RetryAction.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {said}"
         )
@@ -90,10 +90,6 @@ Spot has none of its own: RunInstances answers InsufficientInstanceCapacity ther
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
-_NAMELESS = frozenset(
-    {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
-    | {"SignatureDoesNotMatch", "InvalidToken", "InvalidAccessKeyId", "UnrecognizedClientException"}
-)
 _QUOTA = Outcome.QUOTA
 _FAILED = Outcome.LAUNCH_FAILED
 _STOPS: dict[str, tuple[Outcome, str]] = {

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from bai_agent import __version__
+from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
@@ -217,7 +218,7 @@ def _ask(
     """Ask one candidate until the answer is definite: instances, or a refusal."""
     client = aws.no_retry_client()
     request = for_candidate(file.request, candidate, file.token)
-    deadline, pause = clock() + PATIENCE, _FIRST_PAUSE
+    deadline, backoff = clock() + PATIENCE, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
             found = client.run_instances(**request)["Instances"]
@@ -228,6 +229,7 @@ def _ask(
             return tuple(each.get("InstanceId", "") for each in ranked)
         if answer.next in (RetryAction.STOP, RetryAction.NEXT_SUBNET):
             return answer
+        pause = backoff.next()
         if answer.next is RetryAction.GIVE_UP or clock() + pause > deadline:
             raise UndecidedError(
                 f"whether {file.job_id} was launched is not known: {answer.sentence}. "
@@ -235,7 +237,6 @@ def _ask(
             )
         told(f"{candidate.zone}: {answer.sentence}; asking again in {pause:.0f} s")
         sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _overtaken(record: JobRecord) -> ErrorClass | None:

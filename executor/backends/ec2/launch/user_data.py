@@ -13,8 +13,6 @@ from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
-SLACK = timedelta(minutes=15)
-"""Beyond a job's own limits: for the boot, and for what no limit covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,4 +83,4 @@ def deadman(limits: Limits) -> timedelta:
     """Return how long a machine of a job with these limits may be on at most."""
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
-    return limits.longest(max_runtime=limits.max_runtime) + SLACK
+    return limits.machine_time(max_runtime=limits.max_runtime)

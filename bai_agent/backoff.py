@@ -1,0 +1,52 @@
+"""Trying again, and the pauses between tries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from bai_agent.errors import BaiError
+
+T = TypeVar("T")
+
+
+class Backoff:
+    """The pauses between tries, in seconds: each `factor` times as long as the one before, up to the longest."""
+
+    def __init__(self, first: float, longest: float = float("inf"), *, factor: float = 2.0) -> None:
+        self._first = self._next = first
+        self._longest = longest
+        self._factor = factor
+
+    def next(self) -> float:
+        """Return the pause that is due now."""
+        pause = self._next
+        self._next = min(pause * self._factor, self._longest)
+        return pause
+
+    def reset(self) -> None:
+        """Begin anew: a try has succeeded."""
+        self._next = self._first
+
+
+class PassingError(BaiError):
+    """`passes`: the same may succeed a little later."""
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
+
+
+def retry(
+    work: Callable[[], T], *, tries: int, backoff: Backoff, sleep: Callable[[float], object] = time.sleep
+) -> T:
+    """Return what `work` returns; what it raises that passes is met by another try, `tries` in all."""
+    for _ in range(tries - 1):
+        try:
+            return work()
+        except PassingError as error:
+            if not error.passes:
+                raise
+        sleep(backoff.next())
+    return work()
