@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.job.agent_start import NotStartedError, say_ready, say_refused, start_agent
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.events import EventLog
@@ -25,7 +26,6 @@ from bai_agent.job.run_directory import RunDir, locked, make_folder, read_json, 
 from bai_agent.job.store import open_store
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.job.utf8 import speak_utf8
-from bai_agent.run.detach import say_ready, say_refused, start_detached
 from bai_agent.run.machine import Node
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except DescriptorError as error:
         code = refuse(error, ExitCode.USAGE)
+    except NotStartedError as error:
+        code = refuse(error, error.code)
     except BaiError as error:
         code = refuse(error, ExitCode.OURS)
     except (SystemExit, KeyboardInterrupt):
@@ -116,7 +118,9 @@ def run_job(
     rundir = RunDir(_directory(job, record, directory, rank=node.rank))
     _make(rundir, record)
     if detach:
-        return start_detached(descriptor, rundir, node)
+        where = [] if node.instance_id is None else [f"--instance-id={node.instance_id}"]
+        start_agent(descriptor, rundir, [f"--rank={node.rank}", *where])
+        return ExitCode.SUCCEEDED
     # What of ours is private is so by its own permissions. What the benchmark's user reads (data, packages) must not depend on
     # the umask of whoever started us.
     umask = os.umask(0o022)

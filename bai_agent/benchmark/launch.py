@@ -24,11 +24,11 @@ from bai_agent.benchmark.environment import (
     working_folder,
 )
 from bai_agent.benchmark.orphans import kill_marked
-from bai_agent.benchmark.pipes import read_to_end, write_within
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job
+from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
 from bai_agent.strategy.launch import Launch
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from bai_agent.benchmark.children import reap
 from bai_agent.benchmark.environment import DEFAULT_PATH, STARTUP, User, find_user, prepare_environment
-from bai_agent.benchmark.pipes import read_to_end
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.job.descriptor import Job
+from bai_agent.job.pipes import read_to_end
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.host_facts import Facts, present, read_text, short
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,14 +11,10 @@ from pathlib import Path
 
 from bai_agent.benchmark.orphans import find_remains
 from bai_agent.errors import BaiError, BusyError
-from bai_agent.job.outcome import ExitCode
+from bai_agent.job.agent_start import NotStartedError, start_agent
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
 from bai_agent.job.store.directory import DirectoryStore
-
-_START = 60.0
-"""Seconds in which an agent must have said that it runs."""
-
 
 _LAST_BYTES = 65536
 _LAST_WORDS = 300
@@ -76,42 +70,11 @@ class LocalAgent:
         Started again it goes on where the last one died; where one lives already, nothing happens.
         """
         make_folder(self.rundir.path, private=self.folder)
-        command = (
-            sys.executable,
-            "-X",
-            "utf8",
-            "-m",
-            "bai_agent",
-            "run",
-            self.descriptor,
-            "--dir",
-            self.rundir.path,
-            "--detach",
-        )
         try:
-            # A session of its own, so that the Ctrl-C meant for us does not meet an agent that is just starting;
-            # the run directory as the current one, because -m looks there first for modules.
-            done = subprocess.run(
-                command,
-                cwd=self.rundir.path,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                start_new_session=True,
-                timeout=_START,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise AgentError(
-                f"the agent did not start within {_START:.0f} s; see {self.rundir.agent_log}"
-            ) from None
-        except OSError as error:
-            raise AgentError(
-                f"the agent cannot be started with {sys.executable}: {error.strerror}"
-            ) from error
-        if done.returncode != ExitCode.SUCCEEDED and not self.alive():
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            reason = said[-1].removeprefix("bai-agent: ") if said else f"exit code {done.returncode}"
-            raise AgentError(f"the agent of {self.record.job_id} did not start: {reason}")
+            start_agent(self.descriptor, self.rundir)
+        except NotStartedError as error:
+            if not self.alive():
+                raise AgentError(f"the agent of {self.record.job_id} did not start: {error}") from error
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bai_agent.benchmark.pipes import read_to_end, write_within
+from bai_agent.job.pipes import read_to_end, write_within
 
 
 def test_all_that_was_said_is_heard_even_through_a_high_descriptor() -> None:

@@ -1,0 +1,102 @@
+"""Starts an agent that outlives whoever asked for it, and hears from it whether it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bai_agent.errors import BaiError
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.pipes import read_to_end
+from bai_agent.job.run_directory import RunDir
+
+_START = 60.0
+"""Seconds in which an agent must have said that it runs."""
+
+_READY = b"ready"
+
+# Neither -m nor PYTHONPATH: the one looks into the current folder first, the other would leak into the benchmark. What -c
+# puts in front, the current folder too, is replaced.
+_PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
+
+
+class NotStartedError(BaiError):
+    """An agent does not run. `code`: what it ended with."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.OURS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
+    """Start `bai-agent run` in a session of its own; return when it runs. Raises NotStartedError.
+
+    Whoever is killed meanwhile leaves an agent that runs, or none. `rundir` must exist.
+    """
+    reader, writer = os.pipe()
+    try:
+        try:
+            agent = _spawn(descriptor.absolute(), rundir, [*options, f"--ready-fd={writer}"], writer)
+        except OSError as error:
+            raise NotStartedError(
+                f"the agent cannot be started with {sys.executable} in {rundir.path}: {error.strerror}"
+            ) from error
+        finally:
+            os.close(writer)
+        # Nobody else takes note of its end.
+        threading.Thread(target=agent.wait, name="agent", daemon=True).start()
+        try:
+            answer = read_to_end(reader, seconds=_START)
+        except TimeoutError:
+            # It has started nothing yet, and shall not do so when its user has been told that it does not run.
+            agent.kill()
+            raise NotStartedError(
+                f"the agent did not say within {_START:g} s that it runs, and was ended; see {rundir.agent_log}"
+            ) from None
+    finally:
+        os.close(reader)
+    if answer == _READY:
+        return
+    code, _, message = answer.decode(errors="replace").partition(" ")
+    if not message:
+        raise NotStartedError(f"the agent ended as soon as it was started; {rundir.agent_log} may say why")
+    raise NotStartedError(message, ExitCode(int(code)))
+
+
+def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int) -> subprocess.Popen[bytes]:
+    rundir.agent_log.touch(mode=0o600)
+    with rundir.agent_log.open("ab") as output:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-X", "utf8", "-c", _PROGRAM, str(Path(__file__).parents[2])),
+                *("run", str(descriptor), "--dir", str(rundir.path), "--quiet", *options),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(passed,),
+            # A Ctrl-C that is meant for whoever starts it does not meet it.
+            start_new_session=True,
+            cwd=rundir.path,
+        )
+
+
+def say_ready(descriptor: int) -> None:
+    """Tell whoever started this agent that it runs; where they have gone meanwhile, it runs all the same."""
+    _say(descriptor, _READY)
+    os.close(descriptor)
+
+
+def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
+    """Tell whoever started this agent why it does not run."""
+    _say(descriptor, f"{int(code)} {message}".encode(errors="replace"))
+
+
+def _say(descriptor: int, word: bytes) -> None:
+    with suppress(BrokenPipeError):
+        os.write(descriptor, word)
