@@ -18,8 +18,7 @@ _FRACTION_JSON = r"\.[0-9]{1,20}"
 _MANTISSA_JSON = f"{_WHOLE_JSON}(?:{_FRACTION_JSON})?"
 _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
-json_at = re.compile(JSON).match
-"""`json_at(text, start)` matches a number that is JSON as it stands, finite, and within what every reader can hold."""
+"""Matches a number that is JSON as it stands, finite, and within what every reader can hold."""
 _is_json = re.compile(JSON).fullmatch
 # The same once for each line; alternatives take half the time of optional parts.
 _json_lines = re.compile(
@@ -65,7 +64,7 @@ _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
 
 
 def are_json(texts: Sequence[str]) -> bool:
-    """Return whether each of `texts`, which hold no newlines, is what `json_at` matches."""
+    """Return whether each of `texts`, which hold no newlines, is what `JSON` matches."""
     return _json_lines("\n".join([*texts, ""])) is not None
 
 

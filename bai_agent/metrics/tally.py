@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -74,9 +74,6 @@ class Tally:
     def count_doubt(self, index: int, doubt: Doubt) -> None:
         key = _doubt_key(index, doubt)
         self.doubts[key] = self.doubts.get(key, 0) + 1
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[str]) -> str:

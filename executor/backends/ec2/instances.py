@@ -26,7 +26,6 @@ EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
 
 LIVING = ("pending", "running")
-LEAVING = ("shutting-down", "stopping")
 GONE = ("terminated", "stopped")
 """A stopped machine runs nothing; nobody but a person can stop one of ours, and it is terminated then."""
 

@@ -48,7 +48,6 @@ class InstanceType:
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
     """The most that it exchanges with EBS; None where EC2 does not say."""
-    ebs_iops: int | None
 
 
 def placeholder(what: str) -> str:
@@ -190,5 +189,4 @@ def _type(found: InstanceTypeInfoTypeDef, name: str) -> InstanceType:
         name=name,
         architectures=tuple(map(str, found.get("ProcessorInfo", {}).get("SupportedArchitectures", []))),
         ebs_mib_per_second=int(throughput * 10**6 / 2**20) if throughput else None,
-        ebs_iops=limits.get("MaximumIops"),
     )

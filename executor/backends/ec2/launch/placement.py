@@ -20,7 +20,6 @@ class Candidate:
 
     subnet: str
     zone: str
-    vpc: str = ""
 
 
 def find_candidates(hardware: Hardware, subnets: Sequence[str], aws: AwsSession) -> tuple[Candidate, ...]:
@@ -33,9 +32,7 @@ def find_candidates(hardware: Hardware, subnets: Sequence[str], aws: AwsSession)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
     offered = _zones_offering(hardware.instance_type, aws)
     candidates = tuple(
-        Candidate(
-            subnet=each.get("SubnetId", ""), zone=each.get("AvailabilityZone", ""), vpc=each.get("VpcId", "")
-        )
+        Candidate(subnet=each.get("SubnetId", ""), zone=each.get("AvailabilityZone", ""))
         for each in wanted
         if each.get("AvailabilityZone") in offered
     )

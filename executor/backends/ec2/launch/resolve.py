@@ -61,9 +61,7 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
             root_device=placeholder("the image's root device"),
             root_gib=None,
         ),
-        kind=InstanceType(
-            name=descriptor.hardware.instance_type, architectures=(), ebs_mib_per_second=None, ebs_iops=None
-        ),
+        kind=InstanceType(name=descriptor.hardware.instance_type, architectures=(), ebs_mib_per_second=None),
         candidates=tuple(Candidate(subnet=each, zone=placeholder("its zone")) for each in subnets)
         or (
             Candidate(

@@ -35,7 +35,7 @@ RESOLVED = Resolved(
     image=Image(
         id="ami-1", architecture="x86_64", root_device="/dev/sda1", root_gib=35, other_devices=("/dev/sdb",)
     ),
-    kind=InstanceType(name="p4d.24xlarge", architectures=("x86_64",), ebs_mib_per_second=400, ebs_iops=80000),
+    kind=InstanceType(name="p4d.24xlarge", architectures=("x86_64",), ebs_mib_per_second=400),
     candidates=(HERE,),
     security_groups=("sg-1",),
     instance_profile="bai-instance",
@@ -120,7 +120,7 @@ def test_the_volume_as_asked_for_but_no_faster_than_the_type(
 
 
 def test_throughput_comes_with_four_operations_for_each_mib() -> None:
-    kind = InstanceType(name="x", architectures=(), ebs_mib_per_second=None, ebs_iops=None)
+    kind = InstanceType(name="x", architectures=(), ebs_mib_per_second=None)
 
     root = sent({"volume": Volume(throughput=1000).model_dump()}, kind=kind)["BlockDeviceMappings"][0]["Ebs"]
 
