@@ -14,7 +14,7 @@ from typing import Any
 
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import append_line, now_ms, open_append, write_atomic
+from bai_agent.job.run_directory import append_line, now_ms, open_append
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ class EventLog:
     def __init__(
         self, path: Path, *, redactor: Redactor | None = None, clock: Callable[[], int] = now_ms
     ) -> None:
-        self._path = path
         self._descriptor = open_append(path)
         self._redactor = redactor or Redactor()
         self._clock = clock
@@ -54,14 +53,6 @@ class EventLog:
             for event in self.seen
             if event["type"] == "phase" and event["state"] == "finished"
         }
-
-    def restore(self) -> None:
-        """Write the file again, with all that is remembered, where somebody took it away. Raises OSError."""
-        content = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in self.seen)
-        write_atomic(self._path, content.encode(errors="replace"))
-        descriptor = open_append(self._path)
-        os.close(self._descriptor)
-        self._descriptor = descriptor
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -36,9 +36,7 @@ class _Place:
 def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
     """Bring one source to its place. `before`: what an earlier run of this job noted of it. Raises PullError."""
     try:
-        known = _finished_before(before)
-        if known is None:
-            known = _finished_elsewhere(task, watch) or _bring_anew(task, watch)
+        known = _finished_before(before) or _bring_anew(task, watch)
     except OSError as error:
         raise disk_problem(task.tally.src, error, root=task.target) from error
     tally = task.tally
@@ -61,37 +59,6 @@ def _finished_before(before: object) -> Pulled | None:
     if complete is None or not record.intact(Path(known.root), known.src):
         return None
     return known if complete.get("tag") == known.tag else None
-
-
-def _finished_elsewhere(task: PullTask, watch: PullWatch) -> Pulled | None:
-    """Return what another job has pulled to the same place, if its checksum says that it is what we want."""
-    if not task.sums.wanted or task.source.path.endswith("/"):
-        return None
-    place = _place(task, folder=False, name=task.target.name)
-    if not place.journal.exists():
-        return None
-    with open_journal(place.journal, watch) as journal:
-        facts = journal.record.done.get(task.tally.src)
-        if facts is None or facts["unpack"] != task.source.unpack.value:
-            return None
-        if any(facts[name] != getattr(task.sums, name) for name in task.sums.wanted):
-            return None
-        if not journal.record.intact(place.root, task.tally.src):
-            return None
-        if not _proven(task, place, journal, watch):
-            return None
-        return _pulled(task, place, facts)
-
-
-def _proven(task: PullTask, place: _Place, journal: Journal, watch: PullWatch) -> bool:
-    """Return whether what lies in place has the checksums that are wanted, beyond what a forged record could claim.
-
-    A file is hashed again. Of an unpacked archive no checksum can be taken any more: its record counts only where nobody
-    but this user can have written it.
-    """
-    if task.source.unpack is not Unpack.NO:
-        return journal.trusted
-    return has_sums(place.root / task.target.name, task.sums, watch)
 
 
 def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:

@@ -6,18 +6,19 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark import process
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.reserved_space import make_room
-from bai_agent.job.run_directory import write_json
+from bai_agent.job.run_directory import make_folder, read_json, write_atomic, write_json
 from bai_agent.run.context import RunContext
 from bai_agent.run.environment import OWN_LEVELS, EnvironmentProbe
 from bai_agent.run.join import peers_of
+from bai_agent.run.open_file import OpenFile
 from bai_agent.run.prepare import secrets_of
-from bai_agent.run.salvage import Salvage
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.sinks import sinks_of
 from bai_agent.sinks.trouble import SinkTroubles
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 
 _TICK = 0.05
 """Seconds between two looks at everything while the benchmark runs."""
-
-_SALVAGE_SECONDS = 1.0
-"""Between two looks whether the run directory is still complete."""
 
 _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
@@ -47,18 +45,25 @@ def begin_environment(ctx: RunContext) -> EnvironmentProbe | None:
 def run_benchmark(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the one that runs; stay until nothing of it is left."""
     start_followers(ctx)
-    with closing(Salvage(ctx.rundir, ctx.events)) as salvage:
+    descriptor = ctx.rundir.job.read_bytes()
+    with closing(OpenFile(ctx.rundir.kept_output)) as output:
+        output.stat()  # before it can be taken away
         if process.state(ctx.rundir) is process.State.NOT_STARTED and not _was_started(ctx):
             if reason := ctx.watch.reason():
                 raise RunEndedError(reason)
             if ctx.probe is not None:
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
-        salvage.remember_start()
-        _follow(ctx, salvage)
+        # Kept: should the benchmark take it away, nothing else tells the shim's pid.
+        started = read_json(ctx.rundir.started)
+        _follow(ctx, started, output)
         if process.state(ctx.rundir) is not process.State.EXITED:
-            _end_unwatched(ctx, salvage)
-        _put_back(ctx, salvage)
+            _end_unwatched(ctx, started)
+        _keep_output(ctx, output)
+        _tell_what_has_gone(ctx)
+    if not ctx.rundir.job.exists():
+        # An extractor that died of the same is started again, and is to know what it looks for.
+        write_atomic(ctx.rundir.job, descriptor)
     left = process.read_exit(ctx.rundir)
     make_room(ctx.rundir)
     if left["stop"] is None and left["code"] != 0 and (full := ctx.disk.look()):
@@ -118,24 +123,21 @@ def _launch(ctx: RunContext) -> None:
             ctx.warn(f"{warning[0].upper()}{warning[1:]}.")
 
 
-def _follow(ctx: RunContext, salvage: Salvage) -> None:
+def _follow(ctx: RunContext, started: Mapping[str, Any] | None, output: OpenFile) -> None:
     """Return when the benchmark has gone, asked or unasked, or when nothing tells any more whether it has."""
     asked_at = time.monotonic() if ctx.rundir.stop.exists() else None
     size = 0
-    look_for_python = _PythonLook(ctx, salvage.started)
-    next_salvage = time.monotonic() + _SALVAGE_SECONDS
+    look_for_python = _PythonLook(ctx, started)
     troubles = SinkTroubles(ctx.events.add)
     while process.state(ctx.rundir) is process.State.RUNNING:
         ctx.extractor.poll()
         troubles.observe(ctx.sink_errors())
-        if time.monotonic() >= next_salvage:
-            next_salvage = time.monotonic() + _SALVAGE_SECONDS
-            _put_back(ctx, salvage)
+        _keep_output(ctx, output)
         look_for_python()
-        before, size = size, salvage.output_size()
+        before, size = size, output.size()
         if size < before:
             ctx.events.add("output_truncated", bytes=before)
-        reason = ctx.watch.reason(running_s=process.running_seconds(salvage.started))
+        reason = ctx.watch.reason(running_s=process.running_seconds(started))
         if reason is not None and asked_at is None:
             asked_at = time.monotonic()
             _ask_to_stop(ctx, reason)
@@ -144,7 +146,7 @@ def _follow(ctx: RunContext, salvage: Salvage) -> None:
             and time.monotonic() > asked_at + ctx.job.limits.grace.total_seconds() + _SHIM_MARGIN
         ):
             log.error("the shim did not end the benchmark in time; ending both without it")
-            process.end_lost(ctx.rundir, started=salvage.started)
+            process.end_lost(ctx.rundir, started=started)
             return
         time.sleep(_TICK)
 
@@ -182,7 +184,7 @@ def _ask_to_stop(ctx: RunContext, reason: StopReason) -> None:
     ctx.events.add("stop", reason=reason.outcome.value, message=reason.message)
 
 
-def _end_unwatched(ctx: RunContext, salvage: Salvage) -> None:
+def _end_unwatched(ctx: RunContext, started: Mapping[str, Any] | None) -> None:
     """End a benchmark whose shim is dead, or cannot be spoken to any more."""
     message = Outcome.LOST.sentence
     if not ctx.rundir.shim_lock.exists():
@@ -193,13 +195,36 @@ def _end_unwatched(ctx: RunContext, salvage: Salvage) -> None:
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
     # Where the job is to end anyway, that is why it ends: this agent may have been started for a cancel.
     ctx.reason = ctx.reason or ctx.watch.reason()
-    process.end_lost(ctx.rundir, started=salvage.started)
+    process.end_lost(ctx.rundir, started=started)
     ctx.events.add("stop", reason=Outcome.LOST.value, message=message)
 
 
-def _put_back(ctx: RunContext, salvage: Salvage) -> None:
-    told = {event["message"] for event in ctx.events.seen if event["type"] == "warning"}
-    for name in salvage.put_back():
-        message = f"{name} was deleted or renamed in the run directory while the benchmark ran; what it held may be missing."
-        if message not in told:
-            ctx.warn(message)
+def _keep_output(ctx: RunContext, output: OpenFile) -> None:
+    """Give the output the name again that its readers know, should the benchmark have taken it away."""
+    kept = ctx.rundir.kept_output
+    if kept.exists():
+        return
+    first = _tell_of(ctx, kept)
+    try:
+        make_folder(kept.parent, private=ctx.rundir.path)
+        output.link_again()
+    except OSError as error:
+        if first:
+            log.warning("%s has gone and cannot be put back: %s", kept, error)
+
+
+def _tell_what_has_gone(ctx: RunContext) -> None:
+    rundir = ctx.rundir
+    for path in (rundir.job, rundir.events, rundir.metrics, rundir.kept_metrics):
+        if not path.exists():
+            _tell_of(ctx, path)
+
+
+def _tell_of(ctx: RunContext, path: Path) -> bool:
+    """Warn of a file that the benchmark took away; return whether that is the first time."""
+    name = path.relative_to(ctx.rundir.path).as_posix()
+    message = f"{name} was deleted or renamed in the run directory while the benchmark ran; what it held may be missing."
+    if any(event["type"] == "warning" and event["message"] == message for event in ctx.events.seen):
+        return False
+    ctx.warn(message)
+    return True

@@ -22,6 +22,11 @@ class OpenFile:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None if self._descriptor < 0 else os.fstat(self._descriptor)
 
+    def size(self) -> int:
+        """Return the file's size, 0 while there has not been any."""
+        status = self.stat()
+        return 0 if status is None else status.st_size
+
     def link_again(self) -> None:
         """Give the file its name back. Raises OSError, as where no name of it is left at all."""
         self.stat()

@@ -153,7 +153,7 @@ def _ran_out_of_time(ctx: RunContext) -> bool:
 
 
 def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
-    if not ctx.job.output.artifacts or not ctx.rundir.started.exists():
+    if not ctx.job.output.artifacts or process.state(ctx.rundir) is process.State.NOT_STARTED:
         return ArtifactSummary(0, 0, ())
     deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     store: JobStore = DirectoryStore(ctx.rundir.path) if ctx.record is None else ctx.record.store

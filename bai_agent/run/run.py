@@ -64,7 +64,7 @@ def run(ctx: RunContext) -> Outcome:
         )
         process.end_without_order(ctx.rundir)
     ctx.events.lenient = True
-    if ctx.rundir.started.exists():
+    if process.state(ctx.rundir) is not process.State.NOT_STARTED:
         _do(ctx, "drain", _drain)
     _do(ctx, "end", _end)
     publish_result(ctx.rundir, ctx.record, ctx.uploader, deadline=ctx.drain_deadline())

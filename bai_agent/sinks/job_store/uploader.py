@@ -12,6 +12,7 @@ import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from bai_agent.backoff import Backoff
 from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.sinks.delivery import Delivery
@@ -68,7 +69,7 @@ class StoreUploader(threading.Thread):
         self._answered = 0
         """How often everything was asked for, and up to which time of asking it has been sent."""
         self._changed = threading.Condition()
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._error: str | None = None
         self._over = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
@@ -142,13 +143,13 @@ class StoreUploader(threading.Thread):
             self._send(everything=asked > self._answered)
         except (StoreError, OSError) as error:
             self._failed(str(error))
-            self._wait(self._pause if asked == self._answered else _HASTY_PAUSE, than=asked)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            pause = self._backoff.next()
+            self._wait(pause if asked == self._answered else _HASTY_PAUSE, than=asked)
             return
         if self._error is not None:
             log.info("the job store takes everything again")
             self._error = None
-        self._pause = _FIRST_PAUSE
+        self._backoff.reset()
         with self._changed:
             self._answered = asked
             self._changed.notify_all()
@@ -178,9 +179,12 @@ class StoreUploader(threading.Thread):
             self._result_sent = True
 
     def _send_events(self) -> None:
-        if self._rundir.events.stat().st_size == self._events_sent:
-            return
-        content = self._rundir.events.read_bytes()
+        try:
+            if self._rundir.events.stat().st_size == self._events_sent:
+                return
+            content = self._rundir.events.read_bytes()
+        except FileNotFoundError:
+            return  # the benchmark may have taken it away, and the result is still to be sent
         content = content[: content.rfind(b"\n") + 1]
         if len(content) != self._events_sent:
             self._place.put("events.jsonl", content)
