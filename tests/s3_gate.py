@@ -73,7 +73,7 @@ def s3_server() -> Iterator[str]:
 @contextmanager
 def open_gate(moto: str) -> Iterator[Gate]:
     """Run a gate before an emptied server that holds the bucket "bucket"."""
-    reset = http.client.HTTPConnection(moto, timeout=10)
+    reset = http.client.HTTPConnection(moto, timeout=60)
     reset.request("POST", "/moto-api/reset")
     reset.getresponse().read()
     s3 = boto3.client(
