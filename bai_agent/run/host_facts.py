@@ -217,7 +217,8 @@ def network(root: Path) -> list[Facts]:
 def load_average(root: Path) -> list[float]:
     """Return the load averages of 1, 5 and 15 minutes; [] where the kernel does not tell them."""
     found = [_number(each) for each in read_text(root / "proc/loadavg").split()[:3]]
-    return [each for each in found if each is not None] if None not in found else []
+    known = [each for each in found if each is not None]
+    return known if len(known) == 3 else []
 
 
 def runnable(root: Path) -> int:
