@@ -109,7 +109,7 @@ class GuardianJail:
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
         packages = self.root / "usr/lib/python3/dist-packages"
         (packages / "jail_programs.py").write_text(_IN_PYTHON)
-        (packages / "jail_programs.pth").write_text("import chamber_programs\n")
+        (packages / "jail_programs.pth").write_text("import jail_programs\n")
         (self.root / "usr/bin/sh").unlink()
         (self.root / "usr/bin/sh").symlink_to(self._shell)
         self._server = self.services.serve(self._holder.listen((METADATA, 80)))
