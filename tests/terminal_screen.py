@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import tempfile
@@ -10,8 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 PATIENCE = 60.0
 _EXIT = "the exit code is "
+_PARENT = ("sh", "-c", 'trap : INT TERM; "$@"; exit $?', "sh")
+"""Between the shell and the command: a shell goes on when its own child is stopped."""
 
 
 class Screen:
@@ -25,12 +30,13 @@ class Screen:
         columns: int = 120,
         rows: int = 30,
         first: str = "",
+        resizes: bool = False,
     ) -> None:
-        """first: what a shell does before the command, in the same window."""
+        """first: what a shell does before the command, in the same window. resizes: so that `resize` can be called."""
         # A socket's path has to be short.
         self._folder = tempfile.TemporaryDirectory(prefix="screen-")
         self._environment = dict(environment)
-        line = f'set -m\n{first}\n{shlex.join(map(str, command))}; echo "{_EXIT}$?"; exec sleep 600'
+        line = f'set -m\n{first}\n{shlex.join((*(_PARENT if resizes else ()), *map(str, command)))}; echo "{_EXIT}$?"; exec sleep 600'
         self._tmux(
             *("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", str(folder), "sh", "-c", line)
         )
@@ -59,9 +65,27 @@ class Screen:
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int) -> None:
-        # tmux tells the program at once, but of a second change only after 250 ms; meanwhile nobody can draw right.
-        time.sleep(0.5)
-        self._tmux("resize-window", "-x", str(columns))
+        """Make the window so wide while the command rests: what it draws meanwhile would be for another width."""
+        (command,) = (
+            psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}"))).children()[0].children()
+        )
+        command.suspend()
+        try:
+            # tmux tells the program at once, but of a second change only after 250 ms.
+            time.sleep(0.5)
+            self._tmux("resize-window", "-x", str(columns))
+            tty = os.open(
+                self._tmux("display-message", "-p", "#{pane_tty}").strip(), os.O_RDONLY | os.O_NOCTTY
+            )
+            try:
+                deadline = time.monotonic() + PATIENCE
+                while os.get_terminal_size(tty).columns != columns:
+                    assert time.monotonic() < deadline, "the terminal was never resized"
+                    time.sleep(0.02)
+            finally:
+                os.close(tty)
+        finally:
+            command.resume()
 
     def await_lines(self, done: Callable[[list[str]], bool]) -> list[str]:
         """Wait for a screen of which `done` is true; return it."""

@@ -49,7 +49,9 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
             kill_remains(RunDir(node), None)
 
 
-def screen(desk: Desk, *arguments: str | Path, columns: int = 120, first: str = "") -> Screen:
+def screen(
+    desk: Desk, *arguments: str | Path, columns: int = 120, first: str = "", resizes: bool = False
+) -> Screen:
     environment = {name: value for name, value in desk.environment.items() if name != "TERM"}
     return Screen(
         *PROGRAM,
@@ -58,6 +60,7 @@ def screen(desk: Desk, *arguments: str | Path, columns: int = 120, first: str = 
         environment=environment,
         columns=columns,
         first=f"TERM=screen-256color; export TERM; {first}",
+        resizes=resizes,
     )
 
 
@@ -78,7 +81,8 @@ def clean(lines: list[str], columns: int) -> bool:
 
 def test_a_narrowed_window_shows_one_picture(desk: Desk) -> None:
     file = desk.descriptor(COUNTS)
-    with screen(desk, "run", file, "--job-id", "one", "--", desk.word, first="seq 40") as window:
+    run = ("run", file, "--job-id", "one", "--", desk.word)
+    with screen(desk, *run, first="seq 40", resizes=True) as window:
         window.await_lines(lambda lines: tables(lines) == 1 and "loss=0.5" in lines)
 
         for columns in (100, 60, 45, 90, 60):
@@ -145,7 +149,7 @@ def test_a_followed_log_shows_a_line_that_moves_in_its_place(desk: Desk) -> None
         lines = window.await_lines(lambda lines: steps(lines) == [desk.output("one").count("step ")])
         return steps(lines)[0]
 
-    with screen(desk, "logs", "-f", "one", first="seq 40") as window:
+    with screen(desk, "logs", "-f", "one", first="seq 40", resizes=True) as window:
         window.await_text("step ")
         for columns in (60, 90, 45):
             # What is on its way to the terminal while it is resized was drawn for another width: nothing is.
