@@ -7,10 +7,10 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bai_agent.job.record import JobRecord
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
+    from bai_agent.job.record import JobRecord
     from executor.backends.backend import Backend, BackendOptions
     from executor.config import Settings
     from executor.descriptor import Descriptor
