@@ -14,9 +14,9 @@ T = TypeVar("T")
 class Backoff:
     """The pauses between tries, in seconds: each `factor` times as long as the one before, up to the longest."""
 
-    def __init__(self, first: float, longest: float = float("inf"), *, factor: float = 2.0) -> None:
-        self._first = self._next = first
-        self._longest = longest
+    def __init__(self, first_s: float, longest_s: float = float("inf"), *, factor: float = 2.0) -> None:
+        self._first = self._next = min(first_s, longest_s)
+        self._longest = longest_s
         self._factor = factor
 
     def next(self) -> float:

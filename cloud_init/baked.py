@@ -1,6 +1,6 @@
-"""The agent baked into an image: an instance of it takes a bare job descriptor as user data.
+"""The agent baked into an image, whose instances take a bare job descriptor as user data.
 
-Other user data is not touched: the image stays what it was. A bundle that is baked in is not fetched again either.
+Other user data is left alone, as if nothing were baked in. A bundle that is baked in is not fetched again either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, p
 BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
-"""Until the descriptor has been read, which says how long; the boothook gives that half an hour."""
+"""The deadline until the descriptor has been read, which has its own; the boothook allows half an hour for that."""
 
 _PIECE = 1 << 20
 
@@ -73,21 +73,21 @@ def _unpack(bundle: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     _remove(partial)
     try:
-        # To its very end, where its checksum is: tarfile does not read so far.
+        # To the very end, where gzip's checksum is: tarfile does not read that far.
         with gzip.open(bundle) as content:
             while content.read(_PIECE):
                 continue
         with tarfile.open(bundle, "r:gz") as tar:
-            # Python 3.10's early releases do not know the word; the archive is the caller's own.
+            # Early releases of Python 3.10 do not have the parameter; the archive is the caller's own.
             trust = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(partial, **trust)  # type: ignore[arg-type]  # noqa: S202
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise BaiError(f"{bundle}: is no bundle of the agent: {error}; `bai bundle` makes one") from error
+        raise BaiError(f"{bundle}: is not a bundle of the agent: {error}; `bai bundle` makes one") from error
     if not (partial / "start_agent.py").is_file():
         shutil.rmtree(partial)
         raise BaiError(
-            f"{bundle}: is no bundle of the agent: it holds no start_agent.py; `bai bundle` makes one"
+            f"{bundle}: is not a bundle of the agent: it holds no start_agent.py; `bai bundle` makes one"
         )
     partial.rename(folder)
 

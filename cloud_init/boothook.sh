@@ -1,8 +1,8 @@
 #!/bin/sh
 # shellcheck disable=SC2154
-# On every boot, seconds before anything else of ours: starts the deadman, which ends the machine at an absolute deadline, after too
-# many boots, and when the guardian does not come; and it brings the guardian back. Nothing here may hold the boot.
-# Set above: deadman (the program), deadman_seconds, max_boots. cloud-init says INSTANCE_ID.
+# Runs on every boot, seconds before anything else of ours. It starts the deadman, which ends the machine at an absolute deadline,
+# after too many boots, and when the guardian does not start; and it restarts the guardian. Nothing here may hold the boot.
+# Set above: deadman (the program), deadman_seconds, max_boots. cloud-init sets INSTANCE_ID.
 
 # An image made from an instance brings that one's state along.
 read -r owner 2>/dev/null <"$state/instance" || owner=
@@ -14,24 +14,24 @@ if [ -n "${INSTANCE_ID:-}" ] && [ "$owner" != "$INSTANCE_ID" ]; then
     { printf '%s\n' "$INSTANCE_ID" >"$state/instance"; } 2>/dev/null
 fi
 
-# Once in each boot, however often cloud-init comes by.
+# Once in each boot, however often cloud-init runs this.
 this_boot=$(this_boot)
 read -r known 2>/dev/null <"$state/boot_id" || known=
 [ "$known" != "$this_boot" ] || exit 0
 { printf '%s\n' "$this_boot" >"$state/boot_id"; } 2>/dev/null
 rm -f "$state/guardian.pid" "$state/agent.pid" "$state/clock_right"
 
-# One byte for each boot: to append one needs no new block, so a full disk does not stop the count.
+# One byte for each boot: appending one needs no new block, so a full disk does not stop the count.
 { printf . >>"$state/boots"; } 2>/dev/null
 boots=$(wc -c 2>/dev/null <"$state/boots") || boots=1
 boots=$((${boots:-1}))
 
 start_guardian() {
-    [ -r "$state/guardian.sh" ] && aside sh "$state/guardian.sh"
+    [ -r "$state/guardian.sh" ] && in_background sh "$state/guardian.sh"
 }
 
-# The first that runs stays, until the machine is to stay too; one that fails is followed by the next. The program needs no disk,
-# and no place in a list of processes.
+# Runs the deadman with the first Python that works; one that fails is followed by the next. The program is passed in the
+# environment: it needs no disk, and is in no list of processes.
 # shellcheck disable=SC2154
 deadman() {
     own_pythons
@@ -43,7 +43,7 @@ deadman() {
     power_off
 }
 
-# Whatever upgrades or refreshes by itself would do so under a benchmark. The masks go with this boot.
+# Stops what upgrades or refreshes by itself, which would disturb a benchmark. The masks end with this boot.
 quiet() {
     # Amazon Linux asks its repositories at the first boot; others do not know this word, and complain about it in user data.
     if grep -q '^ID="*amzn' /etc/os-release; then
@@ -64,9 +64,9 @@ if [ "$boots" -gt "$max_boots" ]; then
     exit 0
 fi
 { deadman; } </dev/null >/dev/null 2>&1 &
-# A kernel that panics stands still for ever by default, and the deadman with it. The reboot counts.
+# A kernel that panics hangs for ever by default, and the deadman with it. The reboot counts as a boot.
 { echo 10 >/proc/sys/kernel/panic; } 2>/dev/null
 quiet </dev/null >/dev/null 2>&1
-# What starts the guardian does so once in an instance's life.
+# cloud-init starts the guardian only once in an instance's life.
 [ "$boots" -le 1 ] || start_guardian
 exit 0

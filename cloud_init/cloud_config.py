@@ -1,4 +1,4 @@
-"""Writes the cloud-config: YAML 1.1 that any reader reads the same, in printable ASCII whatever the files hold."""
+"""Writes the cloud-config: YAML 1.1 that every parser reads the same way, in printable ASCII whatever the files hold."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class File:
 
 
 def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
-    """Return a cloud-config that writes `files` and then, behind everything else, runs the command `start`.
+    """Return a cloud-config that writes `files` and then, after everything else, runs the command `start`.
 
-    Nothing is upgraded, and no repository asked, under a benchmark.
+    It upgrades nothing and asks no repository, which would disturb a benchmark.
     """
     lines = [
         "#cloud-config",
@@ -42,9 +42,9 @@ def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
 
 
 def text(content: str, *, indent: int) -> str:
-    """Return `content` as a YAML scalar: a block that a person can read where every character can stand there.
+    """Return `content` as a YAML scalar: a readable block where all characters are allowed in one, else in quotes.
 
-    The first line is to stand behind a key that is indented by `indent - 2`.
+    The first line belongs behind a key that is indented by `indent - 2`.
     """
     if not _PLAIN_LINES.fullmatch(content) or not content.strip():
         return quoted(content)

@@ -2,8 +2,8 @@
 
     deadman=THIS python -I -B -c 'import os; exec(os.environ.pop("deadman"))' STATE LOG DEADMAN_SECONDS [REASON]
 
-It waits without a fork, as a benchmark may have left none, and so does its last way to end the machine. With REASON it
-ends the machine at once. STATE: the folder of our notes. Exits with 0 only where the machine is to stay.
+It waits, and at last ends the machine, without a fork, as a benchmark may have left no process. With REASON it ends the
+machine at once. STATE: the folder of our state. Exits with 0 only where the machine is to stay.
 """
 
 import os
@@ -16,7 +16,7 @@ HUNG = 1800
 """Seconds from a boot to the guardian's start: package upgrades may lie between."""
 POLL = 10
 MISSING = 12
-"""How often the guardian is looked for in vain before it is started again: it also goes at a reboot."""
+"""How many looks in a row have to miss the guardian before it is started again: it also ends at a reboot."""
 PAUSES = (5, 5, 10, 10, 20, 30, 60)
 CGROUP = "/sys/fs/cgroup/"
 begun = 0.0
@@ -33,8 +33,8 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
     missing, clock = 0, 0
     while True:
         on = int(uptime() - begun)
-        # What is left goes by the time that the machine was on, which no clock can falsify. That it was off for a while
-        # counts too: by a clock that the guardian has found right, read once in each boot, as it may jump at any other time.
+        # What is left is counted by the time that the machine was on, which no clock can falsify. Time off counts too: by a
+        # clock that the guardian has found right, read once in each boot, as it may jump at any other time.
         if not clock and os.path.exists(STATE + "clock_right"):
             clock = int(time.time())
             start = start or clock - on - spent
@@ -50,7 +50,7 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
 
 
 def watch_guardian(on: int, missing: int) -> int:
-    """Return how often the guardian has been missed in a row."""
+    """Restart the guardian where it is gone; return how many looks in a row have missed it."""
     pid = read(STATE + "guardian.pid").strip()
     if not os.path.exists(STATE + "guardian.pid"):
         if on >= HUNG:
@@ -60,28 +60,28 @@ def watch_guardian(on: int, missing: int) -> int:
         return 0
     if missing + 1 < MISSING:
         return missing + 1
-    # One that has ended its job goes for want of a process only: it was about to power off.
+    # One that has ended its job was about to power off, and has died for want of a process.
     ended = read(STATE + "ended").strip()
     if ended and "power=stay" not in read(STATE + "settings"):
         end(ended)
-    if not aside("sh", STATE + "guardian.sh"):
+    if not spawn("sh", STATE + "guardian.sh"):
         return missing
     say("the guardian has gone; starting it again")
     return 0
 
 
 def end(reason: str) -> None:
-    """Ask for a power-off until the machine is gone, forced at last; as power_off in machine.sh, but without a fork in the end."""
+    """Ask for a power-off until the machine is gone, at last by force. The same as power_off in machine.sh, whose last step forks."""
     show("BAI-END " + reason)
-    aside("sync")
+    spawn("sync")
     for pause in PAUSES:
-        aside("shutdown", "-h", "now")
+        spawn("shutdown", "-h", "now")
         time.sleep(pause)
     say("shutdown does not end this machine; forcing it")
     while True:
-        aside("poweroff", "-f")
+        spawn("poweroff", "-f")
         time.sleep(10)
-        aside("poweroff", "-f", "-f")
+        spawn("poweroff", "-f", "-f")
         time.sleep(5)
         write("/proc/sys/kernel/sysrq", "1")
         write("/proc/sysrq-trigger", "s")
@@ -93,7 +93,7 @@ def end(reason: str) -> None:
 def leave_unit() -> None:
     """Move to a control group of our own: a shutdown begins with killing those of cloud-init's units, and may hang after that.
 
-    A group that a service manager does not know is none of its business. Both versions, and both at once:
+    A service manager leaves groups alone that it does not know. For both versions, also where both are mounted:
     https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
     """
     for hierarchy in ("", "unified/", "systemd/", "pids/"):
@@ -105,8 +105,8 @@ def leave_unit() -> None:
             write(CGROUP + hierarchy + "bai/cgroup.procs", "0")
 
 
-def aside(*command: str) -> bool:
-    """Start a program; False where there is no process left for it. Something that may hang, even at its start, cannot hold us."""
+def spawn(*command: str) -> bool:
+    """Start a program; return False where no process is left for it. One that hangs, even at its start, does not hold us."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -124,7 +124,7 @@ def aside(*command: str) -> bool:
 
 
 def uptime() -> float:
-    """Seconds since the machine started. Not the clock: that may be set, and jump, while we look."""
+    """Return the seconds since the machine started. Not the clock: that may be set, and jump, in between."""
     try:
         return float(read("/proc/uptime").split()[0])
     except (IndexError, ValueError):
@@ -132,7 +132,7 @@ def uptime() -> float:
 
 
 def numbers(text: str) -> List[int]:
-    """The words of `text`, if all of them are numbers."""
+    """Return the words of `text` as numbers; none where one of them is not a number."""
     words = text.split()
     return [int(word) for word in words] if all(word.isdigit() for word in words) else []
 
@@ -159,7 +159,7 @@ def write(path: str, text: str, flags: int = os.O_WRONLY) -> None:
 
 
 def keep_account(text: str) -> None:
-    """In place, in blocks that the file has already, for a disk that is full."""
+    """Write the account in place, into blocks that the file has already: the disk may be full."""
     write(STATE + "deadline", text, os.O_WRONLY | os.O_CREAT)
 
 
@@ -168,7 +168,7 @@ def say(text: str) -> None:
 
 
 def show(line: str) -> None:
-    """One line for the console, which may be in the middle of another one, and for the log. Neither has to be there."""
+    """Write one line to the console, which may be in the middle of another one, and to the log; either may be missing."""
     write("/dev/console", "\r" + line + "\n", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
     write(LOG, line + "\n", os.O_WRONLY | os.O_APPEND)
 

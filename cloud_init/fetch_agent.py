@@ -36,7 +36,7 @@ UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
 PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300, CLOCK_OFF: 300}
-"""Seconds for which a failure is met by another try. A role that has just been made is not known everywhere at once."""
+"""Seconds for which each failure is retried. A role that has just been made is not known everywhere at once."""
 RIGHT, SIGNS = 60, 900
 """Seconds by which a clock that is right may differ from S3's, and by which a signature may: RequestTimeTooSkewed beyond."""
 CERTIFICATE_TIME = (9, 10)
@@ -49,7 +49,7 @@ _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
 
 
 class FetchError(Exception):
-    """Why something could not be fetched; `final`: to ask again is no use."""
+    """Why something could not be fetched; `final`: asking again does not help."""
 
     def __init__(self, code: int, sentence: str, final: bool = False) -> None:
         Exception.__init__(self, sentence)
@@ -107,10 +107,10 @@ def bundle(url: str, sha256: str, folder: str) -> int:
 
 
 def unpack(archive: str, folder: str) -> None:
-    """Unpack an archive that is ours, known by its checksum."""
+    """Unpack an archive of ours, which has been checked by its checksum."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            # Newer Pythons want to be told how far to trust it, older ones do not know the word.
+            # Newer Pythons ask for a filter, older ones do not have the parameter.
             trust: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(folder, **trust)
     except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
@@ -142,28 +142,28 @@ def facts() -> int:
 
 
 def listed(url: str) -> int:
-    """Ask by a listing: a GET of what is absent is answered 403 without the right to list, and 404 with it."""
+    """Return 0 where the object is listed: a GET of a missing one is answered 403 without the right to list, and 404 with it."""
     bucket, key = split(url)
     answer = b"".join(get(f"s3://{bucket}", {"list-type": "2", "max-keys": "1", "prefix": key}))
     return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
 
 
 def clock(url: str) -> int:
-    """Nothing can be signed, and no time be believed, while our clock is not set. S3 tells everybody its own, refused or not."""
+    """Compare our clock with S3's, which each answer has, a refusal too: while ours is not set, nothing can be signed."""
     base, path = place(split(url)[0], "")
     try:
         with _open(urllib.request.Request(base + path, method="HEAD"), timeout=TIMEOUT) as answer:
-            told = answer.headers.get("Date")
+            date_header = answer.headers.get("Date")
     except urllib.error.HTTPError as error:
-        told = error.headers.get("Date")
+        date_header = error.headers.get("Date")
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(error, url) from error
-    date = email.utils.parsedate(told or "")
+    date = email.utils.parsedate(date_header or "")
     if not date:
         raise FetchError(UNREACHABLE, f"{base} does not tell its time", final=True)
     off = abs(calendar.timegm(date) - time.time())
     if off > RIGHT:
-        raise clock_is_wrong(f"S3's says {told}", CLOCK if off > SIGNS else CLOCK_OFF)
+        raise clock_is_wrong(f"S3's says {date_header}", CLOCK if off > SIGNS else CLOCK_OFF)
     return 0
 
 
@@ -202,7 +202,7 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
 
 
 def place(bucket: str, key: str) -> Tuple[str, str]:
-    """Return where an object, or without a key the bucket, is: scheme and host; path."""
+    """Return the address of an object, or of the bucket where there is no key: scheme and host; path."""
     custom = os.environ.get("S3_ENDPOINT")
     domain = "amazonaws.com.cn" if region().startswith("cn-") else "amazonaws.com"
     base = (custom or f"https://s3.{region()}.{domain}").rstrip("/")
@@ -277,7 +277,7 @@ def metadata_token() -> str:
 
 def metadata(path: str, token: Optional[str]) -> str:
     try:
-        return ask_imds(path, token, timeout=TIMEOUT, environment=os.environ)
+        return ask_imds(path, token, timeout_s=TIMEOUT, environment=os.environ)
     except urllib.error.HTTPError as error:
         if error.code == 404 and "security-credentials" in path:
             sentence = "the instance has no role's credentials; was it launched with an instance profile?"

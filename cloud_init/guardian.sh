@@ -9,6 +9,7 @@ max_starts=6
 agent=
 own_python=
 keep_seconds=0
+nodes=1
 # The kernel, short of memory, shall take a benchmark and not us; but not the machine instead of a benchmark.
 # shellcheck disable=SC2016
 spare='{ echo 0 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
@@ -234,7 +235,10 @@ run_agent() {
         said=$(tail -n 1 "$said" 2>/dev/null)
         [ -z "$said" ] || say "agent: $said"
         [ "$code" -ne 2 ] || end bad-descriptor
-        [ "$starts" -ge "$max_starts" ] || rest $((starts * starts))
+        pause=$((starts * starts))
+        # The others of several nodes give up one that is silent for 20 s.
+        [ "$nodes" -eq 1 ] || [ "$pause" -le 3 ] || pause=3
+        [ "$starts" -ge "$max_starts" ] || rest "$pause"
     done
     end agent-crashed "$code"
 }
@@ -255,7 +259,7 @@ environment() {
 
 # Snaps refresh by themselves, in the middle of whatever runs.
 hold_snaps() {
-    command -v snap >/dev/null && aside timeout 60 snap refresh --hold=72h
+    command -v snap >/dev/null && in_background timeout 60 snap refresh --hold=72h
 }
 
 # One guardian in each boot.
@@ -290,7 +294,7 @@ if [ ! -r "$state/settings" ]; then
     say "$state/settings is not there; cloud-init may have failed to write it"
     end no-settings
 fi
-# Words of the shell, quoted: power, keep_seconds, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# Words of the shell, quoted: power, keep_seconds, nodes, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
 # shellcheck source=/dev/null
 . "$state/settings"
 run=$root/jobs/$job_id

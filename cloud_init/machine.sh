@@ -1,6 +1,6 @@
 #!/bin/sh
 # shellcheck disable=SC2034
-# What the boothook and the guardian both need: words on the console, and a power-off that is not given up.
+# Shared by the boothook and the guardian: lines on the console, and a power-off that is retried until it works.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 set -u
@@ -10,7 +10,7 @@ log=/var/log/bai-guardian.log
 mkdir -p "$state" "${log%/*}" 2>/dev/null
 { printf '' >>"$log"; } 2>/dev/null || log=/dev/null
 
-# Centiseconds since the machine started. Not the clock: that may be set, and jump, while we look.
+# Sets `now` to the centiseconds since the machine started. Not the clock: that may be set, and jump, in between.
 now() {
     read -r now _ </proc/uptime || now=0.00
     now=${now%.*}${now#*.}
@@ -22,40 +22,40 @@ now() {
 now
 begun=$now
 
-# One line for the console, where GetConsoleOutput finds it, and for the log. Neither has to be there. The console may be in the
-# middle of a line, such as the prompt for a login.
+# Writes one line to the console, where GetConsoleOutput finds it, and to the log; either may be missing. The console may be in
+# the middle of a line, such as the prompt for a login.
 print() {
     { printf '\r%s\n' "$*" >>/dev/console; } 2>/dev/null
     { printf '%s\n' "$*" >>"$log"; } 2>/dev/null
 }
 
-# Without a fork, which is the end of this shell where a benchmark has left no process.
+# Prints a line with the time since the start. Without a fork: one that fails, as a benchmark has left no process, ends this shell.
 say() {
     now
     now=$((now - begun + 100))
     print "BAI $((now / 100 - 1)).${now#"${now%??}"} $*"
 }
 
-# Something that may hang is given no chance to hold us.
-aside() {
+# Runs a command in the background, without our streams: one that hangs does not hold us.
+in_background() {
     "$@" </dev/null >/dev/null 2>&1 &
 }
 
 # Never returns. A power-off is asked for until the machine is gone, forced at last: a shutdown may be missing, hang, or do
 # nothing. The pauses leave a machine the time to stop its services. Never `halt`: a halted instance goes on costing.
 power_off() {
-    # Whoever shuts the machine down shall not wait for us.
+    # A shutdown that is already under way must not wait for us.
     trap - TERM
-    aside sync
+    in_background sync
     for pause in 5 5 10 10 20 30 60; do
-        aside shutdown -h now
+        in_background shutdown -h now
         sleep "$pause"
     done
     say "shutdown does not end this machine; forcing it"
     while :; do
-        aside poweroff -f
+        in_background poweroff -f
         sleep 10
-        aside poweroff -f -f
+        in_background poweroff -f -f
         sleep 5
         { echo 1 >/proc/sys/kernel/sysrq; } 2>/dev/null
         { echo s >/proc/sysrq-trigger; } 2>/dev/null
@@ -76,7 +76,7 @@ own_pythons() {
     own_pythons="${1:-} python3 /usr/libexec/platform-python"
 }
 
-# Who we are, for this start of the machine: a container has its host's boot id, so the first process' start counts too.
+# Prints what identifies this start of the machine: a container has its host's boot id, so the first process's start counts too.
 this_boot() {
     read -r boot_id </proc/sys/kernel/random/boot_id || boot_id=unknown
     read -r first </proc/1/stat || first=
@@ -86,7 +86,7 @@ this_boot() {
     printf '%s\n' "$boot_id-${20:-0}"
 }
 
-# Whether the process that a file names by its pid is there, and is the one whose command line says $2: pids come again.
+# Succeeds where the process whose pid the file $1 holds is there and has $2 in its command line: pids are reused.
 lives() {
     read -r pid 2>/dev/null <"$1" && grep -q "$2" "/proc/${pid:-none}/cmdline" 2>/dev/null
 }

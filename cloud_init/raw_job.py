@@ -1,6 +1,6 @@
-"""On an image with the agent baked in: makes of a job descriptor that is the whole user data what the guardian needs.
+"""Turns user data that is a bare job descriptor into the guardian's settings, on an image with the agent baked in.
 
-Run by the guardian with the agent's Python. Exit code 1 and a sentence on stdout where the user data is no such thing.
+Run by the guardian with the agent's Python. Exit code 1 and a sentence on stdout where the user data is not a job descriptor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USER_DATA = Path("/var/lib/cloud/instance/user-data.txt")
 
 def main() -> int:
     bundle = (ROOT / "baked/bundle").read_text().strip()
-    # The agent says what a descriptor means; it is not installed, but unpacked.
+    # The agent's own code reads the descriptor; it is unpacked there, not installed.
     sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
     from bai_agent.errors import DescriptorError
 
@@ -42,7 +42,7 @@ def _prepare(bundle: str) -> None:
     content = USER_DATA.read_bytes()
     job = parse_job(content, where="user data")
     limits = job.limits
-    deadman = limits.machine_time(max_runtime=limits.max_runtime or EC2_MAX_RUNTIME)
+    deadman = limits.machine_time(max_runtime=limits.max_runtime or EC2_MAX_RUNTIME, nodes=job.strategy.nodes)
     # Unset, it is "stay" to the agent, which may run on a person's own machine; this one is an instance, and costs.
     stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
     settings = {
@@ -55,11 +55,12 @@ def _prepare(bundle: str) -> None:
         "store_url": job.store.url if job.store and job.store.url.startswith("s3://") else "",
         "s3_endpoint": (job.store and job.store.endpoint) or "",
         "keep_seconds": str(int((job.end.keep_on_failure or timedelta()).total_seconds())),
+        "nodes": str(job.strategy.nodes),
         "power": "stay" if stays else "off",
     }
     _write(ROOT / "job.toml", content)
     _write(ROOT / "boot/limit", f"{int(deadman.total_seconds())}\n".encode())
-    # Last: what is there tells the guardian that all is.
+    # Last: where it exists, so does everything else that the guardian needs.
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
     _write(ROOT / "boot/settings", text.encode())
 

@@ -1,6 +1,6 @@
-"""Starts the agent out of its bundle, whichever Python this is: PYTHON start_agent.py run JOB.toml …
+"""Starts the agent from its bundle with any supported Python: PYTHON start_agent.py run JOB.toml …
 
-The bundle's own parts come before whatever the machine has installed, so that a benchmark's packages cannot break the
+The bundle's own packages come before those that the machine has installed, so that a benchmark's packages cannot break the
 agent. Native ones are chosen by this Python's version: `native/cp312` is for 3.12, `native/cp311-abi3` for 3.11 and later.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def search_path(root: Path, version: tuple[int, int]) -> list[str]:
-    """Return the folders of the bundle in `root` that this version of Python imports from, in their order."""
+    """Return the folders of the bundle in `root` from which this version of Python imports, in order."""
     native = []
     for folder in sorted((root / "native").iterdir()):
         found = re.fullmatch(r"cp(\d)(\d+)(-abi3)?", folder.name)

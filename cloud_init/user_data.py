@@ -32,7 +32,7 @@ _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MUL
 _SHARED = re.compile(r"^from (bai_agent[\w.]*)\.(\w+) import .*\n", re.MULTILINE)
 
 
-class TooLargeError(BaiError):
+class UserDataTooLargeError(BaiError):
     """The user data is larger than EC2 takes; `size` in bytes, after compression."""
 
     def __init__(self, size: int) -> None:
@@ -82,6 +82,8 @@ class Boot:
     """Lines for the shell, run once each before the agent."""
     keep_on_failure: timedelta | None = None
     """How long a machine whose job failed is kept to be looked into."""
+    nodes: int = 1
+    """Of the job."""
     power_off: bool = True
     """Whether the machine is powered off at the end, and so terminated."""
     max_boots: int = 3
@@ -92,14 +94,14 @@ class Boot:
 
 
 def user_data(boot: Boot) -> bytes:
-    """Return the user data. Raises TooLargeError where EC2 would refuse it."""
+    """Return the user data. Raises UserDataTooLargeError where EC2 would refuse it."""
     packed = io.BytesIO()
     # Neither the time nor a file's name gets into the result: the same launch, asked twice, must be the same to EC2.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
         file.write(readable(boot).encode("ascii"))
     content = packed.getvalue()
     if len(content) > LIMIT:
-        raise TooLargeError(len(content))
+        raise UserDataTooLargeError(len(content))
     return content
 
 
@@ -159,6 +161,7 @@ def guardian_settings(boot: Boot) -> dict[str, str | int | None]:
         "store_url": boot.store_url,
         "s3_endpoint": boot.s3_endpoint,
         "keep_seconds": int((boot.keep_on_failure or timedelta()).total_seconds()),
+        "nodes": boot.nodes,
         "power": "off" if boot.power_off else "stay",
     }
 

@@ -16,10 +16,22 @@ from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
-from executor.commands import descriptors, ec2, endings, jobs, runs
+from executor.commands import (
+    ab,
+    compare,
+    descriptors,
+    ec2,
+    endings,
+    export,
+    jobs,
+    report,
+    runs,
+    service,
+    top,
+)
 from executor.commands.job_options import JobOptions
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
-from executor.errors import NoResultError, UsageError
+from executor.errors import NoResultError, NotStartedError, UsageError
 from executor.view.text import tell
 
 app = typer.Typer(
@@ -78,13 +90,19 @@ _command("init", descriptors.init)
 _command("validate", descriptors.validate)
 _command("plan", descriptors.plan)
 _command("schema", descriptors.schema)
+_command("presets", descriptors.presets)
 _command("metrics-test", descriptors.metrics_test)
 _command("list", jobs.list_jobs, tidies=True)
 _command("status", jobs.status, tidies=True)
+_command("top", top.top)
 _command("logs", jobs.logs, tidies=True)
 _command("metrics", jobs.metrics, tidies=True)
+_command("report", report.report, tidies=True)
+_command("compare", compare.compare, tidies=True)
+_command("ab", ab.ab, tidies=True)
 _command("extract", jobs.extract, tidies=True)
 _command("fetch", jobs.fetch, tidies=True)
+_command("export", export.export, tidies=True)
 _command("cancel", endings.cancel, tidies=True)
 _command("release", endings.release, tidies=True)
 _command("reap", ec2.reap)
@@ -93,6 +111,7 @@ _command("resume", runs.resume, tidies=True)
 _command("prune", jobs.prune)
 _command("bundle", ec2.bundle)
 _command("config", ec2.config)
+_command("serve", service.serve)
 
 
 def _print_version(wanted: bool) -> None:
@@ -137,6 +156,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse(error: BaiError) -> ExitCode:
+    # Here and below: `bai --help` waits for none of it.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):
@@ -145,6 +165,8 @@ def _refuse(error: BaiError) -> ExitCode:
     say(str(error))
     if isinstance(error, (UsageError, DescriptorError)):
         return ExitCode.USAGE
+    if isinstance(error, NotStartedError):
+        return error.outcome.exit_code
     # Only now, as these bring the whole descriptor with them.
     from executor.planning.job_sources import PlanError
     from executor.planning.scripts_folder import ScriptsError

@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor import CloudWatch, Kafka, LogLines, Prometheus
 from bai_agent.job.tables import read_table
 from bai_agent.job.toml import read_toml_text
 from executor.errors import UsageError
+from executor.service_config import ServiceTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,10 @@ class LimitSettings:
     pull_timeout: timedelta | None = None
     grace: timedelta | None = None
     extract_timeout: timedelta | None = None
+    join: timedelta | None = None
     drain: timedelta | None = None
     no_output: timedelta | None = None
+    wait_for_capacity: timedelta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class SettingsTable:
     """What a configuration file may hold."""
 
     bucket: str | None = None
-    """The exchange bucket: the agent, scripts, local data and the job store."""
+    """The staging bucket: the agent, scripts, local data and the job store."""
     region: str | None = None
     """The AWS region of the bucket, and of the instances unless a descriptor names another."""
     profile: str | None = None
@@ -59,7 +62,15 @@ class SettingsTable:
     """Whose jobs these are. Unset: the user's name."""
     kafka: Kafka | None = None
     """Where metrics go for descriptors without a `[kafka]` table."""
+    log_lines: LogLines | None = None
+    """Where the benchmark's output goes as JSON lines for descriptors without a `[log_lines]` table."""
+    prometheus: Prometheus | None = None
+    """Where the last values of metrics go for descriptors without a `[prometheus]` table."""
+    cloudwatch: CloudWatch | None = None
+    """Where metrics go in CloudWatch's format for descriptors without a `[cloudwatch]` table."""
     limits: LimitSettings = LimitSettings()
+    service: ServiceTable = field(default_factory=ServiceTable)
+    """For `bai serve`."""
     prices: dict[str, float] = field(default_factory=dict)
     """Instance type → USD an hour. What is not here is asked of AWS's price list."""
 
@@ -77,6 +88,16 @@ class Settings(SettingsTable):
         return f"s3://{self.bucket}/jobs" if self.bucket else None
 
     @property
+    def sinks(self) -> dict[str, Any]:
+        """Return where records and output go when a descriptor does not say, by the tables' names."""
+        return {
+            "kafka": self.kafka,
+            "log_lines": self.log_lines,
+            "prometheus": self.prometheus,
+            "cloudwatch": self.cloudwatch,
+        }
+
+    @property
     def aws_profile(self) -> str | None:
         """Return the profile to ask AWS's library for; None where its own variable names one, which it honours behind keys."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
@@ -87,7 +108,7 @@ class Settings(SettingsTable):
         return self.client_id or user_name()
 
     def need_bucket(self) -> str:
-        """Return the exchange bucket. Raises UsageError."""
+        """Return the staging bucket. Raises UsageError."""
         return self.bucket or self._missing("bucket", "an S3 bucket of yours", "my-bai-bucket")
 
     def need_region(self) -> str:

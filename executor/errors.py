@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bai_agent.errors import BaiError
+from bai_agent.job.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,14 @@ class UsageError(BaiError):
     def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
         super().__init__(sentence)
         self.next_step = next_step
+
+
+class NotStartedError(BaiError):
+    """A job ended before anything of it ran; its result says how."""
+
+    def __init__(self, sentence: str, outcome: Outcome) -> None:
+        super().__init__(sentence)
+        self.outcome = outcome
 
 
 class NoResultError(BaiError):

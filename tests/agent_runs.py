@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from cli_harness import BAI_AGENT
 
-AGENT = (sys.executable, "-m", "bai_agent", "run")
+AGENT = (*BAI_AGENT, "run")
 
 RUN_SECONDS = 120
 """Far beyond what any run of a test takes: a hang ends the test, not the suite."""

@@ -31,6 +31,18 @@ def _listed_programs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_machine() -> None:
+    """Keep jobs of these tests and others on this machine from noticing each other."""
+    os.environ["BAI_MACHINE"] = f"tests-{uuid.uuid4()}"
+
+
+@pytest.fixture(autouse=True)
+def _machine_of_test(_own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep jobs that earlier tests left from being noticed by those of this one."""
+    monkeypatch.setenv("BAI_MACHINE", f"test-{uuid.uuid4()}")
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker for the whole test run: not to be stopped."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli_w
+from failures import KilledError
 
+from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.run_directory import RunDir
+from bai_agent.metrics.process import Extractor
 
 Entry = tuple[str, int, int, int, int, str, float]
 """(src, gen, off, i, k, name, value): what must be the same however often the extractor was killed."""
@@ -30,12 +34,17 @@ def make_run(
     metrics: Sequence[tuple[str, str]],
     *,
     output: bytes | None = None,
+    processes: Sequence[bytes] = (),
     emitted: bytes | None = None,
     exited: bool = True,
     host_metrics: bool = False,
+    results: Sequence[Mapping[str, Any]] = (),
     **keys: Any,
 ) -> RunDir:
-    """Make a run directory of a job with `metrics` (name, pattern); `keys` go into the first of them."""
+    """Make a run directory of a job with `metrics` (name, pattern); `keys` go into the first of them.
+
+    processes: what each process printed, where mpirun started them. results: tables of files, which are to lie in `work/`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rundir = RunDir(folder)
     tables: list[dict[str, Any]] = [{"name": name, "pattern": pattern} for name, pattern in metrics]
@@ -49,16 +58,57 @@ def make_run(
                 "benchmark": {"argv": ["true"]},
                 "host_metrics": {"enabled": host_metrics, "interval": "100ms"},
                 "metrics": tables,
+                "results": list(results),
+                **(
+                    {"strategy": {"name": "mpi", "processes_per_node": str(len(processes))}}
+                    if processes
+                    else {}
+                ),
             }
         )
     )
     if output is not None:
         rundir.output.write_bytes(output)
+    for rank, printed in enumerate(processes):
+        rundir.processes.mkdir(exist_ok=True)
+        (rundir.processes / f"{rank}.log").write_bytes(printed)
     if emitted is not None:
         rundir.emit.write_bytes(emitted)
     if exited:
         finish_run(rundir)
     return rundir
+
+
+def extract(rundir: RunDir) -> None:
+    """Extract what is there, to its end."""
+    Extractor(rundir, read_job(rundir.job), sleep=lambda _: None).run()
+
+
+def extract_until_killed(rundir: RunDir, *, rounds: int = 1) -> None:
+    """Extract what is there, and die when there is nothing left to do for so many times."""
+    left = [rounds]
+
+    def sleep(_: float) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        Extractor(rundir, read_job(rundir.job), sleep=sleep).run()
+
+
+def extract_after_any_prefix(rundir: RunDir, *, with_checkpoint: bool, step: int = 1) -> Iterator[None]:
+    """Cut what a finished extraction left at every `step`th byte, and yield after each that it has been extracted again."""
+    content, checkpoint = rundir.metrics.read_bytes(), rundir.extractor_offset.read_bytes()
+    for size in (*range(0, len(content), step), len(content)):
+        rundir.extracted.unlink()
+        rundir.metrics.write_bytes(content[:size])
+        if with_checkpoint:
+            rundir.extractor_offset.write_bytes(checkpoint)
+        else:
+            rundir.extractor_offset.unlink()
+        extract(rundir)
+        yield
 
 
 def finish_run(rundir: RunDir) -> None:

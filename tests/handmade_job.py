@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from datetime import timedelta
@@ -10,7 +11,17 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.job.descriptor import Benchmark, Better, End, Identity, Job, Metric, Power, Store
+from bai_agent.job.descriptor import (
+    Benchmark,
+    Better,
+    End,
+    Identity,
+    Job,
+    Metric,
+    Power,
+    Store,
+    StrategyTable,
+)
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
@@ -46,20 +57,23 @@ class HandmadeJob:
         started: int = START,
         keeps: bool = False,
         written: bool = True,
+        nodes: int = 1,
+        labels: dict[str, str] | None = None,
     ) -> None:
-        """keeps: its machine, for an hour where it fails. written: its agent has begun to write."""
+        """keeps: its machine, for an hour where it fails. written: its agents have begun to write."""
         self.store = DirectoryStore(store)
         self.record = JobRecord(self.store, job_id)
         self.node = store / self.record.node().place
         self.started = started
         self.job = Job(
-            job=Identity(id=job_id, name=name),
+            job=Identity(id=job_id, name=name, labels=labels or {}),
             benchmark=Benchmark(argv=("python3", "train.py")),
             metrics=(
                 Metric(name="loss", pattern=r"loss=(\S+)", units="nats", better=Better.LOWER),
                 Metric(name="accuracy", pattern=r"accuracy=(\S+)", units="ratio", better=Better.HIGHER),
             ),
             store=Store(url=self.store.url),
+            strategy=StrategyTable(name="torchrun", nodes=nodes) if nodes > 1 else StrategyTable(),
             end=End(power=Power.OFF, keep_on_failure=timedelta(hours=1)) if keeps else End(),
         )
         self._seq = 0
@@ -67,10 +81,14 @@ class HandmadeJob:
         self.store.put(self.record.key("job.toml"), tomli_w.dumps(job_table(self.job)).encode())
         if not written:
             return
-        for stream in ("log", "metrics"):
-            (self.node / stream).mkdir(parents=True)
-        self._touch("output.log", f"log/{0:020}")
-        self._touch("metrics.jsonl", f"metrics/{0:020}.jsonl")
+        for rank in range(nodes):
+            self.on(rank)._begin()
+
+    def on(self, rank: int) -> HandmadeJob:
+        """Return the same job, with the events, the output and the records of another node."""
+        other = copy.copy(self)
+        other.node = self.node.parent / str(rank)
+        return other
 
     def event(self, kind: str, *, time: int | None = None, **details: Any) -> None:
         self._append(
@@ -108,6 +126,23 @@ class HandmadeJob:
             self._seq += 1
             self._off += 10
 
+    def record_of(self, name: str, value: float, *, time: int | None = None, **details: Any) -> None:
+        """Append one record. details: keys that it has beside those of every record."""
+        record = {
+            "seq": self._seq,
+            "src": "log",
+            "off": self._off,
+            "i": 0,
+            "k": 0,
+            "name": name,
+            "value": value,
+            "units": "",
+        }
+        timestamp = self.started + self._seq if time is None else time
+        self._append("metrics.jsonl", {**record, "timestamp": timestamp, **details})
+        self._seq += 1
+        self._off += 10
+
     def ends(self, outcome: str = "succeeded", exit_code: int = 0, **details: Any) -> dict[str, Any]:
         status = {0: "SUCCEEDED", 1: "FAILED", 3: "FAILED", 4: "CANCELED", 5: "ERROR", 6: "FAILED"}[exit_code]
         result = {
@@ -131,6 +166,12 @@ class HandmadeJob:
         }
         self.store.put(self.record.key("result.json"), json.dumps(result).encode())
         return result
+
+    def _begin(self) -> None:
+        for stream in ("log", "metrics"):
+            (self.node / stream).mkdir(parents=True)
+        self._touch("output.log", f"log/{0:020}")
+        self._touch("metrics.jsonl", f"metrics/{0:020}.jsonl")
 
     def _touch(self, name: str, link: str) -> None:
         (self.node / name).touch()

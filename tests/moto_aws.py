@@ -6,14 +6,17 @@ The control plane is the sandbox's: permissions, tokens, capacity errors, lost a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.events.models import events_backends
 from moto.s3.models import s3_backends
+from moto.sqs.models import sqs_backends
 from moto.ssm.models import ssm_backends
-from sandbox.fake_aws.answers import Answer
+from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.control_plane import access
 from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
@@ -21,6 +24,7 @@ from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
 from sandbox.fake_aws.control_plane.images import IMAGES, register
 from sandbox.fake_aws.control_plane.price_list import price_list
+from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
 from sandbox.fake_aws.iam.identities import SETUP, Identities
 from sandbox.fake_aws.iam.permissions import Surroundings
@@ -43,13 +47,23 @@ image = "ami-0deb1200000000001"
 
 
 class _Fleet:
-    """Takes note of what is launched."""
+    """Takes note of what is launched; its consoles stay empty, unless a test says what they show."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
+        self.console = b""
 
     def launch(self, instance_ids: list[str], parameters: dict[str, str]) -> None:
         return
+
+    def knows(self, instance_id: str) -> bool:
+        return any(each.id == instance_id for each in self.backend.all_instances())
+
+    def is_nitro(self, instance_id: str) -> bool:
+        return True
+
+    def console_output(self, instance_id: str, *, latest: bool) -> bytes:
+        return self.console
 
     def zone_of(self, call: Call) -> str | None:
         subnet = call.parameters.get("SubnetId") or call.parameters.get("NetworkInterface.1.SubnetId")
@@ -63,6 +77,8 @@ class MotoAws:
     def __init__(self) -> None:
         self.answered: Callable[[Call], None] = lambda call: None
         """Called when a call has been carried out and before it is answered."""
+        self.prevents: Callable[[Call], bool] = lambda call: False
+        """Asked before a call is carried out: whether it is not to be."""
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
         self.bucket = f"bai-{self.account}"
@@ -72,12 +88,21 @@ class MotoAws:
         self.policies = Policies(around, names)
         self.policies.attach("user")
         fleet: Any = _Fleet(self._ec2)
+        self._fleet = fleet
+        self.quotas, self.placement_groups = Quotas(), PlacementGroups()
         self.control_plane = ControlPlane(
             account=self.account,
             identities=self.identities,
             faults=self.faults,
             zone_of=fleet.zone_of,
-            rules=[self._watched, price_list, S3Rules(), Ec2Rules(fleet)],
+            rules=[
+                self._watched,
+                price_list,
+                self.quotas,
+                self.placement_groups,
+                S3Rules(),
+                Ec2Rules(fleet),
+            ],
             permit=self.policies.refusal,
         )
         self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
@@ -104,6 +129,8 @@ class MotoAws:
         return self.faults.no_capacity(zone, times=times)
 
     def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if call.identity != SETUP and self.prevents(call):
+            return error(call.service, 503, "ServiceUnavailable", "The caller is gone.")
         answer = ask()
         if call.identity != SETUP:
             self.answered(call)
@@ -114,6 +141,18 @@ class MotoAws:
         answer = self.client("ec2", SETUP).describe_instances()
         found = [each for reservation in answer["Reservations"] for each in reservation["Instances"]]
         return [each for each in found if each["State"]["Name"] not in ("terminated", "shutting-down")]
+
+    def hang(self, console: bytes, ages: Mapping[str, timedelta]) -> None:
+        """Let all consoles show this, and machines of these jobs have been on for so long as soon as they are launched."""
+        self._fleet.console = console
+
+        def grow_old(call: Call) -> None:
+            if call.action == "RunInstances":
+                for each in self._ec2.all_instances():
+                    job_id = next(tag["value"] for tag in each.get_tags() if tag["key"] == "bai:job-id")
+                    each.launch_time = datetime.now(timezone.utc) - ages[job_id]
+
+        self.answered = grow_old
 
     def calls(self, action: str) -> list[Call]:
         return [each for each in self.control_plane.calls if each.action == action]
@@ -128,5 +167,5 @@ def open_moto_aws() -> Iterator[MotoAws]:
         aws.policies.check()
     finally:
         aws.control_plane.close()
-        for backends in (ec2_backends, s3_backends, ssm_backends):
+        for backends in (ec2_backends, events_backends, s3_backends, sqs_backends, ssm_backends):
             backends.pop(aws.account, None)

@@ -1,7 +1,7 @@
-"""Outputs of other people's benchmark programs as they were printed, each with a descriptor and what a person reads off it.
+"""Outputs of other people's benchmark programs as they were printed, each with what a person reads off it.
 
-`tests/recorded/NAME.log` is the output, byte for byte; `NAME.toml` the descriptor; `NAME.json` the values in the order in
-which they stand, read off by eye. `docs/patterns.md` is made of them: `.venv/bin/python tests/recorded_logs.py >docs/patterns.md`.
+`tests/recorded/NAME.log` is the output, byte for byte, and `NAME.json` the values in the order in which they stand, read off by eye;
+what takes them is the preset NAME. `docs/patterns.md` is made of them: `.venv/bin/python tests/recorded_logs.py >docs/patterns.md`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from executor.descriptor.presets import Preset, read_preset
 
 FOLDER = Path(__file__).parent / "recorded"
 PAGE = Path(__file__).parents[1] / "docs" / "patterns.md"
@@ -25,8 +22,20 @@ _SHOWN = 6
 _HEAD = """\
 # Patterns for programs that people run
 
-Each of these was tried on what the program really printed: `tests/recorded/` holds that output, and a test compares what is recorded
-with what a person reads off it. Copy the tables into your descriptor, and try them on your own log: `bai metrics-test benchmark.toml run.log`.
+`bai` comes with the metrics of these programs. Name one, and they are taken as if they stood in your file:
+
+```toml
+[output]
+preset = "fio"                  # or several: ["iperf3", "stress-ng"]
+```
+
+- `bai presets` lists them, `bai presets fio` prints one to copy from. `bai validate` and `bai plan` say what came of a preset; the job's record has its metrics in full.
+- A metric of your own with the same name wins, whole: to read `bandwidth` another way, or to give it a `tolerance`, copy its table and change it.
+  Two presets with a metric of the same name are refused, unless your file has one of that name.
+- `[output] warmup` is that of their metrics, too.
+
+Each was tried on what the program really printed: `tests/recorded/` holds that output, and a test compares what is recorded with what a person reads off it.
+Try them on your own log: `bai metrics-test benchmark.toml run.log`.
 What groups named `step`, `unit` and others mean, and what `number` and `repaint` do, is in [extraction.md](extraction.md).
 """
 
@@ -42,8 +51,8 @@ class RecordedLog:
         return FOLDER / f"{self.name}.log"
 
     @property
-    def descriptor(self) -> Path:
-        return FOLDER / f"{self.name}.toml"
+    def preset(self) -> Preset:
+        return read_preset(self.name)
 
     @property
     def values(self) -> dict[str, list[dict[str, Any]]]:
@@ -60,14 +69,14 @@ def page() -> str:
     """Return the text of docs/patterns.md."""
     parts = [_HEAD]
     for each in recorded_logs():
-        text = each.descriptor.read_text()
-        table = tomllib.loads(text)
-        metrics = text[text.index("[[output.metrics]]") :].rstrip()
+        preset = each.preset
+        note = f"\n\n{preset.note}" if preset.note else ""
         parts.append(
-            f"## {table['info']['description']}\n\n`{table['ml']['benchmark_code']}`\n\n```toml\n{metrics}\n```\n\n"
+            f'## {preset.title}\n\n`preset = "{preset.name}"`, tried on `{preset.recorded}`{note}\n\n'
+            f"```toml\n{preset.text.rstrip()}\n```\n\n"
             f"| metric | recorded |\n|---|---|\n"
             + "\n".join(
-                f"| `{name}` | {_shown(values, _units(table, name))} |"
+                f"| `{name}` | {_shown(values, _units(preset, name))} |"
                 for name, values in each.values.items()
             )
             + "\n"
@@ -75,8 +84,8 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _units(table: dict[str, Any], name: str) -> str:
-    return next(str(each["units"]) for each in table["output"]["metrics"] if each["name"] == name)
+def _units(preset: Preset, name: str) -> str:
+    return next(each.units for each in preset.metrics if each.name == name)
 
 
 def _shown(values: list[dict[str, Any]], units: str) -> str:

@@ -45,6 +45,8 @@ class Gate:
     hold: Callable[[str | None], bool] = lambda _range: False
     """Whether the body of a request with this Range is held back until `release`."""
     release: threading.Event = field(default_factory=threading.Event)
+    targets: list[str | None] = field(default_factory=list)
+    """What is asked of services with a JSON protocol."""
     drops: int = 0
     """How many more bodies break off in the middle."""
     bucket_region: str | None = None
@@ -84,6 +86,13 @@ def open_gate(moto: str) -> Iterator[Gate]:
         aws_secret_access_key="secret",
     )
     s3.create_bucket(Bucket="bucket")
+    with another_gate(moto, s3) as gate:
+        yield gate
+
+
+@contextmanager
+def another_gate(moto: str, s3: S3Client) -> Iterator[Gate]:
+    """Run one more gate before a server: what goes wrong at it concerns only those who come that way."""
     gate = Gate(url="", s3=s3)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(gate, moto))
     server.daemon_threads = True
@@ -123,6 +132,7 @@ def _handler(gate: Gate, moto: str) -> type[BaseHTTPRequestHandler]:
             wanted = self.headers.get("Range")
             sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             gate.requests.append((self.command, self.path, wanted))
+            gate.targets.append(self.headers.get("X-Amz-Target"))
             authorization = self.headers.get("Authorization", "")
             gate.signed.append(bool(authorization))
             if authorization:

@@ -11,9 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark import process
 from bai_agent.benchmark.environment import User
+from bai_agent.benchmark.launch import Order, launch
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
+from bai_agent.benchmark.state import State, read_exit, wait_exited
+from bai_agent.benchmark.stopping import request_stop
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
@@ -32,9 +34,9 @@ class Bench:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         user: User | None = None,
-    ) -> process.Order:
+    ) -> Order:
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        return process.Order(
+        return Order(
             argv=tuple(map(str, argv)),
             env={**clean, RUN_MARKER: str(self.rundir.path), **(env or {})},
             cwd=cwd or self.rundir.path,
@@ -44,19 +46,21 @@ class Bench:
         )
 
     def launch(self, *argv: str | Path, **more: Any) -> None:
-        process.launch(self.order(*argv, **more), self.rundir)
+        launch(self.order(*argv, **more), self.rundir)
 
     def python(self, program: str, *, env: Mapping[str, str] | None = None) -> None:
         self.launch(sys.executable, "-c", program, env=env)
 
-    def stop(self, reason: Outcome = Outcome.CANCELLED, *, grace: float = 2.0, stacks: bool = False) -> bool:
-        return process.request_stop(self.rundir, reason=reason, grace=timedelta(seconds=grace), stacks=stacks)
+    def stop(
+        self, reason: Outcome = Outcome.CANCELLED, *, grace_s: float = 2.0, stacks: bool = False
+    ) -> bool:
+        return request_stop(self.rundir, reason=reason, grace=timedelta(seconds=grace_s), stacks=stacks)
 
     def ended(self) -> dict[str, Any]:
         """Wait for the end and return exit.json."""
-        assert process.wait_exited(self.rundir, timeout=LIMIT) is process.State.EXITED, self.output
+        assert wait_exited(self.rundir, timeout_s=LIMIT) is State.EXITED, self.output
         until(lambda: not is_locked(self.rundir.shim_lock), "the shim ends")
-        return process.read_exit(self.rundir)
+        return read_exit(self.rundir)
 
     @property
     def started(self) -> dict[str, Any]:

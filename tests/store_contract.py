@@ -77,6 +77,16 @@ class StoreContract:
 
         assert [each.key for each in store.find("job-1")] == ["job-10/a"]
 
+    def test_a_removed_object_is_gone_and_its_neighbours_are_not(self, store: JobStore) -> None:
+        for key in ("open/a", "open/a/b" if store.folder is None else "open/b", "open/ab"):
+            store.put(key, b"")
+
+        store.remove("open/a")
+        store.remove("open/a")
+
+        assert "open/a" not in [each.key for each in store.find("open/")]
+        assert len(store.find("open/")) == 2
+
     def test_a_file_becomes_an_object(self, store: JobStore, tmp_path: Path) -> None:
         path = tmp_path / "weights, final: 100%.bin"
         path.write_bytes(bytes(range(256)) * 4096)

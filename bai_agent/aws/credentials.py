@@ -1,4 +1,4 @@
-"""Whose name AWS is asked in: the environment's, a person's AWS configuration, or the instance's role.
+"""Finds AWS credentials: in the environment, a person's AWS configuration, or the instance's role.
 
 botocore is for what a person has configured: profiles, single sign-on, assumed roles. An agent out of a bundle is on an
 instance and never takes the one that the image brings along. That one waits 1 s for the metadata service, once, and goes
@@ -53,7 +53,7 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:
-    """Return whether credentials are botocore's business: something is configured for it, and we are not out of a bundle."""
+    """Return whether botocore finds the credentials: it is configured, and the agent does not run from a bundle."""
     if (Path(bai_agent.__file__).parents[1] / "start_agent.py").exists() or find_spec("botocore") is None:
         return False
     if _own_provider(environment) or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE"):
@@ -125,7 +125,7 @@ class InstanceRole:
             self._sleep(pause)
         raise MetadataError(
             "the instance metadata service does not answer; "
-            "where this is no instance, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            "where this is not an instance, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
 
     def _find_token(self) -> str | None:
@@ -169,6 +169,7 @@ def _own_provider(environment: Mapping[str, str]) -> str | None:
 
 
 def _configured() -> Callable[[], S3Credential]:
+    # Not installed with the agent: only where `bai` is, too.
     import botocore.session
     from botocore.exceptions import BotoCoreError
 

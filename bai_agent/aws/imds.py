@@ -1,4 +1,4 @@
-"""Asks the instance metadata service, version 2, with the standard library alone: tokens always, and time enough.
+"""Reads the instance metadata service, version 2 (always with a token), with the standard library alone.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 """
@@ -19,10 +19,10 @@ from bai_agent.backoff import Backoff, PassingError, retry
 BUSY = (429, 500, 502, 503, 504)
 """Statuses after which the same request may well be answered."""
 
-_TOKEN_TIMEOUT = 2.0
+_TOKEN_TIMEOUT_S = 2.0
 _TRIES = 4
-_TIMEOUT = 5.0
-_PAUSE = 0.5
+_TIMEOUT_S = 5.0
+_PAUSE_S = 0.5
 """Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot; later it may throttle:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling"""
 
@@ -37,7 +37,7 @@ class MetadataError(PassingError):
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Whose name a request is signed in."""
+    """The keys that sign a request."""
 
     access: str
     secret: str = field(repr=False)
@@ -53,14 +53,14 @@ def find_token(
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     try:
-        return _ask("api/token", None, environment, timeout=_TOKEN_TIMEOUT, sleep=sleep)
+        return _ask("api/token", None, environment, timeout_s=_TOKEN_TIMEOUT_S, sleep=sleep)
     except MetadataError:
         return None
 
 
 def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
     """Return what lies at `name` below `latest/meta-data/`. Raises MetadataError."""
-    return _ask(f"meta-data/{name}", token, environment, timeout=_TIMEOUT)
+    return _ask(f"meta-data/{name}", token, environment, timeout_s=_TIMEOUT_S)
 
 
 def read_if_there(name: str, *, token: str, environment: Mapping[str, str]) -> str | None:
@@ -96,24 +96,24 @@ def _ask(
     token: str | None,
     environment: Mapping[str, str],
     *,
-    timeout: float,
+    timeout_s: float,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
     def ask() -> str:
         try:
-            return ask_imds(path, token, timeout=timeout, environment=environment)
+            return ask_imds(path, token, timeout_s=timeout_s, environment=environment)
         except urllib.error.HTTPError as error:
             error.close()
             name = path.removeprefix("meta-data/")
             if error.code == 404 and name.startswith("iam/"):
                 raise MetadataError("the instance has no role; give it an instance profile") from error
-            said = f"the instance metadata service says {error.code} to {name}"
-            raise MetadataError(said, status=error.code, passes=error.code in BUSY) from error
+            sentence = f"the instance metadata service says {error.code} to {name}"
+            raise MetadataError(sentence, status=error.code, passes=error.code in BUSY) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            said = f"the instance metadata service does not answer as it should: {error}"
-            raise MetadataError(said, passes=True) from error
+            sentence = f"the instance metadata service does not answer as it should: {error}"
+            raise MetadataError(sentence, passes=True) from error
 
-    return retry(ask, tries=_TRIES, backoff=Backoff(_PAUSE), sleep=sleep)
+    return retry(ask, tries=_TRIES, backoff=Backoff(_PAUSE_S), sleep=sleep)
 
 
 def _moment(text: str | None) -> datetime | None:

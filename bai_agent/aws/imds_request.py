@@ -8,13 +8,13 @@ from typing import Any, Mapping, Optional
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes an error of an answer that sends us elsewhere: urllib would take signature and session token along."""
+    """Turns redirects into errors: urllib would pass signature and session token on."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def ask_imds(path: str, token: Optional[str], *, timeout: float, environment: Mapping[str, str]) -> str:
+def ask_imds(path: str, token: Optional[str], *, timeout_s: float, environment: Mapping[str, str]) -> str:
     """Return what lies at `path` below `latest/`. Raises OSError, HTTPException, ValueError.
 
     Without a token it asks for one (`api/token`), good for five minutes. `AWS_EC2_METADATA_SERVICE_ENDPOINT` names another
@@ -29,6 +29,6 @@ def ask_imds(path: str, token: Optional[str], *, timeout: float, environment: Ma
         request.add_header("X-aws-ec2-metadata-token", token)
     # Past all proxies, which could never reach the service.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
-    with opener.open(request, timeout=timeout) as answer:
+    with opener.open(request, timeout=timeout_s) as answer:
         text: str = answer.read(1 << 20).decode()
         return text

@@ -1,4 +1,4 @@
-"""Asks an AWS service that speaks JSON, with the standard library alone: an instance has no boto3 of ours."""
+"""Calls an AWS service with a JSON protocol, with the standard library alone: an instance need not have boto3."""
 
 from __future__ import annotations
 
@@ -18,23 +18,36 @@ from bai_agent.aws.imds_request import NoRedirects
 from bai_agent.aws.sigv4 import authorization
 from bai_agent.backoff import Backoff, PassingError, retry
 
-_TIMEOUT = 20.0
+_TIMEOUT_S = 20.0
 _TRIES = 4
-_FIRST_PAUSE = 1.0
+_FIRST_PAUSE_S = 1.0
 _LATER_CODES = (
     "ThrottlingException",
     "TooManyRequestsException",
     "InternalServiceError",
     "InternalServerError",
+    "ServiceUnavailableException",
 )
+_ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
+"""What a service is called in `AWS_ENDPOINT_URL_…` where that is not its host's name."""
 
 
 class ServiceError(PassingError):
     """A service did not do what was asked; the message is half a sentence with its code."""
 
+    def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
+        super().__init__(message, passes=passes)
+        self.code = code
+        """The service's own word for it; empty where it said none."""
+
 
 def ask(
-    service: str, target: str, question: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ
+    service: str,
+    target: str,
+    question: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    tries: int = _TRIES,
 ) -> dict[str, Any]:
     """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises ServiceError.
 
@@ -56,16 +69,19 @@ def ask(
         )
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - AWS's or the user's own
         try:
-            with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT) as response:
-                return _object(json.load(response))
+            with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT_S) as response:
+                # CreateLogStream answers with nothing.
+                return _object(json.loads(response.read() or b"{}"))
         except urllib.error.HTTPError as error:
             code, message = _problem(error)
-            said = f"{service} says {code or error.code}{f': {message}' if message else ''}"
-            raise ServiceError(said, passes=error.code in BUSY or code in _LATER_CODES) from error
+            sentence = f"{service} says {code or error.code}{f': {message}' if message else ''}"
+            raise ServiceError(
+                sentence, passes=error.code in BUSY or code in _LATER_CODES, code=code
+            ) from error
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise ServiceError(f"{url} did not answer as it should: {error}", passes=True) from error
 
-    return retry(send, tries=_TRIES, backoff=Backoff(_FIRST_PAUSE))
+    return retry(send, tries=tries, backoff=Backoff(_FIRST_PAUSE_S))
 
 
 def signed(
@@ -105,7 +121,10 @@ def _present(token: str | None) -> str:
 
 
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
-    for name in (f"AWS_ENDPOINT_URL_{service.upper()}", "AWS_ENDPOINT_URL"):
+    for name in (
+        f"AWS_ENDPOINT_URL_{_ENDPOINT_NAMES.get(service, service.upper())}",
+        "AWS_ENDPOINT_URL",
+    ):
         if environment.get(name):
             return environment[name].rstrip("/") + "/"
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
@@ -115,14 +134,14 @@ def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
 def _problem(error: urllib.error.HTTPError) -> tuple[str, str]:
     with error:
         try:
-            said = json.load(error)
-            code = str(said.get("__type", "")).rpartition("#")[2]
-            return code, str(said.get("message") or said.get("Message") or "")
+            answer = json.load(error)
+            code = str(answer.get("__type", "")).rpartition("#")[2]
+            return code, str(answer.get("message") or answer.get("Message") or "")
         except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException):
             return "", ""
 
 
 def _object(answer: object) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise ValueError("the answer is no JSON object")
+        raise ValueError("the answer is not a JSON object")
     return answer

@@ -23,7 +23,7 @@ from bai_agent.aws.s3_errors import S3Error, classify_s3_error
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
-_REGION_TIMEOUT = 5.0
+_REGION_TIMEOUT_S = 5.0
 _CHINA = "cn-"
 
 
@@ -55,17 +55,18 @@ def connect(
 ) -> S3Store:
     """Return a client for `bucket`, or for what lies below `prefix` in it.
 
-    Raises S3Error where there are no credentials, or the endpoint is no address.
+    Raises S3Error where there are no credentials, or the endpoint is not an address.
 
     `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, names another server than AWS's own; the
     bucket is then the path's first part.
     """
+    # Its native part is loaded only where S3 is used.
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
     endpoint = _address(endpoint or "") or endpoint_of(environment)
     if endpoint is not None and not _names_server(endpoint):
-        raise S3Error(f'the endpoint "{endpoint}" is no address; write for example "https://host:9000"')
+        raise S3Error(f'the endpoint "{endpoint}" is not an address; write for example "https://host:9000"')
     region = region or bucket_region(bucket, endpoint=endpoint, environment=environment)
     by_host = endpoint is None and "." not in bucket
     config: dict[str, Any] = {
@@ -139,7 +140,7 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     request = urllib.request.Request(f"{base}/{bucket}", method="HEAD")  # noqa: S310 - checked above
     opener = urllib.request.build_opener(NoRedirects)
     try:
-        with opener.open(request, timeout=_REGION_TIMEOUT) as answer:
+        with opener.open(request, timeout=_REGION_TIMEOUT_S) as answer:
             headers = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers

@@ -1,4 +1,4 @@
-"""What an error of S3's means to a person. obstore's errors are text: the codes within are S3's own."""
+"""Explains S3 errors in words for a person. obstore's errors are text that holds S3's codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def classify_s3_error(error: Exception, *, missing: str | None = None, denied: s
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether waiting will not mend `error`: the request, the bucket or the credentials must change."""
+    """Return whether a retry cannot succeed: the request, the bucket or the credentials must change."""
     if _NO_METADATA.search(str(error)):
         return False  # it may answer again
     return (
@@ -71,7 +71,7 @@ DENIED_OR_MISSING = (
 _ELSEWHERE = "the bucket lies in another region; name it as `region`"
 _MEANINGS = {
     "NoSuchBucket": "there is no bucket of that name; check its spelling and the endpoint",
-    "InvalidBucketName": "that is no valid name of a bucket",
+    "InvalidBucketName": "that is not a valid name of a bucket",
     "InvalidAccessKeyId": "the credentials are unknown to S3; check the access key",
     "SignatureDoesNotMatch": "the credentials were refused (wrong secret key, or this machine's clock is off)",
     "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes; set it",

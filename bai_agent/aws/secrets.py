@@ -21,7 +21,7 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
     kind, separator, name = reference.partition(":")
     if not separator or kind not in KINDS or not name:
         raise SecretError(
-            f'"{reference}" is no reference to a secret; write "env:NAME", "ssm:NAME" or "secretsmanager:NAME"'
+            f'"{reference}" is not a reference to a secret; write "env:NAME", "ssm:NAME" or "secretsmanager:NAME"'
         )
     if kind == "env":
         if name not in environment:
@@ -34,6 +34,7 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
 
 def _by_boto3(kind: str, name: str, reference: str) -> str:
     """A person's AWS configuration: profiles and single sign-on are boto3's."""
+    # Not installed with the agent: only where `bai` is, too.
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -53,6 +54,7 @@ def _by_boto3(kind: str, name: str, reference: str) -> str:
 
 def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
     """Anywhere else: an instance, whatever its image has, or keys in the environment."""
+    # Few jobs have secrets, and an HTTP client is 40 modules.
     from bai_agent.aws.json_service import ServiceError, ask
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,15 +12,17 @@ TYPE_CHECKING = False  # typing's own would bring typing, a tenth of the shim's 
 if TYPE_CHECKING:
     from typing import Any
 
-_LOCK_WAIT = 2.0
+_LOCK_WAIT_S = 2.0
 """Seconds: whoever asks whether the lock is held, holds it for a moment."""
 _RESERVED = 8192
+_FULL_WAIT_S = 5.0
+"""Seconds for a full disk to get room: the agent frees what it has set aside."""
 
 
 def take_lock(path: str) -> int | None:
     """Hold the lock file for as long as this process lives; None where another one does."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    given_up = time.monotonic() + _LOCK_WAIT
+    given_up = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,11 +34,45 @@ def take_lock(path: str) -> int | None:
             return descriptor
 
 
+def now_ms() -> int:
+    """Return milliseconds since the epoch, UTC."""
+    return time.time_ns() // 1_000_000
+
+
 def write_durably(path: str, value: dict[str, Any]) -> None:
     """Write a new file, which outlives even a crash of the machine when this returns. Raises OSError."""
     temporary = f"{path}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     _finish(descriptor, value, temporary, path)
+
+
+class LineFile:
+    """A new file of JSON lines, each of which outlives even a crash of the machine when `append` returns."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+        )
+        self._size = 0
+
+    def append(self, value: dict[str, Any]) -> None:
+        """Append a line, whole or not at all. Raises OSError where a full disk gets no room within some seconds."""
+        line = json.dumps(value).encode() + b"\n"
+        given_up = time.monotonic() + _FULL_WAIT_S
+        while True:
+            try:
+                written = os.write(self._descriptor, line)
+                if written < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(self._descriptor)
+            except OSError:
+                os.ftruncate(self._descriptor, self._size)
+                if time.monotonic() >= given_up:
+                    raise
+                time.sleep(0.1)
+            else:
+                self._size += len(line)
+                return
 
 
 class ReservedFile:

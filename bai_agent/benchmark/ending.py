@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bai_agent.job.outcome import Outcome, signal_name
+from bai_agent.strategy.failure import Cause
 
 _SHELL_SIGNAL = 128
 
 
-def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
+def classify(ended: Mapping[str, Any], cause: Cause | None = None) -> tuple[Outcome, str]:
     """Return the outcome that `ended` (the content of exit.json) stands for, and a sentence for a person.
 
-    In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away;
+    cause: the process that failed first, where a launcher started several and exited with a code that says little. In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away;
     somebody else's signal; its own exit code.
     """
     if ended["lost"]:
@@ -33,8 +34,9 @@ def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
             f"The benchmark was ended {after}: what watches it received {name}, as in a shutdown.",
         )
     if ended["oom"] and ended["code"] != 0:
+        end = f"{cause.process} {_end_of(cause)}" if cause else _end(ended)
         return Outcome.OOM, (
-            f"The benchmark ran out of memory {after}: the kernel killed a process of it ({_end(ended)}). "
+            f"The benchmark ran out of memory {after}: the kernel killed a process of it ({end}). "
             f"Its largest process had used {_size(ended['peak_memory_bytes'])}."
         )
     if ended["signal"] is not None:
@@ -42,7 +44,35 @@ def classify(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
     code = ended["code"]
     if code == 0:
         return Outcome.SUCCEEDED, f"The benchmark finished successfully {after}."
+    if cause is not None:
+        return _failed_process(cause, after)
     return Outcome.FAILED, f"The benchmark failed {after}: it exited with code {code}{_shell_hint(code)}."
+
+
+def classify_server(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
+    """The same for a node that only serves another one: what it started ends when it is told to, and not before."""
+    outcome, sentence = classify(ended)
+    if outcome is Outcome.SUCCEEDED and ended["stop"] is not None:
+        return outcome, sentence
+    if ended["oom"]:
+        return Outcome.OOM, (
+            "The benchmark ran out of memory on this node: the kernel killed a process of it. "
+            f"Its largest process had used {_size(ended['peak_memory_bytes'])}."
+        )
+    if ended["lost"] or ended["exec_error"] or ended["stop"] is not None or ended["stop_signal"] is not None:
+        return outcome, sentence
+    return Outcome.LOST, (
+        f"sshd, through which node 0 starts processes on this node, ended by itself after {_seconds(ended['wall_seconds'])}: "
+        f"{_end(ended)}."
+    )
+
+
+def classify_process(ended: Mapping[str, Any], cause: Cause) -> tuple[Outcome, str]:
+    """The same for a node that only serves, where one of the processes on it failed by itself before it was told to end."""
+    wall = ended["wall_seconds"]
+    if cause.failed is not None:
+        wall = max(0.0, wall - max(0, ended["time"] - cause.failed) / 1000)
+    return _failed_process(cause, f"after {_seconds(wall)}")
 
 
 def _stopped(reason: str, ended: Mapping[str, Any], after: str) -> tuple[Outcome, str]:
@@ -75,6 +105,22 @@ def _killed(number: int, after: str) -> tuple[Outcome, str]:
         Outcome.KILLED,
         f"The benchmark was killed {after} by {signal_name(number)}, which did not come from us.",
     )
+
+
+def _failed_process(cause: Cause, after: str) -> tuple[Outcome, str]:
+    if cause.signal is None or cause.signal in _CRASHES:
+        return Outcome.FAILED, f"The benchmark failed {after}: {cause.process} {_end_of(cause)}."
+    how = f"{cause.process} was ended by {signal_name(cause.signal)}, which did not come from us"
+    return Outcome.KILLED, f"The benchmark failed {after}: {how}."
+
+
+def _end_of(cause: Cause) -> str:
+    """Say how a process ended; what it said of that comes last, without its full stop."""
+    said = f": {cause.message.rstrip('.')}" if cause.message else ""
+    if cause.signal is not None:
+        verb = "crashed with" if cause.signal in _CRASHES else "ended by"
+        return f"{verb} {signal_name(cause.signal)}{said}"
+    return f"exited with code {cause.code}{said}" if cause.code is not None else f"failed{said}"
 
 
 def _end(ended: Mapping[str, Any]) -> str:

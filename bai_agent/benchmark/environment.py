@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Benchmark, Buffering, Job
+from bai_agent.job.descriptor import Benchmark, Buffering, Job, SourceKind
 from bai_agent.job.run_directory import RunDir, write_atomic
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -67,6 +68,11 @@ def find_user(name: str | None) -> User | None:
         return None
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return User(name=name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
+
+
+def as_user(user: User | None) -> dict[str, Any]:
+    """Return what makes `subprocess` start a child as that account; None: our own."""
+    return {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
 
 
 def prepare_environment(
@@ -121,16 +127,22 @@ def expand(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def command(job: Job, rundir: RunDir, *, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the job's command, expanded; its script, where it holds one, is written to a file, with `argv` as arguments."""
+def command(job: Job, file: Path, *, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the job's command, expanded; its script, where it holds one, is written to `file`, with `argv` as arguments."""
     expanded = tuple(expand(argument, env) for argument in job.benchmark.argv)
     script = job.benchmark.script
     if script is None:
         return expanded
-    write_atomic(rundir.script, script.encode())
-    rundir.script.chmod(0o700)
+    write_atomic(file, script.encode())
+    file.chmod(0o700)
     interpreter = () if script.startswith("#!") else ("/bin/sh",)
-    return (*interpreter, str(rundir.script), *expanded)
+    return (*interpreter, str(file), *expanded)
+
+
+def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
+    """Return the scripts' folder, where the job has scripts."""
+    has_scripts = any(source.kind is SourceKind.SCRIPTS for source in job.sources)
+    return rundir.scripts if has_scripts else None
 
 
 def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:

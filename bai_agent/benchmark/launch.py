@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,26 +18,30 @@ from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import (
     User,
     command,
+    expand,
     find_user,
     make_command_executable,
     prepare_environment,
     working_folder,
 )
+from bai_agent.benchmark.launch_needs import meet_needs
+from bai_agent.benchmark.openssh import ready_client, ready_server
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import Arm, Job, Repeat
+from bai_agent.job.peers import Peer
 from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
-from bai_agent.strategy.launch import Launch
+from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, SshFrom, SshTo
 
 OOM_SCORE_ADJ = 500
 """How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
 
 _USUAL_UMASK = 0o022
 
-_LAUNCH_LIMIT = 60.0
+_LAUNCH_LIMIT_S = 60.0
 """Seconds for the shim to say that the benchmark runs; its fsyncs on a slow disk are in them."""
 
 _DEATH_SECONDS = 1.0
@@ -61,9 +65,14 @@ class Order:
     umask: int = _USUAL_UMASK
     oom_score_adj: int = OOM_SCORE_ADJ
     py_spy: Path | None = None
+    repeat: Repeat | None = None
+    arms: tuple[Order, ...] = ()
+    """What each arm of `repeat` starts."""
+    hosts: tuple[Peer, ...] = ()
+    """Those that `ssh` of the environment has to reach before it starts."""
 
 
-def order(
+def make_order(
     job: Job,
     rundir: RunDir,
     *,
@@ -71,8 +80,8 @@ def order(
     node: Mapping[str, str],
     scripts: Path | None,
     secrets: Mapping[str, str],
-    base: Mapping[str, str] = os.environ,
     umask: int = _USUAL_UMASK,
+    script: Path | None = None,
 ) -> Order:
     """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
 
@@ -80,29 +89,83 @@ def order(
     about the nodes. `secrets` are resolved ones; `base` is the environment that is passed on
     where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
     """
+    script = script or rundir.script
     user = find_user(job.benchmark.user)
-    env = prepare_environment(job, rundir, node=node, scripts=scripts, secrets=secrets, base=base, user=user)
+    env = prepare_environment(
+        job, rundir, node=node, scripts=scripts, secrets=secrets, base=os.environ, user=user
+    )
     make_folder(rundir.work, private=rundir.path)
-    words = command(job, rundir, env=env)
+    if job.strategy.process_logs:
+        make_folder(rundir.processes, private=rundir.path)
+    words = command(job, script, env=env)
     cwd = working_folder(job, rundir, scripts=scripts)
     if user is not None:
-        own = (rundir.work, rundir.script, rundir.hostfile, *([scripts] if scripts is not None else []))
+        own = (
+            *(rundir.work, script, rundir.hostfile, rundir.processes),
+            *([scripts] if scripts is not None else []),
+        )
         for each in own:
             if each.exists():
                 give_to(user, each)
-        # What is not there at all, or is no folder, the shim will say.
+        # What is not there at all, or is not a folder, the shim will say.
         require_access(user, [each for each in (*own, cwd) if each.is_dir()])
     make_command_executable(words, scripts=scripts, cwd=cwd)
     starts = launch(words)
+    if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
+        make_folder(rundir.launcher, private=rundir.path)
+        if user is not None:
+            give_to(user, rundir.launcher)
+    names = {**env, LAUNCHER_FOLDER: str(rundir.launcher)}
+    env |= {name: expand(value, names) for name, value in starts.env.items()}
+    if starts.ssh is not None:
+        env["BAI_WORK_PATH"] = str(cwd)
+    if isinstance(starts.ssh, SshTo):
+        env["PATH"] = ready_client(starts.ssh, rundir, env=env, user=user)
+    if isinstance(starts.ssh, SshFrom):
+        inherited = os.environ if job.benchmark.inherit_env else {}
+        argv = ready_server(
+            starts.ssh, rundir, env=env, secrets=secrets, inherited=inherited, cwd=cwd, user=user
+        )
+    else:
+        argv = meet_needs(starts, command=words, env=env, cwd=cwd, user=user)
     return Order(
-        argv=starts.argv,
-        env={**env, **starts.env},
+        argv=argv,
+        env=env,
         cwd=cwd,
         grace=job.limits.grace,
         user=user,
         umask=umask if user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
+        repeat=job.repeat and _expanded(job.repeat, env),
+        arms=tuple(
+            make_order(
+                _job_of_arm(job, arm),
+                rundir,
+                launch=launch,
+                node=node,
+                scripts=scripts,
+                secrets=secrets,
+                umask=umask,
+                script=rundir.script.with_name(f"{rundir.script.name}-{arm.name}"),
+            )
+            for arm in (job.repeat.arms if job.repeat is not None else ())
+        ),
+        hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
     )
+
+
+def _job_of_arm(job: Job, arm: Arm) -> Job:
+    """Return `job` as if the arm were all that it runs."""
+    benchmark = replace(job.benchmark, argv=arm.argv, script=arm.script, env=arm.env)
+    return replace(job, benchmark=benchmark, repeat=None)
+
+
+def _expanded(repeat: Repeat, env: Mapping[str, str]) -> Repeat:
+    """Return `repeat` with the variables in its commands replaced by their values."""
+    prepare, cleanup = (
+        tuple(expand(word, env) for word in command) for command in (repeat.prepare, repeat.cleanup)
+    )
+    return replace(repeat, prepare=prepare, cleanup=cleanup)
 
 
 def launch(order: Order, rundir: RunDir) -> State:
@@ -124,7 +187,7 @@ def launch(order: Order, rundir: RunDir) -> State:
     try:
         said = _hand_over(child, _order_bytes(order, rundir))
     except TimeoutError:
-        said = f"its shim did not answer within {_LAUNCH_LIMIT:g} s; is the disk of {rundir.path} hanging?"
+        said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
             # With SIGKILL before it, it does nothing more; but its lock would make it look alive.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
@@ -180,17 +243,37 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "umask": order.umask,
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
+        "repeat": order.repeat and _repeat_table(order.repeat, order.arms),
         "files": {
             "lock": str(rundir.shim_lock),
             "started": str(rundir.started),
             "stop": str(rundir.stop),
             "exit": str(rundir.exit),
+            "repeats": str(rundir.repeats),
+            "repeat_word": str(rundir.repeat_word),
             "output": str(rundir.output),
             "fifo": str(rundir.fifo),
             "emit": str(rundir.emit),
         },
     }
     return json.dumps(value).encode()
+
+
+def _repeat_table(repeat: Repeat, arms: Sequence[Order]) -> dict[str, object]:
+    return {
+        "arms": [
+            {"name": arm.name, "argv": list(each.argv), "env": dict(each.env)}
+            for arm, each in zip(repeat.arms, arms, strict=True)
+        ],
+        "sequence": repeat.sequence,
+        "runs": repeat.runs,
+        "warmup_runs": repeat.warmup_runs,
+        "decided_after": repeat.decided_after,
+        "max_time_seconds": repeat.max_time.total_seconds() if repeat.max_time is not None else None,
+        "prepare": list(repeat.prepare),
+        "cleanup": list(repeat.cleanup),
+        "keep_going": repeat.keep_going,
+    }
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
@@ -202,8 +285,8 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
     assert child.stderr is not None
     try:
         with child.stdin:
-            write_within(child.stdin.fileno(), order, seconds=_LAUNCH_LIMIT)
+            write_within(child.stdin.fileno(), order, timeout_s=_LAUNCH_LIMIT_S)
     except BrokenPipeError:
         pass  # it died; its state says the rest
     with child.stderr:
-        return read_to_end(child.stderr.fileno(), seconds=_LAUNCH_LIMIT).decode(errors="replace").strip()
+        return read_to_end(child.stderr.fileno(), timeout_s=_LAUNCH_LIMIT_S).decode(errors="replace").strip()

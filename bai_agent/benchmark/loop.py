@@ -24,6 +24,15 @@ class Loop:
     def __init__(self, fifo: Fifo, *, output: int) -> None:
         self._fifo = fifo
         self._output = output
+        self._forget()
+        self.helper = 0
+        """A child of ours that is not the benchmark's; 0 when it has ended."""
+        self.signal: int | None = None
+        """The first signal that asked us to end."""
+        self.signalled = 0.0
+        self._take_signals()
+
+    def _forget(self) -> None:
         self._benchmark: Spawned | None = None
         self.status: int | None = None
         """The benchmark's wait status, once it has ended."""
@@ -36,23 +45,19 @@ class Loop:
         self.exec_error: dict[str, Any] | None = None
         self.childless = False
         """Whether nothing is left of the benchmark."""
-        self.helper = 0
-        """A child of ours that is not the benchmark's; 0 when it has ended."""
-        self.signal: int | None = None
-        """The first signal that asked us to end."""
-        self.signalled = 0.0
-        self._take_signals()
 
     def watch(self, benchmark: Spawned) -> None:
+        """Watch this one from now on; what is known of another one is forgotten."""
+        self._forget()
         self._benchmark = benchmark
 
-    def pump(self, seconds: float) -> None:
-        """Wait up to `seconds` for something to happen; copy what was emitted and reap who has ended."""
+    def pump(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` seconds for something to happen; copy what was emitted and reap who has ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if not self._fifo.stuck:
             poll.register(self._fifo.descriptor, select.POLLIN)
-        poll.poll(max(0.0, seconds) * 1000)
+        poll.poll(max(0.0, timeout_s) * 1000)
         try:
             os.read(self._wake, 4096)
         except BlockingIOError:
@@ -111,5 +116,6 @@ def _read_error(descriptor: int) -> dict[str, Any] | None:
     content = b""
     while part := os.read(descriptor, 65536):
         content += part
+    os.close(descriptor)
     error: dict[str, Any] | None = json.loads(content) if content else None
     return error

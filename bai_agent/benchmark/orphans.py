@@ -10,9 +10,10 @@ from typing import Any
 
 from bai_agent.benchmark.proc import RUN_MARKER, Process, all_processes, boot_id, descendants, send_signal
 from bai_agent.errors import BusyError
+from bai_agent.job.repeats import read_repeats
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
-_LIMIT = 10.0
+_LIMIT_S = 10.0
 """Seconds after which processes that survive SIGKILL are given up."""
 
 
@@ -28,8 +29,7 @@ def kill_remains(rundir: RunDir, started: Mapping[str, Any] | None) -> int:
         )
     if started is not None and started["boot_id"] != boot_id():
         started = None
-    leader = None if started is None else (int(started["pid"]), int(started["start"]))
-    return _kill_all(leader=leader, mark=str(rundir.path))
+    return _kill_all(leader=_leader(rundir, started), mark=str(rundir.path))
 
 
 def find_remains(rundir: RunDir) -> list[Process]:
@@ -37,8 +37,17 @@ def find_remains(rundir: RunDir) -> list[Process]:
     started = read_json(rundir.started)
     if started is not None and started.get("boot_id") != boot_id():
         return []
-    leader = None if started is None else (int(started["pid"]), int(started["start"]))
-    return _find(leader, str(rundir.path))
+    return _find(_leader(rundir, started), str(rundir.path))
+
+
+def _leader(rundir: RunDir, started: Mapping[str, Any] | None) -> tuple[int, int] | None:
+    """Return pid and start time of the benchmark's first process: of several runs, of the last one's."""
+    if started is None:
+        return None
+    runs = read_repeats(rundir.repeats).runs
+    if runs and runs[-1].boot_id == started["boot_id"]:
+        return runs[-1].pid, runs[-1].start
+    return int(started["pid"]), int(started["start"])
 
 
 def kill_marked(mark: str) -> int:
@@ -48,7 +57,7 @@ def kill_marked(mark: str) -> int:
 
 def _kill_all(*, leader: tuple[int, int] | None, mark: str) -> int:
     killed: set[tuple[int, int]] = set()
-    given_up = time.monotonic() + _LIMIT
+    given_up = time.monotonic() + _LIMIT_S
     while time.monotonic() < given_up:
         found = _find(leader, mark)
         if not found:

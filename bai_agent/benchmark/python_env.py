@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.children import reap
+from bai_agent.benchmark.children import Stopped, wait_within
 from bai_agent.benchmark.environment import STARTUP, benchmark_python, prepare_environment
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.proc import RUN_MARKER
@@ -28,9 +27,6 @@ from bai_agent.job.run_directory import RunDir, read_json, write_json
 
 log = logging.getLogger(__name__)
 
-_TICK = 0.05
-_GRACE = 5.0
-"""Seconds from SIGTERM to SIGKILL for a pip that takes too long."""
 _LAST_LINES = 5
 _LAST_BYTES = 16384
 _LAST_CHARACTERS = 400
@@ -51,10 +47,6 @@ _PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.c
 https://pip.pypa.io/en/stable/topics/configuration/"""
 _PIP_PATHS = ("find-links", "constraint", "requirement", "editable", "target", "prefix")
 """Options of pip that name files or folders, which may change."""
-
-
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The installation was ended because the run is to end."""
 
 
 def install_requirements(
@@ -227,15 +219,15 @@ def _describe(python: str, run: _Runner) -> dict[str, Any]:
     return _description(run.output([python, "-c", _DESCRIBE], f"{python} does not run"), python)
 
 
-def _description(said: str, python: str) -> dict[str, Any]:
+def _description(output: str, python: str) -> dict[str, Any]:
     """Return what the Python says of itself; its loader and its start-up files may have put lines of their own around it."""
-    for line in said.splitlines():
+    for line in output.splitlines():
         _, mark, rest = line.partition(_MARK)
         if mark:
             with suppress(ValueError, RecursionError):
                 about: dict[str, Any] = json.loads(rest)
                 return about
-    raise PullError(f"{python} is no Python that describes itself: it said {said[:200]!r}")
+    raise PullError(f"{python} is not a Python that describes itself: it said {output[:200]!r}")
 
 
 class _Runner:
@@ -296,33 +288,18 @@ class _Runner:
             except OSError as error:
                 log.write(f"{argv[0]}: {error.strerror}\n".encode())
                 return False
-        while child.poll() is None:
-            late = time.monotonic() >= self._deadline
-            if late or self._stopping():
-                _end(child)
-                if late:
-                    raise PullError(
-                        f"the requirements were not installed within limits.pull_timeout: {self._last_lines()} "
-                        f"(all of it: {self._log})"
-                    )
-                raise Stopped
-            time.sleep(_TICK)
-        return child.returncode == 0
+        try:
+            return wait_within(child, deadline=self._deadline, stopping=self._stopping) == 0
+        except subprocess.TimeoutExpired:
+            raise PullError(
+                f"the requirements were not installed within limits.pull_timeout: {self._last_lines()} "
+                f"(all of it: {self._log})"
+            ) from None
 
     def _last_lines(self) -> str:
         """Return what the command says of its failure, else its last lines."""
         text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-        said = " / ".join(dict.fromkeys(errors or lines[-_LAST_LINES:]))
-        return said if len(said) <= _LAST_CHARACTERS else f"{said[:_LAST_CHARACTERS]}…"
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a command and what it started: its session is its own, and the child not yet reaped."""
-    os.killpg(child.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    reap(child)
+        cause = " / ".join(dict.fromkeys(errors or lines[-_LAST_LINES:]))
+        return cause if len(cause) <= _LAST_CHARACTERS else f"{cause[:_LAST_CHARACTERS]}…"

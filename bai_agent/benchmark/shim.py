@@ -1,7 +1,9 @@
 """The benchmark's parent: starts it once, waits for it, ends what is left of it, and writes how it ended.
 
+Where the order asks for several runs, `series.py` says which command is next; each is started, watched and ended the same way.
+
 It runs as a plain file, `python -I -S shim.py DIR` (DIR is there for who reads `ps`), with the whole order as JSON on
-its stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.process.Order` is
+its stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.launch.Order` is
 the order's other side, `docs/run-directory.md` describes the files. Everything that it imports stays in memory for as
 long as the benchmark runs: standard library only, and little of it.
 
@@ -21,7 +23,7 @@ import time
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from bai_agent.benchmark.durable import ReservedFile, take_lock, write_durably
+from bai_agent.benchmark.durable import ReservedFile, now_ms, take_lock, write_durably
 from bai_agent.benchmark.fifo import Fifo
 from bai_agent.benchmark.loop import Loop
 from bai_agent.benchmark.oom import OomWatch
@@ -34,31 +36,33 @@ from bai_agent.benchmark.proc import (
     read_process,
     send_signal,
 )
+from bai_agent.benchmark.series import Series
 from bai_agent.benchmark.spawn import Spawned
 from bai_agent.benchmark.stacks import python_processes, start_dump
 
 TYPE_CHECKING = False  # typing's own would bring typing, a tenth of the shim's memory
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
 
 _PR_SET_CHILD_SUBREAPER = 36
-_TICK = 0.2
+_TICK_S = 0.2
 """Seconds between two looks for stop.json."""
-_SETTLE = 0.5
+_SETTLE_S = 0.5
 """Seconds for processes that are on their way out anyway, when the benchmark has ended."""
-_FILTER_GRACE = 5.0
+_FILTER_GRACE_S = 5.0
 """Seconds in which a filter passes on what the benchmark printed, when the benchmark has ended by itself."""
-_LEFT_BEHIND_GRACE = 5.0
-_SHUTDOWN_GRACE = 5.0
+_LEFT_BEHIND_GRACE_S = 5.0
+_SHUTDOWN_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL where we are told to end ourselves: the machine is going down."""
-_TOGETHER = 0.5
+_SAME_SIGNAL_S = 0.5
 """Seconds within which a SIGTERM to us and one to the benchmark count as one and the same."""
-_KILL_LIMIT = 10.0
+_KILL_LIMIT_S = 10.0
 """Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
-_STACKS_LIMIT = 5.0
-_DISK_FULL_LIMIT = 5.0
+_STACKS_LIMIT_S = 5.0
+_DISK_FULL_LIMIT_S = 5.0
 
 
 _MOST_NAMES = 10
@@ -69,24 +73,25 @@ _HIDDEN = "(hidden)"
 class Stop:
     """An order to end the benchmark, from stop.json or by a signal."""
 
-    def __init__(self, *, reason: str | None, grace: float, stacks: bool) -> None:
+    def __init__(self, *, reason: str | None, grace_s: float, stacks: bool) -> None:
         self.reason = reason
-        self.grace = grace
+        self.grace_s = grace_s
         self.stacks = stacks
 
 
 class Shim:
-    """One benchmark, from its fork to its exit.json."""
+    """One benchmark, from its first fork to its exit.json."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
         self._files: dict[str, str] = order["files"]
         self._grace = float(order["grace_seconds"])
         self._stop: Stop | None = None
+        self._oom: OomWatch | None = None
         self._left_behind: dict[tuple[int, int], str] = {}
         """Their names, by what tells one process from every other."""
         self._looked = 0.0
-        self._lost = 0
+        self._started = False
         self._warnings: list[str] = []
 
     def run(self) -> None:
@@ -103,30 +108,74 @@ class Shim:
                 os.fchown(self._output, *owner)
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
         self._loop = Loop(self._fifo, output=self._output)
-        self._oom: OomWatch | None = None
+        series = self._order.get("repeat")
+        if self.asked_to_stop():
+            ended = self._ended(wall=0.0)
+        elif series is None:
+            ended = self.run_command(self._order["argv"], self._order["env"])
+        else:
+            ended = Series(self, self._order).run()
+        self.drain()
+        ended["emit_lost_bytes"] = self._fifo.close()
+        ended["time"] = now_ms()
+        self._exit_file.write(ended)
+
+    def run_command(
+        self, argv: list[str], env: dict[str, str], *, begin: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """Run a command until nothing of it is left; return how it ended, with the keys of exit.json.
+
+        begin: called with its pid and when that was started, before its first instruction. Raises OSError where it did not run.
+        """
+        self._left_behind = {}
+        self._oom = None
         with self._optional("whether memory runs out is not seen"):
             self._oom = OomWatch()
-        self._stop = self._asked_to_stop()
-        if self._stop is not None:
-            self._write_exit(wall=0.0)
-            return
-        started = self._start()
+        started = self._start(argv, env, begin)
         while self._loop.status is None and self._stop is None:
-            self._loop.pump(_TICK)
+            self._loop.pump(_TICK_S)
             asked = self._asked_to_stop()
             if asked is not None and self._loop.status is None:
                 self._end(asked)
         self._heed_shutdown()
         self._end_what_is_left()
-        self._finish_copying()
-        self._write_exit(wall=self._loop.ended - started)
+        return self._ended(wall=self._loop.ended - started)
 
-    def _start(self) -> float:
-        """Fork the benchmark, make that known, and let it run; return when, on the monotonic clock."""
+    def asked_to_stop(self) -> bool:
+        """Look whether nothing more shall be started."""
+        self._looked = 0.0
+        self._stop = self._stop or self._asked_to_stop()
+        return self._stop is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the benchmark shall end; None where nobody asked for that, or by a signal."""
+        return self._stop.reason if self._stop else None
+
+    @property
+    def stop_signal(self) -> int | None:
+        """The signal by which it shall end."""
+        return self._loop.signal if self._stop and self._stop.reason is None else None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether nothing is left of what was started before."""
+        return self._loop.childless
+
+    def wait(self) -> None:
+        """Wait a moment, in which nothing of the benchmark runs."""
+        self._loop.pump(_TICK_S)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how long what was printed and what was emitted is now."""
+        return os.fstat(self._output).st_size, self._fifo.emitted
+
+    def _start(self, argv: list[str], env: dict[str, str], begin: Callable[[int, int], None] | None) -> float:
+        """Fork a command, make that known, and let it run; return when, on the monotonic clock."""
         order = self._order
         child = Spawned(
-            order["argv"],
-            order["env"],
+            argv,
+            env,
             cwd=order["cwd"],
             user=order["user"],
             umask=order["umask"],
@@ -136,24 +185,32 @@ class Shim:
         self._loop.watch(child)
         with self._optional("where memory runs out, the kernel may end the shim before the benchmark"):
             child.raise_oom_score(order["oom_score_adj"])
+        first, self._started = not self._started, True
+        if first:
+            self._write_started(child.pid)
+        if begin is not None:
+            begin(child.pid, _start_of(child.pid))
+        started = time.monotonic()
+        child.go()
+        if first:
+            # The agent waits for this end of its pipe; from here on what we have to say belongs into the log.
+            os.dup2(self._output, 1)
+            os.dup2(self._output, 2)
+        return started
+
+    def _write_started(self, pid: int) -> None:
         write_durably(
             self._files["started"],
             {
                 "shim_pid": os.getpid(),
                 "shim_start": _start_of(os.getpid()),
-                "pid": child.pid,
-                "start": _start_of(child.pid),
+                "pid": pid,
+                "start": _start_of(pid),
                 "boot_id": boot_id(),
-                "time": _now_ms(),
+                "time": now_ms(),
                 "warnings": self._warnings,
             },
         )
-        started = time.monotonic()
-        child.go()
-        # The agent waits for this end of its pipe; from here on what we have to say belongs into the log.
-        os.dup2(self._output, 1)
-        os.dup2(self._output, 2)
-        return started
 
     def _optional(self, without: str) -> _Optional:
         """Return a context for what the benchmark can do without: its failure is a warning, which says what follows."""
@@ -161,18 +218,18 @@ class Shim:
 
     def _asked_to_stop(self) -> Stop | None:
         if self._loop.signal is not None:
-            return Stop(reason=None, grace=min(self._grace, _SHUTDOWN_GRACE), stacks=False)
+            return Stop(reason=None, grace_s=min(self._grace, _SHUTDOWN_GRACE_S), stacks=False)
         now = time.monotonic()
-        if now - self._looked < _TICK * 0.9:
+        if now - self._looked < _TICK_S * 0.9:
             return None
         self._looked = now
         try:
             with open(self._files["stop"], "rb") as file:
-                job_request = json.load(file)
+                asked = json.load(file)
             return Stop(
-                reason=str(job_request["reason"]),
-                grace=float(job_request["grace_seconds"]),
-                stacks=bool(job_request.get("stacks")),
+                reason=str(asked["reason"]),
+                grace_s=float(asked["grace_seconds"]),
+                stacks=bool(asked.get("stacks")),
             )
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # Not there, as a rule. We write it whole; what a person writes may take a moment to be.
@@ -186,37 +243,37 @@ class Shim:
         if self._loop.status is not None:
             return
         self._stop = stop
-        self._deadline = time.monotonic() + stop.grace
+        self._deadline = time.monotonic() + stop.grace_s
         try:
             os.killpg(self._pid, signal.SIGTERM)
             os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not see it
         except PermissionError:
             # A set-user-id program: SIGKILL will not reach it either.
-            self._say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
-        self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK)
+            self.say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
+        self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK_S)
 
     def _heed_shutdown(self) -> None:
-        """A machine that goes down sends SIGTERM to all at once: whoever is hit first, it was no failure of the benchmark."""
+        """A machine that goes down sends SIGTERM to all at once: whoever is hit first, it was not a failure of the benchmark."""
         if self._stop is not None or not self._loop.status:
             return
         if os.WIFSIGNALED(self._loop.status) and os.WTERMSIG(self._loop.status) == signal.SIGTERM:
-            limit = time.monotonic() + _TOGETHER
+            limit = time.monotonic() + _SAME_SIGNAL_S
             self._loop.pump_until(lambda: self._loop.signal is not None, lambda: limit, tick=0.05)
         if self._loop.signal is not None:
-            self._stop = Stop(reason=None, grace=min(self._grace, _SHUTDOWN_GRACE), stacks=False)
-            self._deadline = time.monotonic() + self._stop.grace
+            self._stop = Stop(reason=None, grace_s=min(self._grace, _SHUTDOWN_GRACE_S), stacks=False)
+            self._deadline = time.monotonic() + self._stop.grace_s
 
     def _limit(self) -> float:
         """When the grace is over: sooner where we are told meanwhile to end ourselves."""
         if self._loop.signal is not None:
-            return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE)
+            return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
         return self._deadline
 
     def _end_what_is_left(self) -> None:
         self._wait_for_filters()
         if self._stop is None:
-            self._deadline = time.monotonic() + _SETTLE + min(self._grace, _LEFT_BEHIND_GRACE)
-        settled = min(time.monotonic() + _SETTLE, self._limit())
+            self._deadline = time.monotonic() + _SETTLE_S + min(self._grace, _LEFT_BEHIND_GRACE_S)
+        settled = min(time.monotonic() + _SETTLE_S, self._limit())
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
@@ -229,7 +286,7 @@ class Shim:
             _kill(pid, signal.SIGTERM)
             _kill(pid, signal.SIGCONT)
         self._loop.pump_until(lambda: self._loop.childless, self._limit, tick=0.05)
-        given_up = time.monotonic() + _KILL_LIMIT
+        given_up = time.monotonic() + _KILL_LIMIT_S
         while not self._loop.childless and time.monotonic() < given_up:
             for process in self._living():
                 if process.pid != self._pid:
@@ -249,9 +306,9 @@ class Shim:
         if not filters:
             return
         if self._stop is None:
-            limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE)
+            limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE_S)
         else:
-            limit = time.monotonic() + _SETTLE
+            limit = time.monotonic() + _SETTLE_S
         self._loop.pump_until(lambda: not _any_lives(filters), lambda: min(limit, self._limit()), tick=0.02)
         self._loop.note_sizes()
 
@@ -271,42 +328,43 @@ class Shim:
         if not pids:
             return
         if py_spy is None:
-            self._say(
+            self.say(
                 "no Python stacks: py-spy is not installed beside the agent or on PATH (pip install py-spy)"
             )
             return
-        limit = time.monotonic() + _STACKS_LIMIT
+        limit = time.monotonic() + _STACKS_LIMIT_S
         for pid in pids:
             if time.monotonic() >= limit or self._loop.status is not None:
                 return
-            self._say(f"the Python stacks of process {pid} before it is ended:")
+            self.say(f"the Python stacks of process {pid} before it is ended:")
             try:
                 helper = self._loop.helper = start_dump(py_spy, pid)
             except OSError as error:
-                self._say(f"no Python stacks: {py_spy}: {error.strerror}")
+                self.say(f"no Python stacks: {py_spy}: {error.strerror}")
                 return
             self._loop.pump_until(lambda: not self._loop.helper, lambda: limit, tick=0.02)
             if self._loop.helper:
                 os.kill(helper, signal.SIGKILL)  # ours and not reaped: the pid is its own
                 self._loop.pump_until(lambda: not self._loop.helper, lambda: limit + 1, tick=0.02)
-                self._say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT:g} s")
+                self.say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT_S:g} s")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Put a line of ours into the benchmark's log; a full disk takes none, and that is no reason to fail."""
         try:
             os.write(self._output, os.fsencode(f"\n[bai] {text}\n"))
         except OSError:
             pass
 
-    def _finish_copying(self) -> None:
-        """Empty the FIFO: nobody is left who writes."""
-        given_up = time.monotonic() + _DISK_FULL_LIMIT
+    def drain(self) -> bool:
+        """Empty the FIFO, as nobody is left who writes; return False where the disk does not take it."""
+        given_up = time.monotonic() + _DISK_FULL_LIMIT_S
         while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
             if self._fifo.stuck:
-                time.sleep(_TICK)
-        self._lost = self._fifo.close()
+                time.sleep(_TICK_S)
+        return not self._fifo.stuck
 
-    def _write_exit(self, *, wall: float) -> None:
+    def _ended(self, *, wall: float) -> dict[str, Any]:
+        """Return how what was started last has ended, with the keys of exit.json."""
         code = killer = None
         if self._loop.status is not None and self._loop.exec_error is None:
             if os.WIFSIGNALED(self._loop.status):
@@ -314,12 +372,12 @@ class Shim:
             else:
                 code = os.WEXITSTATUS(self._loop.status)
         usage = self._loop.usage
-        value = {
+        return {
             "code": code,
             "signal": killer,
             "exec_error": self._loop.exec_error,
-            "stop": self._stop.reason if self._stop else None,
-            "stop_signal": self._loop.signal if self._stop and self._stop.reason is None else None,
+            "stop": self.stop_reason,
+            "stop_signal": self.stop_signal,
             "oom": self._oom is not None and self._oom.struck(code=code, signal=killer),
             "left_behind": len(self._left_behind),
             "left_behind_names": self._names_left_behind(),
@@ -331,11 +389,10 @@ class Shim:
             "peak_memory_bytes": usage.ru_maxrss * 1024 if usage else 0,
             "context_switches_voluntary": usage.ru_nvcsw if usage else 0,
             "context_switches_involuntary": usage.ru_nivcsw if usage else 0,
-            "emit_lost_bytes": self._lost,
-            "time": _now_ms(),
+            "emit_lost_bytes": 0,
+            "time": now_ms(),
             "lost": False,
         }
-        self._exit_file.write(value)
 
     def _names_left_behind(self) -> dict[str, int]:
         names = sorted(self._left_behind.values())
@@ -414,10 +471,6 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 if __name__ == "__main__":

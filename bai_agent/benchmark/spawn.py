@@ -64,7 +64,7 @@ class Spawned:
             _report(
                 errors,
                 errno.EINVAL,
-                f"The benchmark's command or environment is no text that can be passed: {error}.",
+                f"The benchmark's command or environment is not text that can be passed: {error}.",
             )
         finally:
             os._exit(_NEVER_RAN)
@@ -191,7 +191,7 @@ def _other(path: str, error: OSError) -> str:
         return "The benchmark's arguments and environment are longer than the kernel passes on; put them into a file."
     if error.errno == errno.ENOEXEC:
         return (
-            f"The benchmark's command {path} is no program of this machine: a script needs a first line such as "
+            f"The benchmark's command {path} is not a program of this machine: a script needs a first line such as "
             "#!/bin/sh, a binary must be built for this CPU."
         )
     return f"The benchmark's command {path} cannot be executed: {error.strerror}."

@@ -11,11 +11,11 @@ from typing import Any
 from bai_agent.benchmark.proc import read_process
 from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
 
-_TICK = 0.01
+_TICK_S = 0.01
 
 
 class State(Enum):
-    """Where a benchmark stands. There is no other way on than down this list."""
+    """The state of a benchmark. It only moves down this list."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
@@ -27,7 +27,7 @@ class State(Enum):
 
 
 def state(rundir: RunDir) -> State:
-    """Return where the benchmark of `rundir` stands."""
+    """Return the state of the benchmark of `rundir`."""
     if read_json(rundir.exit) is not None:
         return State.EXITED
     if is_locked(rundir.shim_lock):
@@ -52,11 +52,15 @@ class StartedBenchmark:
                 return True
             if self._started["boot_id"] != boot_id():
                 self._started = {**self._started, "pid": 0, "start": -1}
-        pid = int(self._started["pid"])
-        process = read_process(pid)
-        if process is not None:
-            return process.start == int(self._started["start"]) and process.state not in "ZX"
-        return pid > 0 and _is_hidden(pid)
+        return is_alive(int(self._started["pid"]), int(self._started["start"]))
+
+
+def is_alive(pid: int, start: int) -> bool:
+    """Return whether the process with this pid that started then runs: False only where it has surely ended."""
+    process = read_process(pid)
+    if process is not None:
+        return process.start == start and process.state not in "ZX"
+    return pid > 0 and _is_hidden(pid)
 
 
 def _is_hidden(pid: int) -> bool:
@@ -70,21 +74,21 @@ def _is_hidden(pid: int) -> bool:
     return read_process(pid) is None
 
 
-def wait_started(rundir: RunDir, *, timeout: float) -> dict[str, Any] | None:
-    """Return started.json as soon as it is there; None where nothing was started, at the latest after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+def wait_started(rundir: RunDir, *, timeout_s: float) -> dict[str, Any] | None:
+    """Return started.json as soon as it is there; None where nothing was started, at the latest after `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
     while (started := read_json(rundir.started)) is None:
         if state(rundir) is not State.RUNNING or time.monotonic() >= deadline:
             return read_json(rundir.started)
-        time.sleep(_TICK)
+        time.sleep(_TICK_S)
     return started
 
 
-def wait_exited(rundir: RunDir, *, timeout: float) -> State:
-    """Return the state as soon as it is not RUNNING, at the latest after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
+    """Return the state as soon as it is not RUNNING, at the latest after `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
     while (now := state(rundir)) is State.RUNNING and time.monotonic() < deadline:
-        time.sleep(_TICK)
+        time.sleep(_TICK_S)
     return now
 
 

@@ -14,7 +14,7 @@ from bai_agent.benchmark.environment import SetupError, User
 _SEARCH = 0o011
 """What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""
 
-_LIMIT = 30.0
+_LIMIT_S = 30.0
 """Seconds for entering a few folders; a file system that hangs must not hang us."""
 
 # The kernel's own answer: access lists, capabilities and mount options all have a say.
@@ -71,14 +71,14 @@ def require_access(user: User, folders: Sequence[Path]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f'[benchmark] user "{user.name}" cannot run /bin/sh: {error}') from error
     try:
-        said, _ = child.communicate(timeout=_LIMIT)
+        output, _ = child.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
         kill(child)
         raise SetupError(
-            f'[benchmark] user "{user.name}" could not enter {folders[-1]} within {_LIMIT:g} s; does a file system hang?'
+            f'[benchmark] user "{user.name}" could not enter {folders[-1]} within {_LIMIT_S:g} s; does a file system hang?'
         ) from None
     if child.returncode != 0:
-        blocked = os.fsdecode(said) or str(folders[-1])
+        blocked = os.fsdecode(output) or str(folders[-1])
         raise SetupError(
             f'[benchmark] user "{user.name}" cannot enter {blocked}, which leads to the benchmark\'s folder {folders[-1]}: '
             f"`chmod o+x` it, or keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"

@@ -23,7 +23,7 @@ from bai_agent.benchmark.orphans import find_remains
 from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder, now_ms, read_json, write_json
 
-_TICK = 0.1
+_TICK_S = 0.1
 
 
 def venv_cache(environment: Mapping[str, str]) -> Path | None:
@@ -49,7 +49,7 @@ class CachedVenv:
 
     @contextmanager
     def lock(self, *, waiting: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Keep everybody else away. Raises BusyError where another one has it and `waiting()` says to wait no longer."""
+        """Lock the environment. Raises BusyError where another process holds the lock and `waiting()` returns False."""
         make_folder(self.cache, private=self.cache)
         with ExitStack() as stack:
             while True:
@@ -59,7 +59,7 @@ class CachedVenv:
                 except BusyError:
                     if not waiting():
                         raise
-                    time.sleep(_TICK)
+                    time.sleep(_TICK_S)
             yield
 
     def is_complete(self) -> bool:
@@ -72,11 +72,11 @@ class CachedVenv:
         )
 
     def complete(self) -> None:
-        """Say that it is complete."""
+        """Mark it as complete."""
         write_json(self._mark, {"installed": installed(self.venv)})
 
     def use(self, rundir: RunDir) -> None:
-        """Say that a run uses it from now on."""
+        """Mark it as used by a run from now on."""
         self._users.mkdir(exist_ok=True)
         mark = self._users / _name_of(rundir)
         mark.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""Starts an agent that outlives whoever asked for it, and hears from it whether it runs."""
+"""Starts an agent that outlives its starter, and waits for it to report that it runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.pipes import read_to_end
 from bai_agent.job.run_directory import RunDir
 
-_START = 60.0
+_START_LIMIT_S = 60.0
 """Seconds in which an agent must have said that it runs."""
 
+_KILL_LIMIT_S = 5.0
+"""Seconds in which a killed process is gone."""
 _READY = b"ready"
 
 # Neither -m nor PYTHONPATH: the one looks into the current folder first, the other would leak into the benchmark. What -c
@@ -51,12 +53,14 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         # Nobody else takes note of its end.
         threading.Thread(target=agent.wait, name="agent", daemon=True).start()
         try:
-            answer = read_to_end(reader, seconds=_START)
+            answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
         except TimeoutError:
             # It has started nothing yet, and shall not do so when its user has been told that it does not run.
             agent.kill()
+            with suppress(subprocess.TimeoutExpired):
+                agent.wait(_KILL_LIMIT_S)  # until then its lock says that it runs
             raise NotStartedError(
-                f"the agent did not say within {_START:g} s that it runs, and was ended; see {rundir.agent_log}"
+                f"the agent did not say within {_START_LIMIT_S:g} s that it runs, and was ended; see {rundir.agent_log}"
             ) from None
     finally:
         os.close(reader)
@@ -87,13 +91,13 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
 
 
 def say_ready(descriptor: int) -> None:
-    """Tell whoever started this agent that it runs; where they have gone meanwhile, it runs all the same."""
+    """Report to the starter of this agent that it runs; a starter that is gone is ignored."""
     _say(descriptor, _READY)
     os.close(descriptor)
 
 
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
-    """Tell whoever started this agent why it does not run."""
+    """Report to the starter of this agent why it does not run."""
     _say(descriptor, f"{int(code)} {message}".encode(errors="replace"))
 
 

@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
-from bai_agent.job.pattern_groups import read_groups, taken_names
+from bai_agent.job.json_path import last_key, read_json_path
+from bai_agent.job.pattern_groups import RESERVED, read_groups, taken_names
+from bai_agent.job.star_path import path_mistakes, read_star_path
 
 VERSION = 1
 """The format of these tables."""
@@ -49,6 +54,39 @@ class Repaint(str, Enum):
     LAST = "last"
 
 
+class OverRanks(str, Enum):
+    """What a person is shown of a metric that several nodes or processes print."""
+
+    EACH = "each"
+    MEAN = "mean"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+class Headline(str, Enum):
+    """Which number of all that a run gives for a metric stands for the run."""
+
+    LAST = "last"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
+class ResultFormat(str, Enum):
+    """What wrote a file of results, or how it is built; `metrics/results/formats.py` reads them."""
+
+    HYPERFINE = "hyperfine"
+    GOOGLE_BENCHMARK = "google-benchmark"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+    BMF = "bmf"
+    JMH = "jmh"
+    MLLOG = "mllog"
+    CSV = "csv"
+    JSON = "json"
+
+
 class Unpack(str, Enum):
     """What becomes of a pulled archive."""
 
@@ -75,6 +113,13 @@ class Buffering(str, Enum):
     OWN = "own"
 
 
+class MpiLaunch(str, Enum):
+    """Who starts mpirun, with the strategies `horovod` and `mpi`."""
+
+    MPIRUN = "mpirun"
+    USER = "user"
+
+
 class Power(str, Enum):
     """What becomes of the machine after the end."""
 
@@ -93,6 +138,10 @@ class Identity:
     parent_action_id: str | None = None
     client_id: str = "local"
     """Whose job it is: the Kafka messages' key and their label `client-id`."""
+    username: str | None = None
+    """Who asked for it, as the service knows them."""
+    created_by: str | None = None
+    """The program that took the request from the service."""
     attempt: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     """Labels of every metric message."""
@@ -112,12 +161,36 @@ class StrategyTable:
     nodes: int = 1
     processes_per_node: str = "1"
     """A number, or "gpus" for one process per GPU."""
+    launch: MpiLaunch = MpiLaunch.MPIRUN
+    """`user`: the command runs alone, and starts mpirun itself. Of the strategies `horovod` and `mpi`."""
+    max_restarts: int = 0
+    """How often torchrun starts all processes again after one of them has failed. Of the strategy `torchrun`."""
+    cpus_per_process: int | None = None
+    """CPUs for each process; unset: its launcher's own way."""
+    gpus: int | None = None
+    """How many GPUs each node has by its instance type, where `processes_per_node` counts them; one with another number of them
+    does not start. Unset: any number."""
+    mpirun_options: tuple[str, ...] = ()
+    """Put behind those that mpirun is started with, as they are. Of `launch` `mpirun`."""
+    efa: bool = False
+    """The machines have Elastic Fabric Adapters: a library that moves data between them by sockets is warned of."""
+
+    @property
+    def process_logs(self) -> bool:
+        """Whether each process keeps its output in a file of its own, which metrics are taken from: where we start mpirun."""
+        return self.name in ("horovod", "mpi") and self.launch is MpiLaunch.MPIRUN
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ValueError("nodes must be an integer ≥ 1")
+        if self.max_restarts < 0:
+            raise ValueError("max_restarts must be an integer ≥ 0")
+        if self.cpus_per_process is not None and self.cpus_per_process < 1:
+            raise ValueError("cpus_per_process must be an integer ≥ 1")
         if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
             raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
+        if any(not option or "\0" in option for option in self.mpirun_options):
+            raise ValueError("mpirun_options must be words; none can be empty or hold a NUL character")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +214,8 @@ class Benchmark:
     """A requirements file, relative to the scripts' folder, installed into a venv of the job."""
     user: str | None = None
     buffering: Buffering = Buffering.LINE
+    exclusive: bool = False
+    """Whether the run begins only when no other job runs on this machine, and keeps others that want the same away."""
 
     def __post_init__(self) -> None:
         if not self.argv and self.script is None:
@@ -150,7 +225,7 @@ class Benchmark:
                 raise ValueError("a NUL character cannot be passed to a process")
         for name in (*self.env, *self.secrets):
             if not _ENVIRONMENT_NAME.fullmatch(name):
-                raise ValueError(f'"{name}" is no name of an environment variable')
+                raise ValueError(f'"{name}" is not a name of an environment variable')
 
 
 EC2_MAX_RUNTIME = timedelta(hours=24)
@@ -166,6 +241,8 @@ class Limits:
     max_runtime: timedelta | None = None
     """From the benchmark's start to its forced end; unset: no limit."""
     pull_timeout: timedelta = timedelta(hours=1)
+    join: timedelta = timedelta(minutes=10)
+    """For a node that gives no sign of life, while the others wait for it."""
     grace: timedelta = timedelta(seconds=30)
     """From SIGTERM to SIGKILL."""
     extract_timeout: timedelta = timedelta(minutes=30)
@@ -175,10 +252,13 @@ class Limits:
     no_output: timedelta | None = None
     """A benchmark that neither prints nor emits for so long is ended; unset: off."""
 
-    def machine_time(self, *, max_runtime: timedelta) -> timedelta:
-        """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`."""
+    def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
+        """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`.
+
+        Several nodes may wait for each other.
+        """
         at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
-        return at_work + _MACHINE_SLACK
+        return at_work + (self.join if nodes > 1 else timedelta()) + _MACHINE_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,14 +297,133 @@ class Metric:
     """One metric to extract: an item of `[[metrics]]`."""
 
     name: str
-    pattern: str
-    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for."""
+    pattern: str = ""
+    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for. Empty where `json` is set."""
+    json: str | None = None
+    """The way to the value in lines that are JSON objects; `job/json_path.py` reads it."""
+    json_step: str | None = None
+    """The way to the step in the same object."""
+    json_labels: tuple[str, ...] = ()
+    """The ways to labels in the same object; each has the name of its last key."""
+    after: str | None = None
+    """A regular expression: the metric counts only behind lines that match it, and not in those."""
+    until: str | None = None
+    """A regular expression: it no longer counts from a line on that matches it, until `after` matches again."""
     units: str = ""
     better: Better | None = None
     required: bool = False
     """A run in which it never matched has not succeeded."""
     number: NumberForm = NumberForm.PLAIN
     repaint: Repaint = Repaint.ALL
+    over_ranks: OverRanks = OverRanks.EACH
+    headline: Headline = Headline.LAST
+    tolerance: float | None = None
+    """Differences between runs up to this share (0.02: two percent) are of no importance; unset: any counts."""
+    warmup: timedelta | None = None
+    """Values of so long from the benchmark's start, in each repeat of it, are left out of statistics and headline. They are records all the same."""
+    warmup_values: int = 0
+    """So many first values of each series are left out in the same way."""
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
+            raise ValueError("tolerance must be a finite number ≥ 0, for example 0.02 for two percent")
+        if self.warmup_values < 0:
+            raise ValueError("warmup_values must be an integer ≥ 0")
+        if self.warmup is not None and self.warmup_values:
+            raise ValueError("warmup and warmup_values exclude each other; keep one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Files of the benchmark that metrics are taken from after its end: an item of `[[results]]`.
+
+    `values`, `step`, `name_from`, `units_from` and the values of `labels` are columns of CSV files, or paths in JSON files
+    (`star_path.py`); the other formats know by themselves.
+    """
+
+    path: str
+    """A glob relative to the benchmark's working folder."""
+    format: ResultFormat
+    metrics: tuple[str, ...] = ()
+    """The names of those that are taken; none: all."""
+    required: bool = False
+    """A run in which these files gave no value has not succeeded."""
+    better: Better | None = None
+    over_ranks: OverRanks = OverRanks.EACH
+    headline: Headline = Headline.LAST
+    tolerance: float | None = None
+    values: tuple[str, ...] = ()
+    name: str | None = None
+    """The metric's name, where there is one column or path of values. Unset: the column's, or the path's last key."""
+    name_from: str | None = None
+    units: str = ""
+    units_from: str | None = None
+    step: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    delimiter: str = ","
+    header: bool = True
+    """Whether a CSV file's first line names its columns; else they are called 1, 2, 3 …"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its metrics, as far as they are known before a file is there."""
+        if self.metrics or self.name_from is not None:
+            return self.metrics
+        if self.name is not None:
+            return (self.name,)
+        if self.format is ResultFormat.JSON:
+            return tuple(read_star_path(each).name for each in self.values)
+        return self.values
+
+    def mistakes(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each key that is wrong, what is wrong with it, and what to do."""
+        if not is_glob_below(self.path) or ".." in PurePosixPath(self.path).parts:
+            yield (
+                "path",
+                f'"{self.path}" is not a glob below the working folder',
+                'write for example "out/*.json"',
+            )
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
+            yield "tolerance", "is not a finite number ≥ 0", "write for example 0.02 for two percent"
+        by_place = self.format in (ResultFormat.CSV, ResultFormat.JSON)
+        if by_place:
+            yield from self._wrong_places()
+        else:
+            keys = ("values", "name", "name_from", "units", "units_from", "step", "labels")
+            for key in (key for key in keys if getattr(self, key)):
+                yield key, f'is for "csv" and "json"; "{self.format.value}" says it by itself', "remove it"
+        if self.format is not ResultFormat.CSV:
+            for key in (key for key in ("delimiter", "header") if getattr(self, key) not in (",", True)):
+                yield key, 'is for "csv"', "remove it"
+        elif len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            yield (
+                "delimiter",
+                f'"{self.delimiter}" does not tell cells apart',
+                "write one character, such as a semicolon",
+            )
+        judged = self.better is not None or self.headline is not Headline.LAST or self.tolerance is not None
+        if judged and not self.names:
+            fix = "name the metrics that better, headline and tolerance are for"
+            yield "metrics", "is missing", fix
+
+    def _wrong_places(self) -> Iterator[tuple[str, str, str]]:
+        of_json = self.format is ResultFormat.JSON
+        example = '["results[*].mean"]' if of_json else '["seconds"]'
+        if not self.values:
+            kind = "paths" if of_json else "columns"
+            yield "values", "is missing", f"write the {kind} of the values, for example {example}"
+        if self.name is not None and (self.name_from is not None or len(self.values) > 1):
+            yield "name", "is the name of one metric", "remove it, or keep one of values and no name_from"
+        for name in sorted(RESERVED.intersection(self.labels)):
+            yield "labels", f'"{name}" is the name of a label that records get by themselves', "rename it"
+        if of_json:
+            for mistake in path_mistakes(self.values, [each for each in self.places if each is not None]):
+                yield "values", mistake, f"write for example {example}"
+
+    @property
+    def places(self) -> tuple[str | None, ...]:
+        """Where it finds what belongs to a value."""
+        return (self.name_from, self.units_from, self.step, *self.labels.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +457,82 @@ class Kafka:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogLines:
+    """The `[log_lines]` table: where what the benchmark prints is written as JSON, for a log shipper."""
+
+    path: str
+    """An absolute path of the machine that runs the job; what is there is appended to."""
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("/") or "\0" in self.path:
+            raise ValueError(f'path "{self.path}" is not an absolute path')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prometheus:
+    """The `[prometheus]` table: where the last value of each metric goes, or is to be had. One of the two addresses is set."""
+
+    pushgateway: str | None = None
+    """The address of a Pushgateway, "http://host:9091"."""
+    username: str | None = None
+    """For HTTP basic authentication there."""
+    password: str | None = None
+    """A reference, never the secret itself: "env:NAME", "secretsmanager:…", "ssm:…"."""
+    delete_on_end: bool = False
+    """Whether the run's group is deleted from the Pushgateway at the end."""
+    listen: str | None = None
+    """The address, "host:port", where the machine that runs the job answers Prometheus while the run lasts."""
+    host_metrics: bool = False
+    """Whether host metrics are among them."""
+
+    def __post_init__(self) -> None:
+        if self.pushgateway is None and self.listen is None:
+            raise ValueError("neither pushgateway nor listen says where to")
+        if self.pushgateway is not None and not is_web_address(self.pushgateway):
+            raise ValueError(
+                f'pushgateway "{self.pushgateway}" is not an address such as "http://host:9091", without user and password'
+            )
+        if self.listen is not None:
+            split_address(self.listen)
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together")
+
+
+MOST_DIMENSIONS = 30
+"""Of one metric in CloudWatch: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudWatch:
+    """The `[cloudwatch]` table: where metrics go in CloudWatch's embedded metric format."""
+
+    log_group: str
+    """The log group, which is there already."""
+    namespace: str = "bai"
+    """CloudWatch's namespace of the metrics."""
+    dimensions: tuple[str, ...] | None = None
+    """Names of the labels that become dimensions; unset: the job's own, those of a record, and the rank."""
+    high_resolution: bool = False
+    """Whether CloudWatch keeps each second, and not each minute."""
+    region: str | None = None
+    """The log group's; unset: the machine's."""
+    host_metrics: bool = False
+    """Whether host metrics are sent as well."""
+
+    def __post_init__(self) -> None:
+        if not is_log_group(self.log_group):
+            raise ValueError(f'log_group "{self.log_group}" must be 1 to 512 of A-Z a-z 0-9 . - _ / #')
+        if not is_namespace(self.namespace):
+            raise ValueError(
+                f'namespace "{self.namespace}" must be 1 to 255 of A-Z a-z 0-9 . - _ / # : and a space, and not start with ":" or "AWS/"'
+            )
+        if self.dimensions is not None and len(self.dimensions) > MOST_DIMENSIONS:
+            raise ValueError(
+                f"dimensions holds {len(self.dimensions)} names; CloudWatch takes {MOST_DIMENSIONS}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """The `[output]` table."""
 
@@ -269,8 +544,87 @@ class Output:
         for pattern in self.artifacts:
             if not is_glob_below(pattern):
                 raise ValueError(
-                    f'artifacts "{pattern}" is no glob below the working folder; write for example "runs/**" or "*.csv"'
+                    f'artifacts "{pattern}" is not a glob below the working folder; write for example "runs/**" or "*.csv"'
                 )
+
+
+LEAST_RUNS = 5
+"""Runs after which `until` is looked at for the first time: an interval of fewer says little."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of the two that a job compares: an item of `[[repeat.arms]]`."""
+
+    name: str
+    argv: tuple[str, ...] = ()
+    """As those of `[benchmark]`, in their place."""
+    script: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    """All that `[benchmark] env` would be."""
+
+    def __post_init__(self) -> None:
+        if not is_job_id(self.name):
+            raise ValueError(
+                f'name "{self.name}" must be of A-Z a-z 0-9 . _ - and start with a letter or digit'
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """The `[repeat]` table: the benchmark is run several times, one run after the other, in one job."""
+
+    runs: int
+    """With `until`: at most so many."""
+    warmup_runs: int = 0
+    """Runs before those, which no metric is taken from."""
+    until: float | None = None
+    """Runs go on until the confidence interval of the mean of `metric` is, to either side, at most this share of it."""
+    metric: str | None = None
+    """Whose headline `until` is about."""
+    max_time: timedelta | None = None
+    """After so long no new run begins; unset: no limit."""
+    prepare: tuple[str, ...] = ()
+    """A command before each run, and its arguments; empty: none."""
+    cleanup: tuple[str, ...] = ()
+    """One after each run."""
+    keep_going: bool = False
+    """Whether a run that fails is followed by the next one."""
+    arms: tuple[Arm, ...] = ()
+    """Two that take turns, each for half of `runs`; none: the benchmark itself."""
+    seed: int = 0
+    """Of the order in which the arms take turns."""
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise ValueError("runs must be an integer ≥ 1")
+        if self.warmup_runs < 0:
+            raise ValueError("warmup_runs must be an integer ≥ 0")
+        if self.until is not None and not 0 < self.until < math.inf:
+            raise ValueError("until must be a finite number > 0, for example 0.02 for two percent")
+        if (self.until is None) != (self.metric is None):
+            raise ValueError("until and metric go together: metric says whose interval until is about")
+        if any("\0" in word for word in (*self.prepare, *self.cleanup)):
+            raise ValueError("a NUL character cannot be passed to a process")
+        if self.arms and (len(self.arms) != 2 or self.arms[0].name == self.arms[1].name):
+            raise ValueError("arms must be two, with names of their own")
+        if self.arms and (self.runs % 2 or self.warmup_runs % 2):
+            raise ValueError("runs and warmup_runs must be even, as the two arms have half of them each")
+
+    @property
+    def sequence(self) -> list[int]:
+        """Return which arm each run is of, warm-up runs included: in each two runs both, in an order that the seed decides."""
+        if not self.arms:
+            return [0] * (self.warmup_runs + self.runs)
+        draw = random.Random(self.seed)  # noqa: S311 - whoever has the seed shall draw the same
+        pairs = (draw.choice(([0, 1], [1, 0])) for _ in range((self.warmup_runs + self.runs) // 2))
+        return [arm for pair in pairs for arm in pair]
+
+    @property
+    def decided_after(self) -> int | None:
+        """After how many runs it is looked for the first time whether they are enough; None where their number is fixed."""
+        least = LEAST_RUNS * max(1, len(self.arms))
+        return None if self.until is None else min(least, self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,12 +668,46 @@ class Job:
     limits: Limits = Limits()
     sources: tuple[Source, ...] = ()
     metrics: tuple[Metric, ...] = ()
+    results: tuple[Results, ...] = ()
     host_metrics: HostMetrics = HostMetrics()
     kafka: Kafka | None = None
+    log_lines: LogLines | None = None
+    prometheus: Prometheus | None = None
+    cloudwatch: CloudWatch | None = None
     output: Output = Output()
+    repeat: Repeat | None = None
     store: Store | None = None
     end: End = End()
     git: Git | None = None
+    set: dict[str, str] = field(default_factory=dict)
+    """Keys of the benchmark descriptor → the texts that were set for them in place of what the file says. For people."""
+
+    def __post_init__(self) -> None:
+        if self.repeat is None:
+            return
+        if self.strategy.name != "single_node":
+            raise ValueError(
+                f"[repeat] is for the strategy single_node, and this job's is {self.strategy.name}"
+            )
+        if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
+            raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
+
+    def named_metrics(self) -> tuple[Metric, ...]:
+        """Return what is said of metrics by their names: of those with a pattern, and of those in files, which have none."""
+        of_files = (
+            Metric(
+                name=name,
+                pattern="",
+                units=each.units,
+                better=each.better,
+                over_ranks=each.over_ranks,
+                headline=each.headline,
+                tolerance=each.tolerance,
+            )
+            for each in self.results
+            for name in each.names
+        )
+        return (*self.metrics, *of_files)
 
 
 def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> None:
@@ -329,6 +717,16 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
     """
     for index, metric in enumerate(metrics):
         where = f'[[metrics]] {index} "{metric.name}"'
+        for key, text in (("after", metric.after), ("until", metric.until)):
+            if text is not None and (problem := marker_problem(text)):
+                raise ValueError(f"{where}: {key} {problem}")
+        if metric.json is not None or not metric.pattern:
+            _check_json(metric, where=where, labels=labels)
+            continue
+        if metric.json_step is not None or metric.json_labels:
+            raise ValueError(
+                f"{where}: json_step and json_labels go with json, and pattern is there; remove them"
+            )
         try:
             pattern = compile_pattern(metric.pattern)
         except ValueError as error:
@@ -344,6 +742,46 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
             )
         if groups.unit and not metric.units:
             raise ValueError(f"{where}: the pattern has a group unit, so units must say what to convert to")
+
+
+def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
+    if metric.json is None:
+        raise ValueError(f"{where}: neither pattern nor json says what to take")
+    if metric.pattern:
+        raise ValueError(f"{where}: pattern and json exclude each other; keep one of them")
+    paths = {"json": metric.json}
+    paths.update({"json_step": metric.json_step} if metric.json_step is not None else {})
+    paths.update({f"json_labels[{number}]": path for number, path in enumerate(metric.json_labels)})
+    names = {}
+    for key, text in paths.items():
+        try:
+            names[key] = last_key(read_json_path(text))
+        except ValueError as error:
+            raise ValueError(f'{where}: {key} "{text}" is not a path: {error}') from error
+    for key, name in names.items():
+        if key.startswith("json_labels") and (name in RESERVED or name in labels):
+            raise ValueError(f'{where}: {key}: "{name}" is the name of a label that records have already')
+
+
+def marker_problem(text: str) -> str | None:
+    """Return why a section cannot begin or end at lines that match `text`; None where it can."""
+    try:
+        pattern = compile_pattern(text)
+    except ValueError as error:
+        return f"does not compile: {error}"
+    return "matches an empty text, and empty lines do not count" if pattern.search("") else None
+
+
+def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:
+    """Raise ValueError where keys of results contradict each other, or a label has the name of one of the job's own `labels`."""
+    for index, each in enumerate(results):
+        where = f'[[results]] {index} "{each.path}"'
+        for key, problem, fix in each.mistakes():
+            raise ValueError(f"{where}: {key} {problem}; {fix}")
+        for name in each.labels.keys() & set(labels):
+            raise ValueError(
+                f'{where}: the label "{name}" has the name of a label of [job] labels; rename it'
+            )
 
 
 def is_job_id(text: str) -> bool:
@@ -364,6 +802,38 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         raise ValueError(str(error)) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         raise ValueError("it is too large") from error
+
+
+def is_web_address(text: str) -> bool:
+    """Return whether `text` is the address of a web server, without credentials in it."""
+    try:
+        parts = urlsplit(text)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    clean = not (parts.query or parts.fragment or "@" in parts.netloc or re.search(r"[\s\x00-\x1f]", text))
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port_ok and clean and text.isascii()
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host and port of "host:port". Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError(f'listen "{text}" is not an address such as "127.0.0.1:9109"')
+    if int(port) > 65535:
+        raise ValueError(f'listen "{text}" has a port above 65535')
+    return host.strip("[]"), int(port)
+
+
+def is_log_group(text: str) -> bool:
+    """Return whether a log group of CloudWatch Logs can have this name."""
+    return re.fullmatch(r"[A-Za-z0-9._/#-]{1,512}", text) is not None
+
+
+def is_namespace(text: str) -> bool:
+    """Return whether CloudWatch takes this namespace from its users."""
+    legal = re.fullmatch(r"[A-Za-z0-9._/#: -]{1,255}", text) is not None and text.strip() != ""
+    return legal and not text.startswith((":", "AWS/"))
 
 
 def is_glob_below(text: str) -> bool:

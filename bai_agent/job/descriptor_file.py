@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import VERSION, Job, check_patterns
+from bai_agent.job.descriptor import VERSION, Job, check_patterns, check_results
 from bai_agent.job.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 
@@ -24,7 +24,7 @@ def read_job(path: Path, *, checked: bool = False) -> Job:
     except OSError as error:
         raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > _DESCRIPTOR_LIMIT:
-        raise DescriptorError(f"{path}: larger than 16 MiB; that is no job descriptor")
+        raise DescriptorError(f"{path}: larger than 16 MiB; that is not a job descriptor")
     return parse_job(content, where=str(path), checked=checked)
 
 
@@ -48,6 +48,7 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
     if not checked:
         try:
             check_patterns(job.metrics, labels=job.job.labels)
+            check_results(job.results, labels=job.job.labels)
         except ValueError as error:
             raise DescriptorError(f"{where}: {error}") from error
     return job

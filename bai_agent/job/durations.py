@@ -1,4 +1,4 @@
-"""Durations as people write them: "90s", "1h30m", "250ms"."""
+"""Reads and formats durations: "90s", "1h30m", "250ms"."""
 
 from __future__ import annotations
 

@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bai_agent.job.record_types import EVENTS, PhaseEvent, RunEvent, UnknownEvent, event_table, from_table
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import append_line, now_ms, open_append
 
 log = logging.getLogger(__name__)
+
+_COMMON = ("time", "type")
+"""Keys that every event has."""
 
 
 class EventLog:
@@ -28,46 +32,59 @@ class EventLog:
         self._descriptor = open_append(path)
         self._redactor = redactor or Redactor()
         self._clock = clock
-        self.seen: list[dict[str, Any]] = list(read_events(path))
+        self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
         """Whether an event that finds no space is only remembered: at the end of a run its result matters more."""
 
-    def add(self, kind: str, **details: Any) -> None:
-        """Append one event: `{"time": ms UTC, "type": kind, …details}`. It is in `seen` even where that raises OSError."""
-        told = self._redactor.redact_all(details, own_levels=1)
-        line = json.dumps({"time": self._clock(), "type": kind, **told}, ensure_ascii=False)
+    def add(self, event: RunEvent) -> None:
+        """Append an event, with the time of now. It is in `seen` even where that raises OSError."""
+        table = {**event_table(event), "time": self._clock()}
+        line = json.dumps(
+            self._redactor.redact_all(table, own_levels=1) | {"type": event.type}, ensure_ascii=False
+        )
         content = f"{line}\n".encode(errors="replace")
-        self.seen.append(json.loads(content))
-        log.info("%s %s", kind, " ".join(f"{key}={value}" for key, value in told.items()))
+        seen = _event(json.loads(content))
+        self.seen.append(seen)
+        details = (f"{key}={value}" for key, value in event_table(seen).items() if key not in _COMMON)
+        log.info("%s %s", event.type, " ".join(details))
         try:
             append_line(self._descriptor, content)
         except OSError as error:
             if not self.lenient or error.errno not in FULL:
                 raise
-            log.warning("there is no space for the event %s", kind)
+            log.warning("there is no space for the event %s", event.type)
 
     def finished_phases(self) -> dict[str, float]:
         """Return the phases that have finished, with their seconds."""
         return {
-            event["phase"]: event["seconds"]
+            event.phase: event.seconds or 0.0
             for event in self.seen
-            if event["type"] == "phase" and event["state"] == "finished"
+            if isinstance(event, PhaseEvent) and event.state == "finished"
         }
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete events in `path`; a line that is no JSON object is passed over."""
+def read_events(path: Path) -> Iterator[RunEvent]:
+    """Yield the complete events in `path`; a line that is not a JSON object is passed over."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
     for line in content[: content.rfind(b"\n") + 1].splitlines():
         try:
-            event = json.loads(line)
+            table = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and isinstance(event.get("type"), str):
-            yield event
+        if isinstance(table, dict) and isinstance(table.get("type"), str):
+            yield _event(table)
+
+
+def _event(table: dict[str, Any]) -> RunEvent:
+    """Return the event that a line of ours holds; one of another version, or one that lacks a key, is not known."""
+    kind = EVENTS.get(table["type"])
+    try:
+        return UnknownEvent(table=table) if kind is None else from_table(kind, table)
+    except TypeError:
+        return UnknownEvent(table=table)

@@ -41,6 +41,7 @@ def place_new(draft: Path, path: Path) -> None:
 
 def _rename_new(draft: Path, path: Path) -> None:
     """Rename without replacing anything; renameat2(2) tells which file systems can."""
+    # Only for file systems without hard links.
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -64,6 +64,9 @@ class Outcome(str, Enum):
     QUOTA = "quota"
     BOOT_FAILED = "boot_failed"
     AGENT_ERROR = "agent_error"
+    JOIN_FAILED = "join_failed"
+    PEER_FAILED = "peer_failed"
+    PEER_LOST = "peer_lost"
     OOM = "oom"
     KILLED = "killed"
 
@@ -152,6 +155,9 @@ _MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
         "The account's quota does not allow these machines; ask AWS for more.",
     ),
     Outcome.BOOT_FAILED: (ExitCode.OURS, False, "A machine booted, and no agent could start on it."),
+    Outcome.JOIN_FAILED: (ExitCode.OURS, True, "The nodes of the job did not come together."),
+    Outcome.PEER_FAILED: (ExitCode.OURS, False, "Another node of the job failed, and this one was ended."),
+    Outcome.PEER_LOST: (ExitCode.OURS, True, "A node of the job was lost."),
     Outcome.AGENT_ERROR: (ExitCode.OURS, True, "The agent met an error of its own."),
     Outcome.OOM: (
         ExitCode.KILLED,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError
+
+_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")
+_PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
+INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
+_ENGINE = re.compile(r"[A-Za-z0-9 ().,+~_-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +24,26 @@ class Peer:
     """Where the others reach it: an IP address or a host name."""
     slots: int = 1
     """How many of the benchmark's processes it runs."""
+    port: int = 0
+    """A port that was free there when it joined; 0: it has none for the others."""
+    instance_id: str | None = None
+    """Of the EC2 instance, where it is one."""
+    public_key: str | None = None
+    """Where the nodes reach each other by SSH: the coordinator's is the one that it logs in with, a worker's that of its sshd."""
+    interface: str | None = None
+    """The network interface there that has the address: "ens5"."""
+    engine: str | None = None
+    """What the strategy's launcher there says that it is: "mpirun (Open MPI) 4.1.4"."""
+
+    @property
+    def title(self) -> str:
+        """What a person calls it: "Node 1 (i-0123, 10.0.0.2)"."""
+        return f"Node {self.rank} ({', '.join(filter(None, (self.instance_id, self.address)))})"
+
+    @property
+    def mention(self) -> str:
+        """The same in the middle of a sentence: "node 1 (i-0123, 10.0.0.2)"."""
+        return f"n{self.title[1:]}"
 
 
 def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
@@ -38,6 +64,29 @@ def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
 
 def _peer(table: Mapping[str, Any]) -> Peer:
     rank, address, slots = table["rank"], table["address"], table["slots"]
-    if type(rank) is not int or type(slots) is not int or not isinstance(address, str) or slots < 1:
+    port, instance_id = table.get("port", 0), table.get("instance_id")
+    public_key, engine, interface = (table.get(key) for key in ("public_key", "engine", "interface"))
+    numbers = all(type(each) is int for each in (rank, slots, port))
+    # They become lines of configuration files: none of them may hold a line break, or anything else that means more there.
+    texts = _is(_ADDRESS, address) and all(
+        each is None or _is(pattern, each)
+        for pattern, each in ((_PUBLIC_KEY, public_key), (_ENGINE, engine), (INTERFACE, interface))
+    )
+    if not numbers or not texts or slots < 1 or not 0 <= port < 2**16:
         raise ValueError
-    return Peer(rank=rank, address=address, slots=slots)
+    if not isinstance(instance_id, (str, type(None))):
+        raise TypeError
+    return Peer(
+        rank=rank,
+        address=address,
+        slots=slots,
+        port=port,
+        instance_id=instance_id,
+        public_key=public_key,
+        interface=interface,
+        engine=engine,
+    )
+
+
+def _is(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None

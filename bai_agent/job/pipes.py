@@ -1,4 +1,4 @@
-"""Talking with another process through a pipe, for a limited time."""
+"""Reads and writes a pipe within a time limit."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import time
 _PIECE = 65536
 
 
-def read_to_end(descriptor: int, *, seconds: float, most: int | None = None) -> bytes:
-    """Return all that comes out of a pipe until its last writer has closed it, or the first `most` bytes.
+def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -> bytes:
+    """Return what a pipe yields until its last writer closes it, or the first `most` bytes.
 
-    Raises TimeoutError where that takes longer than `seconds`. Uses poll: select() fails for descriptors from 1024 on.
+    Raises TimeoutError where that takes longer than `timeout_s`. Uses poll: select() fails for descriptors from 1024 on.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    deadline = time.monotonic() + seconds
-    said = b""
+    deadline = time.monotonic() + timeout_s
+    content = b""
     while True:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError(f"no end after {seconds:g} s")
+            raise TimeoutError(f"no end after {timeout_s:g} s")
         piece = os.read(descriptor, _PIECE)
         if not piece:
-            return said
-        said += piece
-        if most is not None and len(said) >= most:
-            return said[:most]
+            return content
+        content += piece
+        if most is not None and len(content) >= most:
+            return content[:most]
 
 
-def write_within(descriptor: int, content: bytes, *, seconds: float) -> None:
-    """Write all of `content` into a pipe. Raises TimeoutError where its reader has not made room for it in time."""
+def write_within(descriptor: int, content: bytes, *, timeout_s: float) -> None:
+    """Write all of `content` into a pipe. Raises TimeoutError where its reader is too slow."""
     os.set_blocking(descriptor, False)
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + timeout_s
     left = memoryview(content)
     while left:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError(f"not taken within {seconds:g} s")
+            raise TimeoutError(f"not taken within {timeout_s:g} s")
         left = left[os.write(descriptor, left[:_PIECE]) :]

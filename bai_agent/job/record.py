@@ -76,9 +76,9 @@ class JobRecord:
         try:
             value = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise RecordError(f"{self.store.url}/{key} is no JSON: {error}") from error
+            raise RecordError(f"{self.store.url}/{key} is not JSON: {error}") from error
         if not isinstance(value, dict):
-            raise RecordError(f"{self.store.url}/{key} is no JSON object")
+            raise RecordError(f"{self.store.url}/{key} is not a JSON object")
         return value
 
     def _read(self, key: str) -> bytes | None:
@@ -86,7 +86,9 @@ class JobRecord:
         if found is None:
             return None
         if found.size > _LIMIT:
-            raise RecordError(f"{self.store.url}/{key} has {found.size:,} bytes; that is no record of a job")
+            raise RecordError(
+                f"{self.store.url}/{key} has {found.size:,} bytes; that is not a record of a job"
+            )
         try:
             return self.store.get(key, limit=_LIMIT)
         except MissingObjectError:

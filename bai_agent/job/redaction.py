@@ -1,4 +1,4 @@
-"""Takes secrets out of every text of ours that leaves this process: logs, events, results, warnings, examples.
+"""Redacts secrets in all text that leaves this process: logs, events, results, warnings, examples.
 
 What the benchmark prints into its own files is the benchmark's: it is stored as it is. Whatever we quote of it is redacted.
 """
@@ -29,7 +29,7 @@ _AS_TEXT = logging.Formatter()
 
 
 class Redactor(logging.Filter):
-    """Takes known secrets out of texts, and out of whatever is logged where it is a filter."""
+    """Redacts known secrets in texts and, as a logging filter, in what is logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Redactor(logging.Filter):
 
     @property
     def known(self) -> list[str]:
-        """The secrets, as they were told."""
+        """The secrets, as they were given."""
         return sorted(self._known)
 
     def know(self, secrets: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ _RECORDS_BYTES = 2**20
 _RESULT_BYTES = 2**18
 
 
-def keep_room(rundir: RunDir) -> None:
+def reserve_space(rundir: RunDir) -> None:
     """Set space aside. Raises OSError where there is none."""
     for path, size in zip(_ballasts(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

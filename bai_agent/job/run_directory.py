@@ -64,6 +64,11 @@ class RunDir:
         return self.path / "result.json"
 
     @property
+    def job_result(self) -> Path:
+        """How a job of several nodes ended, where this one is their coordinator."""
+        return self.path / "job-result.json"
+
+    @property
     def cancel(self) -> Path:
         """Written by whoever wants the job cancelled."""
         return self.path / "cancel.json"
@@ -82,6 +87,11 @@ class RunDir:
     def kept_metrics(self) -> Path:
         """The same file as `metrics`, under the name that a reader of the job store looks for."""
         return self.metric_chunks / f"{0:020}.jsonl"
+
+    @property
+    def processes(self) -> Path:
+        """Where processes of the benchmark that mpirun started keep what they printed, `<rank>.log`, and how they ended."""
+        return self.path / "processes"
 
     @property
     def emit(self) -> Path:
@@ -103,6 +113,16 @@ class RunDir:
         return self.path / "hostfile"
 
     @property
+    def launcher(self) -> Path:
+        """A folder in which a strategy's launcher may leave what its processes failed of."""
+        return self.path / "launcher"
+
+    @property
+    def ssh(self) -> Path:
+        """This node's key, and the files that ssh or sshd is told with, where nodes reach each other by SSH; gone with the run."""
+        return self.path / "ssh"
+
+    @property
     def shim_lock(self) -> Path:
         return self.path / "shim.lock"
 
@@ -110,6 +130,16 @@ class RunDir:
     def started(self) -> Path:
         """Written by the shim before the benchmark's first instruction."""
         return self.path / "started.json"
+
+    @property
+    def repeats(self) -> Path:
+        """Written by the shim of a job with `[repeat]`: where each run begins and ends."""
+        return self.path / "repeats.jsonl"
+
+    @property
+    def repeat_word(self) -> Path:
+        """Written by the agent: whether the runs so far are enough."""
+        return self.path / "repeat.json"
 
     @property
     def stop(self) -> Path:
@@ -124,6 +154,11 @@ class RunDir:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """What was in the files that the benchmark wrote its results to, once all of them have been read."""
+        return self.path / "results.jsonl"
 
     @property
     def extractor_lock(self) -> Path:
@@ -151,6 +186,14 @@ class RunDir:
     @property
     def kafka_offset(self) -> Path:
         return self.path / "kafka.offset"
+
+    @property
+    def cloudwatch_offset(self) -> Path:
+        return self.path / "cloudwatch.offset"
+
+    @property
+    def log_lines_offset(self) -> Path:
+        return self.path / "log-lines.offset"
 
     @property
     def store_offset(self) -> Path:
@@ -215,7 +258,7 @@ def now_ms() -> int:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from every other one."""
+    """Return an id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -249,7 +292,7 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace `path` by `value` as JSON, atomically. Half characters (a file's name that is no UTF-8) become "?"."""
+    """Replace `path` by `value` as JSON, atomically. Half characters (a file's name that is not UTF-8) become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
     # What a benchmark emits, or names its files, must not end us.
     write_atomic(path, text.encode(errors="replace"))
@@ -320,15 +363,15 @@ def is_locked(path: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
+def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path`; it goes with the process, however that dies.
 
-    Waits up to `wait` seconds for a predecessor that is just dying (or for a reader's look at the lock).
+    Waits up to `wait_s` seconds for a predecessor that is just dying (or for a reader's look at the lock).
     Raises BusyError where another live process keeps it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

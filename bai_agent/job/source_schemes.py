@@ -119,8 +119,12 @@ def source_name(src: str) -> str:
     except ValueError:  # no address: what it may hold of a password cannot be told apart
         return f"{scheme}://{src.partition('://')[2].partition('?')[0].rpartition('@')[2]}"
     host = parts.netloc.rpartition("@")[2]
-    told = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
-    digest = hashlib.sha256("&".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:8] if told else ""
+    parameters = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
+    digest = (
+        hashlib.sha256("&".join(parameters).encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        if parameters
+        else ""
+    )
     return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
 
 

@@ -132,11 +132,11 @@ def _read_scalar(kind: Any, value: Any, *, where: str, key: str) -> Any:
             raise _wrong(where, key, f"one of {choices}", value) from None
     if type(value) is int and not -(2**63) <= value < 2**63:
         # What TOML promises: https://toml.io/en/v1.0.0#integer
-        raise DescriptorError(f"{where} {key}: a whole number must fit into 64 bits")
+        raise DescriptorError(f"{where} {key}: an integer must fit into 64 bits")
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+        names = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
         raise _wrong(where, key, names[kind], value)
     if kind is str and "\0" in value:
         raise DescriptorError(f"{where} {key}: holds a NUL character; remove it")

@@ -13,7 +13,7 @@ else:
 _DEEPEST = 64
 """Lists and tables inside each other. Some parsers stop at the interpreter's own depth, others far beyond it."""
 _WHOLE = range(-(2**63), 2**63)
-"""What a whole number may be: https://toml.io/en/v1.0.0#integer"""
+"""What an integer may be: https://toml.io/en/v1.0.0#integer"""
 
 TOMLDecodeError = tomllib.TOMLDecodeError
 
@@ -46,7 +46,7 @@ def _check_bounds(table: dict[str, Any]) -> None:
             elif isinstance(each, list):
                 inner += each
             elif type(each) is int and each not in _WHOLE:
-                raise TomlBoundsError("holds a whole number that does not fit into 64 bits")
+                raise TomlBoundsError("holds an integer that does not fit into 64 bits")
         level = inner
     if level:
         raise TomlBoundsError("is nested too deep")

@@ -1,4 +1,4 @@
-"""The extractor's process: `python -m bai_agent.metrics DIR`, started by the agent (see `supervise.py`)."""
+"""The extractor's process: `python -m bai_agent.metrics DIR`, started by the agent (see `bai_agent/run/extractor.py`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, locked
+from bai_agent.metrics.checkpoint import read_checkpoint
 from bai_agent.metrics.order import BLAME, CAREFUL, LEAVE_REST, NO_QUOTES, SECRETS
 from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.watchdog import blame
@@ -48,13 +49,17 @@ def main() -> int:
         return 1
     rundir = RunDir(arguments.dir)
     try:
-        with locked(rundir.extractor_lock, wait=_LOCK_SECONDS):
+        with locked(rundir.extractor_lock, wait_s=_LOCK_SECONDS):
             if rundir.extracted.exists():
                 return 0
             # The agent put it there after it had read it.
             job = read_job(rundir.job, checked=True)
             if arguments.blame:
-                found = blame(rundir.extractor_search, rundir.extractor_disabled)
+                known = read_checkpoint(
+                    rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
+                )
+                places = known.logs if known is not None else {}
+                found = blame(rundir.extractor_search, rundir.extractor_disabled, places=places)
                 log.warning("switched off: %s", found)
             # Each block makes thousands of short-lived objects, none in a cycle: to look for cycles often is in vain.
             gc.freeze()

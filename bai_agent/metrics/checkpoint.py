@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.records import Key
 from bai_agent.metrics.tally import Tally
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """When both logs were done up to these places, `metrics.jsonl` had `size` bytes and `seq` records.
+    """When all logs were done up to these places, `metrics.jsonl` had `size` bytes and `seq` records.
 
     It may have held records from beyond the places already, when a restart was catching up: `last` tells.
     """
@@ -27,9 +27,12 @@ class Checkpoint:
     seq: int
     last: dict[str, Key]
     """The last record of each source."""
-    log: LogPosition
+    logs: dict[str, LogPosition]
+    """By source: what was printed."""
     emit: LogPosition
     tally: Tally
+    sections: dict[str, list[int]] = field(default_factory=dict)
+    """By source of `logs`: the sections that are open there."""
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -54,7 +57,7 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoi
         return None
     try:
         checkpoint = _read(value)
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return None
     try:
         size = metrics_file.stat().st_size
@@ -64,9 +67,9 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoi
 
 
 def logs_done(path: Path) -> tuple[object, object]:
-    """Return up to where, by the checkpoint in `path`, the two logs are done; to be compared, nothing else."""
+    """Return up to where, by the checkpoint in `path`, all logs are done; to be compared, nothing else."""
     value = read_json(path) or {}
-    return value.get("log"), value.get("emit")
+    return value.get("logs"), value.get("emit")
 
 
 def _read(value: dict[str, Any]) -> Checkpoint:
@@ -74,7 +77,8 @@ def _read(value: dict[str, Any]) -> Checkpoint:
         size=value["size"],
         seq=value["seq"],
         last={src: Key(*key) for src, key in value["last"].items()},
-        log=LogPosition(**value["log"]),
+        logs={src: LogPosition(**place) for src, place in value["logs"].items()},
         emit=LogPosition(**value["emit"]),
         tally=Tally(**value["tally"]),
+        sections=value.get("sections", {}),
     )

@@ -1,4 +1,4 @@
-"""A full disk is waited for: room may come, and a process that dies of it would only meet it again."""
+"""Waits for room on a full disk: a process that ended instead would meet it again after its restart."""
 
 from __future__ import annotations
 

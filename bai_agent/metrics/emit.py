@@ -1,4 +1,4 @@
-"""Reads what came out of the FIFO: one JSON object a line, names and numbers."""
+"""Parses what benchmarks emit through the FIFO: a JSON object per line, names and numbers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Emitted:
     values: list[tuple[int, str, str]] = field(default_factory=list)
     """The key's position, its name and its value as JSON."""
     not_numbers: list[tuple[str, str]] = field(default_factory=list)
-    """Names whose value is no finite number, with that value."""
+    """Names whose value is not a finite number, with that value."""
     bad: bool = False
-    """The line, or a part of it, is no object, or holds what is no name."""
+    """The line, or a part of it, is not an object, or holds what is not a name."""
 
 
 def parse_emitted(line: bytes) -> Emitted:

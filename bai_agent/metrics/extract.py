@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, count
 from operator import add, itemgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bai_agent.metrics.dense import search_at_once
 from bai_agent.metrics.follow import CHUNK
@@ -39,6 +39,13 @@ _MOST_SETTLED = 32
 """Patterns that search a block of which it is not known how many of their texts it holds."""
 
 
+class Closed(NamedTuple):
+    """From an offset of the file on, up to that of the next one, these metrics do not count."""
+
+    offset: int
+    metrics: frozenset[int]
+
+
 class Guard(Protocol):
     """Bounds the time of a search; see `search_limit.py`."""
 
@@ -63,6 +70,7 @@ class Extraction:
     def __init__(self, patterns: PatternSet, *, findings: MatchFindings, guard: Guard) -> None:
         self._everywhere = patterns.everywhere
         self._last_only = patterns.last_only
+        self._in_sections = patterns.in_sections
         self._exact = patterns.exact
         self._folded = patterns.folded
         self._findings = findings
@@ -82,11 +90,16 @@ class Extraction:
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
-        self, data: bytes, offset: int, repainted: frozenset[int] = frozenset()
+        self,
+        data: bytes,
+        offset: int,
+        repainted: frozenset[int] = frozenset(),
+        closed: Sequence[Closed] = (),
     ) -> Iterator[list[Found]]:
         """Yield the numbers in `data` (whole lines, each ended by a newline, from `offset` on) in their order.
 
-        Metrics that want only the last state of a progress bar are not searched in lines that begin at `repainted`.
+        Metrics that want only the last state of a progress bar are not searched in lines that begin at `repainted`, those of sections
+        not where they are `closed`.
         """
         clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         if len(data) > 4 * CHUNK:
@@ -96,14 +109,36 @@ class Extraction:
             hits = self._scan_without(settled)(clean)
             dense = settled if self._guard.careful else settled | self._dense(hits, clean)
             if dense:
-                yield from self._find_dense(data, clean, offset, hits, dense, repainted)
+                yield from self._find_dense(data, clean, offset, hits, dense, repainted, closed)
                 return
             lines = _lines_of(clean, hits)
-        candidates = self._to_search(self._candidates(data, clean, lines), offset, repainted)
+        candidates = self._to_search(self._candidates(data, clean, lines), offset, repainted, closed)
         for begin in range(0, len(candidates), _LINES_AT_ONCE):
             self._guard.lines()
             yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
         self._guard.rest()
+
+    def matching(self, data: bytes, offset: int) -> list[tuple[int, list[int]]]:
+        """Return the lines of `data` that patterns match: where each starts in the file, and the patterns' metrics."""
+        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
+        windows = len(data) > 4 * CHUNK
+        lines = self._hits_by_windows(clean) if windows else _lines_of(clean, self._scan(clean))
+        guard = self._guard
+        found = []
+        for number, (place, line, searchers) in enumerate(self._candidates(data, clean, lines)):
+            if number % _LINES_AT_ONCE == 0:
+                guard.lines()
+            matched = []
+            for searcher in searchers:
+                if guard.careful:
+                    guard.search(searcher.metric, offset + place)
+                text = line.encode("latin-1").decode("utf-8", "replace") if searcher.decodes else line
+                if searcher.search(text):
+                    matched.append(searcher.metric)
+            if matched:
+                found.append((offset + place, matched))
+        guard.rest()
+        return found
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
         """Return the texts that stand in so many lines of `data` that their patterns had better search all of them at once."""
@@ -122,6 +157,7 @@ class Extraction:
     def _goes_at_once(self, metric: int) -> bool:
         return (
             metric not in self._last_only
+            and metric not in self._in_sections
             and self._doubts[metric] < _MOST_DOUBTS
             and self._searcher(metric).reach is not SearchReach.ANYWHERE
         )
@@ -134,6 +170,7 @@ class Extraction:
         hits: Sequence[_Hit],
         dense: frozenset[int],
         repainted: frozenset[int],
+        closed: Sequence[Closed],
     ) -> Iterator[list[Found]]:
         """Yield the numbers of a block in which nearly each line holds the texts `dense`.
 
@@ -142,7 +179,9 @@ class Extraction:
         """
         searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
         hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
-        candidates = self._to_search(self._candidates(data, clean, _lines_of(clean, hits)), base, repainted)
+        candidates = self._to_search(
+            self._candidates(data, clean, _lines_of(clean, hits)), base, repainted, closed
+        )
         text = clean.decode("latin-1")
         starts = _line_starts(clean)
         offsets = [base + place for place in (starts if clean is data else _line_starts(data))]
@@ -261,18 +300,19 @@ class Extraction:
             yield found
 
     def _to_search(
-        self, candidates: list[_Candidate], base: int, repainted: frozenset[int]
+        self,
+        candidates: list[_Candidate],
+        base: int,
+        repainted: frozenset[int],
+        closed: Sequence[Closed],
     ) -> list[_Candidate]:
-        """Return `candidates` without what is not searched in states of a progress bar that were not its last."""
-        if not repainted or not self._last_only:
-            return candidates
-        return [
-            (place, line, self._without_last(searchers) if base + place in repainted else searchers)
-            for place, line, searchers in candidates
-        ]
-
-    def _without_last(self, searchers: Sequence[Searcher]) -> Sequence[Searcher]:
-        return [each for each in searchers if each.metric not in self._last_only]
+        """Return `candidates` without what is not searched in states of a progress bar that were not its last, and beyond sections."""
+        if repainted and self._last_only:
+            candidates = [
+                (place, line, _others(searchers, self._last_only) if base + place in repainted else searchers)
+                for place, line, searchers in candidates
+            ]
+        return _in_sections(candidates, base, closed) if closed else candidates
 
     def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
         """Return the lines of `data` to search, by their place; `lines` are those that hold required texts."""
@@ -333,6 +373,22 @@ class Extraction:
             folded = occurrences_without(self._folded, numbers, shift=self._folded_from)
             scan = self._scans[numbers] = _both(exact, folded)
         return scan
+
+
+def _others(searchers: Sequence[Searcher], metrics: Set[int]) -> Sequence[Searcher]:
+    return [each for each in searchers if each.metric not in metrics]
+
+
+def _in_sections(candidates: Sequence[_Candidate], base: int, closed: Sequence[Closed]) -> list[_Candidate]:
+    """Return `candidates` without the searchers of metrics that do not count there; `closed` begins with where they do."""
+    found = []
+    at = 0
+    for place, line, searchers in candidates:
+        while at + 1 < len(closed) and closed[at + 1].offset <= base + place:
+            at += 1
+        metrics = closed[at].metrics
+        found.append((place, line, _others(searchers, metrics) if metrics else searchers))
+    return found
 
 
 def _both(exact: Occurrences | None, folded: Occurrences | None) -> Callable[[bytes], list[_Hit]]:

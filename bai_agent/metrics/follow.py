@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +40,13 @@ class LogPosition:
     """Bytes of former generations that were there and are in no line that was searched."""
     unsearched: int = 0
     """Bytes beyond the limit of long lines."""
+    repeat: int = -1
+    """In a job with `[repeat]`: the run that is read; -1 before the first."""
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor for reading. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 class Follower:
@@ -47,7 +54,7 @@ class Follower:
 
     It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is how large the file is
     known to have been. With `carriage_return` a line ends at a newline or a carriage return, else at a newline only.
-    `chunk` is at most `line_limit`.
+    `chunk` is at most `line_limit`. `opener` raises FileNotFoundError where there is no file.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Follower:
         carriage_return: bool = True,
         chunk: int = CHUNK,
         line_limit: int = LINE_LIMIT,
+        opener: Callable[[Path], int] = open_log,
     ) -> None:
         self.place = place or LogPosition()
         self.position = self.place.offset
@@ -70,6 +78,7 @@ class Follower:
         self._carriage_return = carriage_return
         self._chunk = chunk
         self._limit = line_limit
+        self._opener = opener
         self._descriptor = -1
         self._parts: list[bytes] = []
         self._held = 0
@@ -114,6 +123,20 @@ class Follower:
         """Return the last line, which no newline ended, if there is one."""
         return self._split(b"\n", in_file=False) if self.place.offset < self.position else []
 
+    def skip(self, offset: int, *, repeat: int) -> None:
+        """Go on at `offset`, where the run `repeat` begins; call `finish` before.
+
+        Where the file has been truncated and grown again, that may lie before what was read.
+        """
+        if offset < self.position:
+            self._begin_generation()
+        self.place = replace(self.place, offset=offset, repeat=repeat)
+        self.position = offset
+
+    def stay_in(self, repeat: int) -> None:
+        """Take what follows for a part of this run."""
+        self.place = replace(self.place, repeat=repeat)
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -124,7 +147,7 @@ class Follower:
             return True
         for path in self._paths:
             try:
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = self._opener(path)
             except FileNotFoundError:
                 continue
             return True

@@ -29,6 +29,11 @@ class Gpus:
         return self._nvml
 
     @property
+    def count(self) -> int | None:
+        """How many there are; None where nobody can be asked."""
+        return None if self._nvml is None else len(self._handles)
+
+    @property
     def handles(self) -> list[Any]:
         return self._handles
 
@@ -52,6 +57,7 @@ class Gpus:
 
     def _open(self) -> None:
         try:
+            # Optional: a machine without GPUs need not have it.
             import pynvml
         except ImportError:
             log.warning(
@@ -92,23 +98,39 @@ def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
     if nvml is None:
         return {}
 
-    def told(read: Callable[[], Any]) -> Any:
+    def ask(read: Callable[[], Any]) -> Any:
         try:
             found = read()
         except (nvml.NVMLError, UnicodeDecodeError):
             return None
         return found.decode(errors="replace") if isinstance(found, bytes) else found
 
-    cuda = told(nvml.nvmlSystemGetCudaDriverVersion)
+    cuda = ask(nvml.nvmlSystemGetCudaDriverVersion)
     about = {
-        "driver": told(nvml.nvmlSystemGetDriverVersion),
+        "driver": ask(nvml.nvmlSystemGetDriverVersion),
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
     }
     devices = []
     for handle in gpus.handles:
-        facts = {name: told(read) for name, read in _settings(nvml, handle).items()}
+        facts = {name: ask(read) for name, read in _settings(nvml, handle).items()}
         devices.append({name: value for name, value in facts.items() if value is not None})
     return {name: value for name, value in about.items() if value is not None} | {"devices": devices}
+
+
+def heat_slowdowns(*, driver: Path = DRIVER) -> dict[str, int]:
+    """Return for how long each GPU was slowed down for heat since its driver started, in ns, as far as it tells.
+
+    It may hang where the driver does.
+    """
+    gpus = Gpus(driver=driver)
+    nvml, found = gpus.nvml, {}
+    for number, handle in enumerate(gpus.handles):
+        try:
+            status = nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL)
+        except nvml.NVMLError:
+            continue
+        found[str(number)] = int(status.violationTime)
+    return found
 
 
 def _settings(nvml: Any, handle: Any) -> dict[str, Callable[[], Any]]:

@@ -69,7 +69,7 @@ def are_json(texts: Sequence[str]) -> bool:
 
 
 def json_number(text: str) -> str | None:
-    """Return `text` as a JSON number; None where it is no finite decimal number.
+    """Return `text` as a JSON number; None where it is not a finite decimal number.
 
     Whole numbers stay whole up to 64 bits, signed or unsigned. Underscores, thousands separators, "nan" and "inf" are no
     numbers.
@@ -113,7 +113,7 @@ def form_number(text: str, form: NumberForm) -> str | None:
 
 
 def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
-    """Return where the number ends that `text[start:end]` is the beginning of; `end` where it is no beginning."""
+    """Return where the number ends that `text[start:end]` is the beginning of; `end` where it is not a beginning."""
     if form is NumberForm.PLAIN:
         return exponent_end(text, start, end)
     if _begins_within(text, start) or not _MANTISSA(text[start:end].translate(_SEPARATORS)):

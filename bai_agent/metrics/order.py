@@ -1,4 +1,4 @@
-"""How the agent tells the extractor's process what to do: the options and the signal that both know."""
+"""The options and the signal by which the agent controls the extractor's process."""
 
 from __future__ import annotations
 

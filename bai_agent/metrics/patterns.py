@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from bai_agent.job.descriptor import Metric, Repaint
 from bai_agent.job.pattern_groups import read_groups
+from bai_agent.metrics.json_lines import JsonLines, JsonSearch, required_text
 from bai_agent.metrics.line_bound import SearchReach, search_reach
 from bai_agent.metrics.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.reading import Extra, MatchFindings, Reader, extra_of
@@ -41,12 +42,13 @@ class Searcher(NamedTuple):
 
     metric: int
     """The metric's index in the descriptor."""
-    search: Callable[..., re.Match[str] | None]
-    search_all: Callable[..., Iterator[re.Match[str]]]
+    search: Callable[..., Any]
+    """Returns a match, of `re` or as `JsonMatch`; None where there is none."""
+    search_all: Callable[..., Iterator[Any]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
     """Matches a value that is recorded as it stands."""
-    read: Callable[[str, re.Match[str], MatchFindings], tuple[str | None, int]]
+    read: Callable[[str, Any, MatchFindings], tuple[str | None, int]]
     """Reads any other one."""
     extra: Extra | None
     decodes: bool
@@ -78,6 +80,8 @@ class PatternSet:
     """Metrics whose pattern is searched in every line."""
     last_only: frozenset[int]
     """Metrics that are not searched in a state of a progress bar which a later one repaints."""
+    in_sections: frozenset[int]
+    """Metrics that count in sections of the log only."""
     searcher: Callable[[int], Searcher]
     """Compiles a metric's pattern when it is first needed: of a thousand, most may never be."""
 
@@ -99,7 +103,8 @@ def compile_patterns(
     exact: dict[bytes, list[int]] = {}
     folded: dict[bytes, list[int]] = {}
     everywhere: list[int] = []
-    shapes = {i: read_shape(metric.pattern) for i, metric in enumerate(metrics) if i not in without}
+    shapes = {i: shape_of(metric) for i, metric in enumerate(metrics) if i not in without}
+    lines = JsonLines()
     for index, shape in shapes.items():
         literal = shape.literal.encode("utf-8")
         if not fast or len(literal) < _SHORTEST_LITERAL or (shape.ignore_case and shape.beyond_ascii):
@@ -111,10 +116,29 @@ def compile_patterns(
 
     @cache
     def searcher(index: int) -> Searcher:
-        return _searcher(index, metrics[index], shapes[index])
+        metric = metrics[index]
+        return (
+            _searcher(index, metric, shapes[index])
+            if metric.json is None
+            else _json_searcher(index, metric, lines)
+        )
 
     last_only = frozenset(i for i, metric in enumerate(metrics) if metric.repaint is Repaint.LAST)
-    return PatternSet(_prefilter(exact), _prefilter(folded), tuple(everywhere), last_only, searcher)
+    in_sections = frozenset(
+        i for i, metric in enumerate(metrics) if metric.after is not None or metric.until is not None
+    )
+    return PatternSet(
+        _prefilter(exact), _prefilter(folded), tuple(everywhere), last_only, in_sections, searcher
+    )
+
+
+def shape_of(metric: Metric) -> Shape:
+    """Return what lines must hold for `metric` to be taken from them."""
+    if metric.json is None:
+        return read_shape(metric.pattern)
+    return Shape(
+        beyond_ascii=False, ignore_case=False, can_be_empty=False, literal=required_text(metric.json)
+    )
 
 
 Occurrences = Callable[[bytes], list[tuple[int, int, int]]]
@@ -175,6 +199,28 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         reach=SearchReach.ANYWHERE if is_by_line else search_reach(metric.pattern),
         needs_look=reader.needs_look,
     )
+
+
+def _json_searcher(index: int, metric: Metric, lines: JsonLines) -> Searcher:
+    search = JsonSearch(index, metric, lines)
+    return Searcher(
+        metric=index,
+        search=search.search,
+        search_all=search.search_all,
+        group=0,
+        fast_number=_nothing,
+        read=search.read,
+        extra=_extra_of_json,
+        decodes=False,
+        can_be_empty=False,
+        reach=SearchReach.ANYWHERE,
+        needs_look=lambda _behind: True,
+    )
+
+
+def _extra_of_json(match: Any) -> str:
+    extra: str = match.extra
+    return extra
 
 
 @cache

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
+from bai_agent.benchmark.environment import scripts_folder, working_folder
 from bai_agent.benchmark.state import StartedBenchmark
-from bai_agent.job.descriptor import Job, Metric
+from bai_agent.job.descriptor import Job, Metric, Results
+from bai_agent.job.process_ends import process_logs
+from bai_agent.job.repeats import read_repeats
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -21,21 +24,25 @@ from bai_agent.metrics.emit import parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, LogPosition
-from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available, wants_last_states
+from bai_agent.metrics.headlines import headlines
+from bai_agent.metrics.logs import Log, Logs, source_of
+from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.records import Key, RecordFile, Value
-from bai_agent.metrics.repaint import RepaintFollower
+from bai_agent.metrics.records import SOURCES, RecordFile, Value
+from bai_agent.metrics.repeats import RepeatGuide
+from bai_agent.metrics.results.note import Batch, read_note
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
+from bai_agent.metrics.sections import SectionMarkers
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
-from bai_agent.metrics.watchdog import open_mark, read_switched_off
+from bai_agent.metrics.watchdog import off_in, open_mark, read_switched_off
 
 if TYPE_CHECKING:
     from bai_agent.metrics.host import HostSampler
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.04
+_SHORTEST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.04
 _CHECKPOINT_SECONDS = 1.0
 _NUMBER_SHOWN = 80
 _QUOTABLE = 64 * 1024
@@ -69,38 +76,47 @@ class Extractor:
             size=0,
             seq=0,
             last={},
-            log=LogPosition(),
+            logs={},
             emit=LogPosition(),
             tally=Tally(found=[0] * len(job.metrics)),
         )
-        self._again = rundir.extractor_offset.exists()
+        again = rundir.extractor_offset.exists()
         self._records = RecordFile(
-            rundir.metrics, job.metrics, size=start.size, seq=start.seq, last=start.last, sleep=sleep
+            rundir.metrics,
+            job.metrics,
+            size=start.size,
+            seq=start.seq,
+            last=start.last,
+            sources=(*SOURCES, *map(source_of, process_logs(rundir.processes))),
+            sleep=sleep,
         )
         self._tally = start.tally
-        last = self._records.last.get("log", Key(0, -1, 0, 0))
-        place = start.log if last.gen <= start.log.generation else LogPosition(generation=last.gen)
-        self._log = (RepaintFollower if wants_last_states(job.metrics) else Follower)(
-            (rundir.kept_output, rundir.output),
-            place=place,
-            seen=last.off + 1 if last.gen == place.generation else 0,
+        self._fast = prefilter_available()
+        self._limit = SearchLimit(open_mark(rundir.extractor_search) if careful else None)
+        self._logs = Logs(
+            rundir,
+            job,
+            places=start.logs,
+            last=self._records.last,
+            again=again,
+            markers=SectionMarkers(job.metrics, guard=self._limit, fast=self._fast),
+            opened=start.sections,
         )
-        self._emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
-        self._late = {
-            follower: (follower.place.generation, follower.size() if self._again else 0)
-            for follower in (self._log, self._emit)
-        }
+        emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
+        self._emit = Log("emit", emit, (emit.place.generation, emit.size() if again else 0))
+        self._shared = [each for each in (self._logs.shared, emit) if each is not None]
         sampled = self._records.last.get("host")
         self._samples = sampled.off + 1 if sampled else 0
         self._host = _host_sampler(rundir) if job.host_metrics.enabled else None
         self._next_sample = self._next_checkpoint = clock()
-        self._fast = prefilter_available()
         self._count_lines = line_counter(fast=self._fast)
         self._switched_off = read_switched_off(rundir.extractor_disabled)
-        self._limit = SearchLimit(open_mark(rundir.extractor_search) if careful else None)
-        self._written: tuple[int, LogPosition, LogPosition] | None = None
+        self._written: tuple[int, dict[str, LogPosition], LogPosition] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
+        self._repeats = RepeatGuide(rundir, extract=self._take) if job.repeat is not None else None
+        self._empty_results: list[Results] = []
+        self._result_warnings: list[str] = []
         self._benchmark = StartedBenchmark(rundir)
         self._knows_end = False
 
@@ -110,18 +126,19 @@ class Extractor:
 
     def run(self) -> None:
         """Extract until `exit.json` is there and everything is read; then write `extracted.json`."""
-        with closing(self._log), closing(self._emit):
+        with closing(self._logs), closing(self._emit.follower):
             self._follow()
             self._finish()
 
     def _follow(self) -> None:
         self._checkpoint()
-        rest = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE, factor=1.5)
+        rest = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, factor=1.5)
         while not self._leaves_rest:
             # Looked at before the reads: what was written before the exit is then surely read after it.
             exited = self._rundir.exit.exists()
-            self._leave_to_others(exited=exited)
-            new = self._read_log()
+            self._logs.look(at_the_end=exited)
+            new = self._follow_runs(self._repeats, exited=exited)
+            new = self._read_logs() or new
             new = self._read_emit() or new
             self._sample_host()
             if self._clock() >= self._next_checkpoint:
@@ -130,29 +147,58 @@ class Extractor:
                 rest.reset()
             elif exited:
                 break
-            if not (self._log.behind or self._emit.behind):
+            if not (self._logs.behind or self._emit.follower.behind):
                 self._sleep(0 if exited else rest.next())
 
+    def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
+        """Set how far to read; return whether a log goes on elsewhere than it stopped, in its next run."""
+        if repeats is None:
+            self._leave_to_others(exited=exited)
+            return False
+        logs = [*self._logs, self._emit]
+        generations = [each.follower.place.generation for each in logs]
+        moved = repeats.lead(logs, exited=exited)
+        if generations != [each.follower.place.generation for each in logs]:
+            wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
+        for run in repeats.finished(logs):
+            assert run.ended is not None
+            assert run.repeat is not None
+            # A run's last records: who sees them has seen all of it.
+            self._records.add_values(
+                "run", run.repeat, run_facts(run.ended), timestamp=run.ended["time"], repeat=run.repeat
+            )
+        return moved
+
+    def _take(self, source: Log, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            if source is self._emit:
+                self._take_emitted(block)
+            else:
+                self._extract(source, block)
+
     def _leave_to_others(self, *, exited: bool) -> None:
-        """Stop the reading where the benchmark ended: what processes print that it left behind is no metric.
+        """Stop the reading where the benchmark ended: what processes print that it left behind is not a metric.
 
         What was there before a look that finds it alive is its own. As soon as it is dead nothing more is read until
         exit.json says where it ended.
         """
         if not exited:
-            sizes = self._log.size(), self._emit.size()
-            if self._benchmark.alive():
-                self._log.end, self._emit.end = sizes
-            elif self._log.end is None:
-                # An extractor that starts after its death has not seen where it ended: exit.json will say.
-                self._log.end, self._emit.end = self._log.position, self._emit.position
+            sizes = [each.size() for each in self._shared]
+            alive = self._benchmark.alive()
+            for each, size in zip(self._shared, sizes, strict=True):
+                if alive:
+                    each.end = size
+                elif each.end is None:
+                    # An extractor that starts after its death has not seen where it ended: exit.json will say.
+                    each.end = each.position
         elif not self._knows_end:
             self._knows_end = True
             ended = read_json(self._rundir.exit) or {}
             output, emitted = ended.get("output_bytes"), ended.get("emit_bytes")
-            # A file that is shorter by now was truncated by somebody else.
-            self._log.end = 0 if output is not None and self._log.size() < output else output
-            self._emit.end = emitted
+            if (shared := self._logs.shared) is not None:
+                # A file that is shorter by now was truncated by somebody else.
+                shared.end = 0 if output is not None and shared.size() < output else output
+            self._emit.follower.end = emitted
 
     def not_a_number(self, index: int, text: str) -> None:
         self._count_not_a_number(self._job.metrics[index].name, text, metric=self._job.metrics[index])
@@ -165,18 +211,24 @@ class Extractor:
             self._tally.note_doubt(index, doubt, example)
         self._tally.count_doubt(index, doubt)
 
-    def _read_log(self) -> bool:
-        generation = self._log.place.generation
-        new, blocks = self._log.read()
-        if self._log.place.generation != generation:
-            log.warning("%s was truncated; it is read from its start", self._rundir.output)
-            wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
-        for block in blocks:
-            self._extract(block)
-        return new
+    def _read_logs(self) -> bool:
+        any_new = False
+        for each in self._logs.in_turn():
+            if each.done:
+                continue
+            generation = each.follower.place.generation
+            new, blocks = each.follower.read()
+            any_new = any_new or new
+            if each.follower.place.generation != generation:
+                log.warning("%s was truncated; it is read from its start", self._rundir.path / each.name)
+                each.reset_sections()
+                wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
+            for block in blocks:
+                self._extract(each, block)
+        return any_new
 
     def _read_emit(self) -> bool:
-        new, blocks = self._emit.read()
+        new, blocks = self._emit.follower.read()
         for block in blocks:
             self._take_emitted(block)
         return new
@@ -185,24 +237,39 @@ class Extractor:
         remaining = 0
         if self._leaves_rest:
             # Between two blocks: what is held of a line that goes on counts as not searched.
-            remaining = sum(max(0, each.last - each.place.offset) for each in (self._log, self._emit))
+            every = list(chain(self._logs.in_turn(), [self._emit]))
+            if self._repeats is not None:
+                for each in every:
+                    each.follower.end = None
+            remaining = sum(max(0, each.follower.last - each.follower.place.offset) for each in every)
         else:
-            for block in self._log.finish():
-                self._extract(block)
-            for block in self._emit.finish():
+            for each in self._logs:
+                for block in each.follower.finish():
+                    self._extract(each, block)
+            for block in self._emit.follower.finish():
                 self._take_emitted(block)
         exited = read_json(self._rundir.exit) or {}
-        self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
+        if self._job.results:
+            self._take_results(exited)
+        if self._repeats is None:
+            self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
         self._records.close()
-        place = self._log.place
+        began = (read_json(self._rundir.started) or {}).get("time")
         content = summary(
             self._tally,
             self._job.metrics,
             records=self._records.seq,
-            log=place,
-            log_bytes=place.former + (place.offset if self._leaves_rest else self._log.position),
+            logs={each.name: each.follower.place for each in self._logs},
+            log_bytes=sum(self._bytes_of(each.follower) for each in self._logs),
             remaining_bytes=remaining,
-            warnings=self._warnings(remaining),
+            headlines=headlines(
+                self._rundir.metrics,
+                self._job.named_metrics(),
+                began=began if type(began) is int else None,
+                stopping=lambda: self._leaves_rest,
+            ),
+            empty_results=self._empty_results,
+            warnings=[*self._warnings(remaining), *self._result_warnings],
         )
         wait_for_room(
             lambda: write_json(self._rundir.extracted, content),
@@ -210,24 +277,73 @@ class Extractor:
             sleep=self._sleep,
         )
 
-    def _extract(self, block: Block) -> None:
+    def _take_results(self, exited: Mapping[str, Any]) -> None:
+        """Record what the benchmark's files of results hold."""
+        note = self._rundir.results
+        tables = self._job.results
+        if not note.exists():
+            # Only here: many jobs have no such files.
+            from bai_agent.metrics.results.reading import ResultFolder, gather_results
+
+            started = read_json(self._rundir.started) or {}
+            folder = ResultFolder(
+                path=working_folder(self._job, self._rundir, scripts=scripts_folder(self._job, self._rundir)),
+                since_ms=started.get("time", 0),
+                until_ms=self._now(),
+                runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs],
+                warn_of_nothing=self._job.strategy.nodes == 1 and exited.get("exec_error") is None,
+            )
+            stopping = lambda: self._leaves_rest  # noqa: E731
+            gather_results(tables, folder, note, quote=self._quote, stopping=stopping, sleep=self._sleep)
+        for each in read_note(note):
+            if isinstance(each, Batch):
+                for value in each.values:
+                    self._tally.count_named(value.name)
+                self._records.add_values("file", each.file, each.values, timestamp=0, repeat=each.repeat)
+            else:
+                self._result_warnings = each.warnings
+                self._empty_results = [
+                    table
+                    for index, table in enumerate(tables)
+                    if not each.found[index] and index not in each.unread
+                ]
+
+    def _bytes_of(self, follower: Follower) -> int:
+        place = follower.place
+        return place.former + (place.offset if self._leaves_rest else follower.position)
+
+    def _extract(self, source: Log, block: Block) -> None:
         timestamp = self._now()
-        late = self._is_late(self._log, block)
+        late = source.is_late(block)
+        rank = source.process_rank
         self._limit.generation = block.generation
-        for part, without in self._parts(block):
-            for found in self._extraction_without(without).find(part.data, part.offset, part.repainted):
+        self._limit.process = None if rank is None else int(rank)
+        labels = "" if rank is None else f'"process_rank":"{rank}"'
+        for part, without in self._parts(source, block):
+            closed = source.sections.read(part.data, part.offset, without=without) if source.sections else ()
+            extraction = self._extraction_without(without)
+            for found in extraction.find(part.data, part.offset, part.repainted, closed):
                 self._tally.count_found(found)
-                self._records.add_found(found, gen=part.generation, timestamp=timestamp, late=late)
+                self._records.add_found(
+                    found,
+                    src=source.src,
+                    labels=labels,
+                    gen=part.generation,
+                    timestamp=timestamp,
+                    late=late,
+                    repeat=source.repeat,
+                )
         self._tally.lines += self._count_lines(block.data)
 
-    def _parts(self, block: Block) -> Iterator[tuple[Block, frozenset[int]]]:
+    def _parts(self, source: Log, block: Block) -> Iterator[tuple[Block, frozenset[int]]]:
         """Yield the parts of the block between two patterns' switching off, and what is off in each."""
         end = block.offset + len(block.data)
-        cuts = {each.off for each in self._switched_off if each.gen == block.generation}
+        switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
+        cuts = {each.off for each in switched_off if each.gen == block.generation}
         starts = [block.offset, *sorted(off for off in cuts if block.offset < off < end), end]
         for start, stop in pairwise(starts):
             without = frozenset(
-                each.i for each in self._switched_off if (each.gen, each.off) <= (block.generation, start)
+                each.i for each in switched_off if (each.gen, each.off) <= (block.generation, start)
             )
             data = block.data[start - block.offset : stop - block.offset]
             yield Block(block.generation, start, data, block.repainted), without
@@ -240,14 +356,14 @@ class Extractor:
 
     def _take_emitted(self, block: Block) -> None:
         timestamp = self._now()
-        late = self._is_late(self._emit, block)
+        late = self._emit.is_late(block)
         offset = block.offset
         for line in block.data.split(b"\n"):
             if line.strip():
                 emitted = parse_emitted(line)
                 values = [Value(*each) for each in emitted.values]
                 for value in values:
-                    self._tally.count_emitted(value.name)
+                    self._tally.count_named(value.name)
                 for name, text in emitted.not_numbers:
                     self._count_not_a_number(name, text)
                 if emitted.bad:
@@ -256,7 +372,13 @@ class Extractor:
                         shown = self._quoted(line[:_QUOTABLE].decode("utf-8", "replace"))
                         log.warning("emit: not a JSON object of names and numbers: %.200r", shown)
                 self._records.add_values(
-                    "emit", offset, values, gen=block.generation, timestamp=timestamp, late=late
+                    "emit",
+                    offset,
+                    values,
+                    gen=block.generation,
+                    timestamp=timestamp,
+                    late=late,
+                    repeat=self._emit.repeat,
                 )
             offset += len(line) + 1
 
@@ -269,10 +391,6 @@ class Extractor:
     def _quoted(self, text: str) -> str:
         """Return `text` as an example of it may be shown. Before it is cut: a half of a secret is not known as one."""
         return self._quote(text[:_QUOTABLE])
-
-    def _is_late(self, follower: Follower, block: Block) -> bool:
-        generation, size = self._late[follower]
-        return block.generation == generation and block.offset < size
 
     def _sample_host(self) -> None:
         if self._host is None or self._clock() < self._next_sample:
@@ -288,7 +406,7 @@ class Extractor:
 
     def _checkpoint(self) -> None:
         self._next_checkpoint = self._clock() + _CHECKPOINT_SECONDS
-        state = (self._records.size, self._log.place, self._emit.place)
+        state = (self._records.size, self._logs.places, self._emit.follower.place)
         if state == self._written:
             return
         try:
@@ -307,9 +425,10 @@ class Extractor:
                 size=self._records.size,
                 seq=self._records.seq,
                 last=self._records.last,
-                log=self._log.place,
-                emit=self._emit.place,
+                logs=self._logs.places,
+                emit=self._emit.follower.place,
                 tally=self._tally,
+                sections=self._logs.opened,
             ),
         )
 
@@ -326,11 +445,16 @@ class Extractor:
             )
         if self._host is None and self._job.host_metrics.enabled:
             sentences.append("The host was not sampled: psutil is not installed for this Python")
-        for each in self._switched_off:
+        found_first = {each.i: each for each in reversed(self._switched_off)}
+        for each in sorted(found_first.values(), key=self._switched_off.index):
             metric = self._job.metrics[each.i]
+            file = next((known.name for known in self._logs if known.src == each.src), each.src)
+            pattern = (
+                "pattern" if metric.after is None and metric.until is None else "pattern, after or until"
+            )
             sentences.append(
-                f'metric "{metric.name}": its pattern took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
-                f"byte {each.off} of output.log and was switched off from there on. Repeated groups within repeats, "
+                f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
+                f"byte {each.off} of {file} and was switched off from there on. Repeated groups within repeats, "
                 "such as (a+)+, are the usual cause"
             )
         return sentences

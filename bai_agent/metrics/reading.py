@@ -31,8 +31,8 @@ _UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
 _PER = re.compile("/[A-Za-z]+").match
 _UNIT_REACH = 64
 """Characters in which a unit is looked for."""
-_STEP = ',"step":'
-_LABELS = ',"labels":'
+STEP = ',"step":'
+LABELS = ',"labels":'
 
 Extra = Callable[[re.Match[str]], str]
 """Returns what a record has beside its value, as JSON members that each begin with a comma; "" for nothing."""
@@ -50,17 +50,17 @@ class Doubt(str, Enum):
 
 
 class MatchFindings(Protocol):
-    """Is told what a person should know about a pattern."""
+    """Receives remarks about a pattern, for a person."""
 
     def not_a_number(self, index: int, text: str) -> None:
-        """The metric matched, but its value `text` is no finite number, or its unit has no conversion."""
+        """The metric matched, but its value `text` is not a finite number, or its unit has no conversion."""
 
     def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
         """The metric's pattern took `taken` where `whole` stood, in `line` (what is around it)."""
 
 
 class Reader:
-    """Reads the values of one metric that are no JSON numbers as they stand, or have something behind them."""
+    """Reads the values of one metric that are not JSON numbers as they stand, or have something behind them."""
 
     def __init__(self, index: int, metric: Metric, groups: Groups, *, decodes: bool, open_end: bool) -> None:
         self._index = index
@@ -199,7 +199,7 @@ def extra_of(groups: Groups, *, decodes: bool) -> Extra | None:
 
 def _step(text: str | None) -> str:
     number = json_number(text or "")
-    return f"{_STEP}{number}" if number else ""
+    return f"{STEP}{number}" if number else ""
 
 
 def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes: bool) -> str:
@@ -208,4 +208,4 @@ def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes:
         if value is not None:
             text = value if decodes else value.encode("latin-1").decode("utf-8", "replace")
             labels[name] = text.strip()[:LABEL_LIMIT]
-    return f"{_LABELS}{json.dumps(labels)}" if labels else ""
+    return f"{LABELS}{json.dumps(labels)}" if labels else ""

@@ -19,10 +19,13 @@ from bai_agent.job.run_directory import open_append, write_all
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.patterns import Found
 
-SOURCES = ("log", "emit", "host", "run")
+SOURCES = ("log", "emit", "host", "run", "file")
+"""Whose records are looked for in the file, besides those of processes' logs."""
 _CHUNK = 2**20
 _LATE = ',"late":true'
 _GEN = ',"gen":'
+_REPEAT = ',"repeat":'
+_LABELS = ',"labels":{'
 
 
 _index = itemgetter(1)
@@ -44,12 +47,17 @@ class Value(NamedTuple):
     name: str
     value: str
     units: str = ""
+    more: str = ""
+    """What its record has besides, as JSON members that each begin with a comma."""
+    timestamp: int | None = None
+    """ms UTC, where it is not that of all."""
 
 
 class RecordFile:
     """Appends to the file at `path`.
 
-    Its first `size` bytes hold the first `seq` records, and `last` is the last one of each source among them.
+    Its first `size` bytes hold the first `seq` records, and `last` is the last one of each source among them. `sources` are
+    all that may have records in it.
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class RecordFile:
         size: int = 0,
         seq: int = 0,
         last: Mapping[str, Key] | None = None,
+        sources: Sequence[str] = SOURCES,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = path
@@ -69,6 +78,7 @@ class RecordFile:
         self.seq = seq
         self.last = dict(last or {})
         """The last record of each source in the file."""
+        self._sources = sources
         self._recover(size)
         self._known = dict(self.last)
         names = [f',"name":{json.dumps(metric.name)},"value":' for metric in metrics]
@@ -76,31 +86,55 @@ class RecordFile:
         self._names = names
         self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
 
-    def add_found(self, found: Sequence[Found], *, gen: int, timestamp: int, late: bool) -> None:
-        """Append what patterns found in the log, in order, but for what is there already."""
-        known = self._known.get("log")
+    def add_found(
+        self,
+        found: Sequence[Found],
+        *,
+        src: str = "log",
+        labels: str = "",
+        gen: int,
+        timestamp: int,
+        late: bool,
+        repeat: int | None = None,
+    ) -> None:
+        """Append what patterns found in a log, in order, but for what is there already.
+
+        labels: members of a JSON object that each record's labels get, besides those that its pattern found.
+        """
+        known = self._known.get(src)
         if known is not None:
             found = [each for each in found if (gen, *each[:3]) > known]
             if found:
-                del self._known["log"]
+                del self._known[src]
         if not found:
             return
-        self.last["log"] = Key(gen, *found[-1][:3])
+        self.last[src] = Key(gen, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
-        end = _end(gen=gen, late=late)
+        end = _end(gen=gen, late=late, repeat=repeat)
         # Of those that are there: of a thousand metrics, most may not be.
         middles = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
-        tails = {i: f"{middle}{end}" for i, middle in middles.items()}
+        own = f"{_LABELS}{labels}}}" if labels else ""
+        tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
+        if labels:
+            found = [each if not each[4] else (*each[:4], _with_labels(each[4], labels)) for each in found]
         self._append(
             [
-                f'{{"seq":{seq},"src":"log","off":{off}{_place(i, k, names) if k else firsts[i]}{value}'
+                f'{{"seq":{seq},"src":"{src}","off":{off}{_place(i, k, names) if k else firsts[i]}{value}'
                 f"{f'{middles[i]}{extra}{end}' if extra else tails[i]}"
                 for seq, (off, i, k, value, extra) in enumerate(found, self.seq)
             ]
         )
 
     def add_values(
-        self, src: str, off: int, values: Sequence[Value], *, gen: int = 0, timestamp: int, late: bool = False
+        self,
+        src: str,
+        off: int,
+        values: Sequence[Value],
+        *,
+        gen: int = 0,
+        timestamp: int,
+        late: bool = False,
+        repeat: int | None = None,
     ) -> None:
         """Append `values`, in order, but for what is there already."""
         known = self._known.get(src)
@@ -111,12 +145,12 @@ class RecordFile:
         if not values:
             return
         self.last[src] = Key(gen, off, values[-1].i, 0)
-        end = _end(gen=gen, late=late)
+        end = _end(gen=gen, late=late, repeat=repeat)
         self._append(
             [
                 f'{{"seq":{seq},"src":"{src}","off":{off},"i":{i},"k":0,"name":{json.dumps(name)},"value":{value}'
-                f',"units":{json.dumps(units)},"timestamp":{timestamp}{end}'
-                for seq, (i, name, value, units) in enumerate(values, self.seq)
+                f',"units":{json.dumps(units)},"timestamp":{timestamp if own is None else own}{more}{end}'
+                for seq, (i, name, value, units, more, own) in enumerate(values, self.seq)
             ]
         )
 
@@ -141,7 +175,7 @@ class RecordFile:
             start += len(chunk)
             content, newline, rest = (rest + chunk).rpartition(b"\n")
             self.seq += content.count(b"\n") + len(newline)
-            for src in SOURCES:
+            for src in self._sources:
                 # No name can hold this text: its quotes would be escaped there.
                 found = content.rfind(b'"src":"%s"' % src.encode())
                 if found >= 0:
@@ -155,5 +189,12 @@ def _place(i: int, k: int, names: Sequence[str]) -> str:
     return f',"i":{i},"k":{k}{names[i]}'
 
 
-def _end(*, gen: int, late: bool) -> str:
-    return f"{_LATE if late else ''}{f'{_GEN}{gen}' if gen else ''}}}\n"
+def _with_labels(extra: str, labels: str) -> str:
+    """Return a record's step and labels with more labels in front of its own."""
+    step, has_labels, rest = extra.partition(_LABELS)
+    return f"{step}{_LABELS}{labels}{f',{rest}' if has_labels else '}'}"
+
+
+def _end(*, gen: int, late: bool, repeat: int | None) -> str:
+    run = "" if repeat is None else f"{_REPEAT}{repeat}"
+    return f"{_LATE if late else ''}{f'{_GEN}{gen}' if gen else ''}{run}}}\n"

@@ -52,6 +52,14 @@ class RepaintFollower(Follower):
         self._read_place = self.place
         self._waiting = []
 
+    def skip(self, offset: int, *, repeat: int) -> None:
+        super().skip(offset, repeat=repeat)
+        self._read_place = self.place
+
+    def stay_in(self, repeat: int) -> None:
+        super().stay_in(repeat)
+        self._read_place = replace(self._read_place, repeat=repeat)
+
     def _split(self, data: bytes, *, in_file: bool = True) -> list[Block]:
         before = self.place = self._read_place
         start = self.position

@@ -9,14 +9,15 @@ from __future__ import annotations
 import mmap
 import signal
 import struct
+from typing import NamedTuple
 
 LIMIT_SECONDS = 1.0
 """CPU time of one pattern on one line."""
 ENDS_WITH = signal.SIGVTALRM
 """What a process dies of whose search took too long."""
 
-_MARK = struct.Struct("<qqq")
-"""The metric's index + 1 (0: nothing was searched), the line's generation and offset."""
+_MARK = struct.Struct("<qqqq")
+"""The metric's index + 1 (0: nothing was searched), the line's generation and offset, the log's process + 1 (0: output.log)."""
 MARK_BYTES = _MARK.size
 
 
@@ -26,36 +27,50 @@ class SearchLimit:
     The timer is then set for each search; without, only for each few hundred lines, at next to no cost.
     """
 
-    def __init__(self, mark: mmap.mmap | None = None, *, limit: float = LIMIT_SECONDS) -> None:
+    def __init__(self, mark: mmap.mmap | None = None) -> None:
         self.careful = mark is not None
         self.generation = 0
         """Of the block that is being searched."""
+        self.process: int | None = None
+        """Whose log the block is of; None: output.log."""
         self._mark = mark
-        self._limit = limit
-        self._left = limit
+        self._left = LIMIT_SECONDS
         # A parent may have left the signal ignored or blocked, and both are inherited.
         signal.signal(ENDS_WITH, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ENDS_WITH})
 
     def lines(self) -> None:
         if not self.careful:
-            signal.setitimer(signal.ITIMER_VIRTUAL, self._limit)
+            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_SECONDS)
 
     def search(self, index: int, offset: int) -> None:
         assert self._mark is not None
-        _MARK.pack_into(self._mark, 0, index + 1, self.generation, offset)
-        signal.setitimer(signal.ITIMER_VIRTUAL, self._limit)
+        process = 0 if self.process is None else self.process + 1
+        _MARK.pack_into(self._mark, 0, index + 1, self.generation, offset, process)
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_SECONDS)
 
     def rest(self) -> None:
         self._left = signal.setitimer(signal.ITIMER_VIRTUAL, 0)[0]
 
     def resume(self) -> None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, self._left or self._limit)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._left or LIMIT_SECONDS)
 
 
-def marked_search(mark: bytes) -> tuple[int, int, int] | None:
-    """Return the metric's index, the line's generation and its offset, as a mark tells them; None before the first search."""
+class MarkedSearch(NamedTuple):
+    """The search that a mark tells of."""
+
+    metric: int
+    """Its index."""
+    generation: int
+    offset: int
+    """Of the line."""
+    process: int | None
+    """Whose log the line is in; None: output.log."""
+
+
+def marked_search(mark: bytes) -> MarkedSearch | None:
+    """Return what a mark tells of; None before the first search."""
     if len(mark) < MARK_BYTES:
         return None
-    number, generation, offset = _MARK.unpack_from(mark)
-    return (number - 1, generation, offset) if number else None
+    number, generation, offset, process = _MARK.unpack_from(mark)
+    return MarkedSearch(number - 1, generation, offset, process - 1 if process else None) if number else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.job.descriptor import Metric, NumberForm, Results
 from bai_agent.job.pattern_groups import read_groups
 from bai_agent.metrics.follow import LINE_LIMIT, LogPosition
 from bai_agent.metrics.number import form_end, form_number
@@ -17,7 +17,7 @@ from bai_agent.metrics.patterns import Found
 from bai_agent.metrics.reading import Doubt
 
 _NAMES = 10_000
-"""Names from `emit` that are counted one by one: they come from the benchmark, and memory stays flat."""
+"""Names from `emit` and from files that are counted one by one: they come from the benchmark, and memory stays flat."""
 _SHOWN = 80
 _LINE_SHOWN = 200
 _BEFORE = 80
@@ -39,7 +39,7 @@ class Tally:
     emitted: dict[str, int] = field(default_factory=dict)
     not_numbers: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """The first value of a metric that was no number."""
+    """The first value of a metric that was not a number."""
     doubts: dict[str, int] = field(default_factory=dict)
     """How often there was which doubt about a metric's values, by `_doubt_key`."""
     doubt_examples: dict[str, list[str]] = field(default_factory=dict)
@@ -50,12 +50,13 @@ class Tally:
         for index, count in Counter(map(_index, found)).items():
             self.found[index] += count
 
-    def count_emitted(self, name: str) -> None:
+    def count_named(self, name: str) -> None:
+        """Count a value that came with its own name: from `emit`, or from a file."""
         if name in self.emitted or len(self.emitted) < _NAMES:
             self.emitted[name] = self.emitted.get(name, 0) + 1
 
     def count_not_a_number(self, name: str, text: str) -> bool:
-        """Count a value of `name` that is no finite number; return whether it is the first."""
+        """Count a value of `name` that is not a finite number; return whether it is the first."""
         first = name not in self.not_numbers
         if first and len(self.not_numbers) >= _NAMES:
             return False
@@ -77,7 +78,7 @@ class Tally:
 
 
 def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[str]) -> str:
-    """Return the sentence that tells of values which may not be what was wanted, and what to write instead."""
+    """Return a warning about values that may be wrong, and what to write instead."""
     taken, whole, line = example
     where = f', first in the line "{line}"' if line else ""
     how_often = f"({count} times)" if count > 1 else "(once)"
@@ -107,33 +108,17 @@ def number_advice(taken: str, whole: str) -> str:
 
 
 def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric | None = None) -> str:
-    """Return the sentence that tells of values that are no numbers; `metric` where it was one with a pattern."""
+    """Return a warning about values that are not numbers; `metric` where it was one with a pattern."""
     values = "1 value was" if count == 1 else f"{count} values were"
-    if metric is not None and read_groups(re.compile(metric.pattern)).unit:
+    if metric is not None and metric.json is None and read_groups(re.compile(metric.pattern)).unit:
         what = f'no numbers in a unit that becomes "{metric.units}"'
     else:
         what = "no finite numbers"
     hint = ""
-    if metric is not None and metric.number is NumberForm.PLAIN:
+    if metric is not None and metric.json is None and metric.number is NumberForm.PLAIN:
         readable = (form for form in _OTHER_FORMS if form_number(example, form) is not None)
         hint = next((f'; number = "{form.value}" reads it' for form in readable), "")
     return f'metric "{name}": {values} {what} and left out, the first was "{example}"{hint}'
-
-
-def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what is known of required metrics without a value: never seen, or seen and never a number."""
-    unseen = ", ".join(f'"{name}"' for name in missing if name not in never_numbers)
-    sentences = [f"these required metrics were never seen: {unseen}"] if unseen else []
-    for name in missing:
-        if name in never_numbers:
-            found = never_numbers[name]
-            sentences.append(f'the required metric "{name}" {never_a_number(found["count"], found["first"])}')
-    return "; ".join(sentences)
-
-
-def never_a_number(count: int, first: str) -> str:
-    """Return the end of a sentence about a metric whose pattern matched in vain."""
-    return f'matched {_times(count)}, but never a number; the first was "{first}"'
 
 
 def summary(
@@ -141,12 +126,14 @@ def summary(
     metrics: Sequence[Metric],
     *,
     records: int,
-    log: LogPosition,
+    logs: Mapping[str, LogPosition],
     log_bytes: int,
     remaining_bytes: int,
+    headlines: Mapping[str, Mapping[str, Any]],
+    empty_results: Sequence[Results],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the content of `extracted.json`; `docs/run-directory.md` is its reference."""
+    """Return the content of `extracted.json`; `docs/run-directory.md` is its reference. logs: by file."""
     per_metric: dict[str, int] = {}
     for metric, count in zip(metrics, tally.found, strict=True):
         per_metric[metric.name] = per_metric.get(metric.name, 0) + count
@@ -162,6 +149,7 @@ def summary(
         "lines": tally.lines,
         "log_bytes": log_bytes,
         "per_metric": per_metric,
+        "headlines": headlines,
         "not_numbers": tally.not_numbers,
         "never_numbers": {
             name: {"count": count, "first": tally.examples.get(name, "")}
@@ -169,14 +157,16 @@ def summary(
             if not per_metric.get(name)
         },
         "required_missing": list(dict.fromkeys(missing)),
+        "results_missing": [each.path for each in empty_results if not each.required],
+        "required_results_missing": [each.path for each in empty_results if each.required],
         "emit_bad_lines": tally.emit_bad_lines,
-        "lost_bytes": log.lost,
+        "lost_bytes": sum(place.lost for place in logs.values()),
         "remaining_bytes": remaining_bytes,
-        "warnings": [*warnings, *_warnings(tally, metrics, log)],
+        "warnings": [*warnings, *_warnings(tally, metrics, logs)],
     }
 
 
-def _warnings(tally: Tally, metrics: Sequence[Metric], log: LogPosition) -> list[str]:
+def _warnings(tally: Tally, metrics: Sequence[Metric], logs: Mapping[str, LogPosition]) -> list[str]:
     by_name = {metric.name: metric for metric in metrics}
     sentences = [
         not_a_number_warning(name, count, tally.examples.get(name, ""), metric=by_name.get(name))
@@ -187,17 +177,18 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], log: LogPosition) -> list
         sentences.append(doubt_warning(metrics[int(index)], Doubt(doubt), count, tally.doubt_examples[key]))
     if tally.emit_bad_lines:
         sentences.append(
-            f"emit: {tally.emit_bad_lines} lines held something that is no JSON object of names and numbers"
+            f"emit: {tally.emit_bad_lines} lines held something that is not a JSON object of names and numbers"
         )
-    if log.unsearched:
-        sentences.append(
-            f"output.log: {log.unsearched} bytes of lines longer than {LINE_LIMIT // 2**20} MiB were not searched"
-        )
-    if log.generation:
-        sentences.append(
-            f"output.log was truncated {_times(log.generation)} by the benchmark; {log.lost} bytes were lost before "
-            "they were searched"
-        )
+    for file, place in logs.items():
+        if place.unsearched:
+            sentences.append(
+                f"{file}: {place.unsearched} bytes of lines longer than {LINE_LIMIT // 2**20} MiB were not searched"
+            )
+        if place.generation:
+            sentences.append(
+                f"{file} was truncated {_times(place.generation)} by the benchmark; {place.lost} bytes were lost before "
+                "they were searched"
+            )
     return sentences
 
 

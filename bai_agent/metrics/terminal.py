@@ -64,7 +64,7 @@ def _overwritten(line: bytes) -> bytes:
     """Return `line` after its backspaces, each of which moves the cursor back by a character and deletes nothing."""
     cells: list[str] = []
     cursor = 0
-    # A byte that is no UTF-8 is a cell by itself.
+    # A byte that is not UTF-8 is a cell by itself.
     for part in _BACKSPACES.split(line.decode("utf-8", "surrogateescape")):
         if part.startswith("\x08"):
             cursor = max(0, cursor - len(part))

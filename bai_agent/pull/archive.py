@@ -233,7 +233,7 @@ def _translated() -> Iterator[None]:
         raise ArchiveError("needs more memory to be unpacked than there is") from error
     except tarfile.ReadError as error:
         raise ArchiveError(
-            "is no archive that can be unpacked (tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip), or damaged"
+            "is not an archive that can be unpacked (tar, tar.gz, tar.bz2, tar.xz, tar.zst, zip), or damaged"
         ) from error
     except lzma.LZMAError as error:
         if "memory" in str(error).lower():

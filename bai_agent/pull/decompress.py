@@ -20,7 +20,7 @@ TOO_LARGE = (
 
 
 class ArchiveError(Exception):
-    """The file is no archive that we read, or it is damaged; the text is the end of a sentence."""
+    """The file is not an archive that we read, or it is damaged; the text is the end of a sentence."""
 
 
 def decompressed(file: IO[bytes], start: bytes) -> IO[bytes]:

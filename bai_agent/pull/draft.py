@@ -1,4 +1,4 @@
-"""A file on its way: written under a temporary name, checked before it gets its own."""
+"""A file that is being fetched: written under a temporary name, verified before it gets its own."""
 
 from __future__ import annotations
 

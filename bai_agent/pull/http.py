@@ -23,12 +23,12 @@ from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.proxy import ProxyError, basic_credentials, proxy_for
 from bai_agent.pull.remote import Remote, RemoteListing
 
-CONNECT_TIMEOUT = 10.0
-READ_TIMEOUT = 30.0
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 30.0
 ATTEMPTS = 6
 """Failures in a row, without a byte in between, after which a source is given up."""
 _REDIRECTS = 10
-_LONGEST_PAUSE = 20.0
+_LONGEST_PAUSE_S = 20.0
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 _RETRIED_CODES = (408, 425, 429, 500, 502, 503, 504)
 _IN_PATH = "/%:@!$&'()*+,;=~-._"
@@ -42,11 +42,11 @@ _REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
 
 
 class _PassingError(Exception):
-    """A failure that may pass; its text ends the sentence for a person. `pause`: what the server asked for."""
+    """A failure that may pass; its text ends the sentence for a person. `pause_s`: seconds that the server asked for."""
 
-    def __init__(self, text: str, *, pause: float | None = None) -> None:
+    def __init__(self, text: str, *, pause_s: float | None = None) -> None:
         super().__init__(text)
-        self.pause = pause
+        self.pause_s = pause_s
 
 
 class _StartOverError(Exception):
@@ -159,7 +159,7 @@ class HttpOrigin:
                 hang_up = partial(_hang_up, connection.sock)
                 with self._watch.interruptible(hang_up):
                     with self._translated():
-                        connection.sock.settimeout(READ_TIMEOUT)
+                        connection.sock.settimeout(READ_TIMEOUT_S)
                         connection.request("GET", target, headers=headers)
                         response = connection.getresponse()
                     with closing(response):
@@ -193,7 +193,7 @@ class HttpOrigin:
             pause = headers.get("Retry-After", "")
             raise _PassingError(
                 f"the server answers {status} {response.reason}",
-                pause=float(pause) if _DIGITS.fullmatch(pause) else None,
+                pause_s=float(pause) if _DIGITS.fullmatch(pause) else None,
             )
         raise PullError(
             f"{self._src}: {_STATUSES.get(status, f'the server answers {status} {response.reason}')}"
@@ -222,14 +222,14 @@ class HttpOrigin:
         try:
             return urllib.parse.urlsplit(url)
         except ValueError as error:
-            raise PullError(f"{self._src}: is no address ({error}); check its spelling") from error
+            raise PullError(f"{self._src}: is not an address ({error}); check its spelling") from error
 
     def _redirected(self, url: str, location: str) -> str:
         try:
             new = urllib.parse.urljoin(url, location)
             old_scheme, scheme = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(new).scheme
         except ValueError as error:
-            raise PullError(f"{self._src}: is redirected to what is no address ({error})") from error
+            raise PullError(f"{self._src}: is redirected to what is not an address ({error})") from error
         if scheme not in ("http", "https") or (old_scheme == "https" and scheme == "http"):
             raise PullError(
                 f"{self._src}: is redirected from {old_scheme} to {scheme}, which is not followed"
@@ -256,8 +256,8 @@ class HttpOrigin:
             proxy = proxy_for(parts)
             with self._translated():
                 if proxy is None:
-                    return kind(host, port, timeout=CONNECT_TIMEOUT), target, {}
-                connection = kind(proxy.host, proxy.port, timeout=CONNECT_TIMEOUT)
+                    return kind(host, port, timeout=CONNECT_TIMEOUT_S), target, {}
+                connection = kind(proxy.host, proxy.port, timeout=CONNECT_TIMEOUT_S)
                 if not secure:
                     whole = f"http://{parts.netloc.rpartition('@')[2]}{target}"
                     return connection, whole, dict(proxy.headers)
@@ -299,8 +299,10 @@ class HttpOrigin:
         self._watch.check()
         if attempt + 1 >= ATTEMPTS:
             raise PullError(f"{self._src}: {failure}; given up after {ATTEMPTS} attempts") from failure
-        pause = failure.pause if failure.pause is not None else 0.2 * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
-        self._watch.pause(min(pause, _LONGEST_PAUSE))
+        pause = failure.pause_s
+        if pause is None:
+            pause = 0.2 * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        self._watch.pause(min(pause, _LONGEST_PAUSE_S))
 
 
 _PROXY_REFUSES = (

@@ -200,7 +200,7 @@ class Journal:
         self._add({"done": src, **facts})
 
     def _add(self, line: dict[str, Any]) -> None:
-        # Escaped to ASCII: a member's name may hold bytes that are no UTF-8, as lone surrogates.
+        # Escaped to ASCII: a member's name may hold bytes that are not UTF-8, as lone surrogates.
         append_line(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         self.record.apply(line)
 

@@ -74,9 +74,9 @@ class PullWatch:
         if self._ended.is_set():
             raise PullEndedError
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, pause_s: float) -> None:
         """Wait so long; raise EndedError as soon as the end is ordered."""
-        self._ended.wait(seconds)
+        self._ended.wait(pause_s)
         self.check()
 
     @contextmanager

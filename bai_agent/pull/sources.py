@@ -21,9 +21,9 @@ from bai_agent.pull.task import Pulled, PullTask
 log = logging.getLogger(__name__)
 
 AT_A_TIME = 4
-_TICK = 0.1
-_REPORT_EVERY = 1.0
-_LAST_WAIT = 5.0
+_TICK_S = 0.1
+_REPORT_EVERY_S = 1.0
+_LAST_WAIT_S = 5.0
 """Seconds that threads get to notice the end; one may be stuck in a name look-up, and then does nothing more."""
 
 
@@ -35,12 +35,11 @@ def pull(
     deadline: float,
     report: Callable[[PullProgress], None],
     stopping: Callable[[], bool],
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Bring every source to its place: checked, unpacked where asked, and never over what is the user's own.
 
     Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a time
-    of `clock`, in seconds. `report` (at most once a second for each source, and when it is done) and `stopping` are
+    of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping` are
     called on this thread only.
 
     Raises PullError for the first source that fails or when the deadline passes (what has arrived is kept for the next
@@ -57,22 +56,22 @@ def pull(
         thread.start()
     try:
         while any(thread.is_alive() for thread in run.threads):
-            run.news.wait(_TICK)
+            run.news.wait(_TICK_S)
             run.news.clear()
             _save(manifest, run)
-            _report(run, reported, report, clock())
+            _report(run, reported, report, time.monotonic())
             if run.failures:
                 break
             if stopping():
                 raise PullStopped("the pull was stopped; what has arrived is kept")
-            if clock() >= deadline:
+            if time.monotonic() >= deadline:
                 raise PullError(
                     f"limits.pull_timeout passed before all had arrived; unfinished: {run.unfinished()}"
                 )
     finally:
         run.end()
         _save(manifest, run)
-    _report(run, reported, report, clock())
+    _report(run, reported, report, time.monotonic())
     if run.failures:
         raise run.failures[0]
 
@@ -103,7 +102,7 @@ class _Run:
     def end(self) -> None:
         """End all threads, within a bound."""
         self._watch.end()
-        last = time.monotonic() + _LAST_WAIT
+        last = time.monotonic() + _LAST_WAIT_S
         for thread in self.threads:
             thread.join(max(0.0, last - time.monotonic()))
             if thread.is_alive():
@@ -125,7 +124,7 @@ class _Run:
         except PullEndedError:
             return
         except BaseException as error:
-            # Raised again on the caller's thread, whatever it is: a panic of obstore's is no Exception, and unseen it would let
+            # Raised again on the caller's thread, whatever it is: a panic of obstore's is not an Exception, and unseen it would let
             # the benchmark run without its data.
             self.failures.append(error)
         finally:
@@ -173,7 +172,7 @@ def _report(
             continue
         if progress.done:
             reported[index] = float("inf")
-        elif progress.total_objects is None or (last is not None and now - last < _REPORT_EVERY):
+        elif progress.total_objects is None or (last is not None and now - last < _REPORT_EVERY_S):
             continue
         else:
             reported[index] = now

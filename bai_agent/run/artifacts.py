@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.errors import StoreError
+from bai_agent.job.globs import matching_files
 from bai_agent.job.store import JobStore
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def keep_artifacts(
     nothing: list[str] = []
     for pattern in globs:
         try:
-            matches = list(_matches(folder, pattern))
+            matches = list(matching_files(folder, pattern))
         except OSError as error:
             nothing.append(
                 f'output.artifacts "{pattern}" cannot be looked for in {folder}: {error.strerror}.'
@@ -75,14 +76,6 @@ def keep_artifacts(
     if late := len(found) - len(kept) - refused:
         warnings.append(f"{late} artifacts were not kept: there was no time left.")
     return ArtifactSummary(len(kept), sum(kept), (*warnings, *nothing))
-
-
-def _matches(folder: Path, pattern: str) -> Iterator[Path]:
-    root = folder.resolve()
-    # "**" alone means folders to pathlib and everything to people.
-    for path in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
-        if path.is_file() and path.resolve().is_relative_to(root):
-            yield path
 
 
 def _size(path: Path) -> int:

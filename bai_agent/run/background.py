@@ -32,7 +32,7 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
     def beat() -> None:
         while True:
             life = {"time": now_ms(), "pid": os.getpid(), "phase": ctx.phase}
-            elsewhere = ctx.place if ctx.uploader is not None else None
+            elsewhere = ctx.node_store if ctx.uploader is not None else None
             try:
                 write_json(ctx.rundir.heartbeat, life)
                 if elsewhere is not None:
@@ -40,10 +40,10 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
             except (OSError, StoreError) as error:
                 log.warning("the heartbeat could not be written: %s", error)
             except BaseException:
-                # The thread's outermost frame, and a panic of obstore's is no Exception: without a heartbeat the job looks dead.
+                # The thread's outermost frame, and a panic of obstore's is not an Exception: without a heartbeat the job looks dead.
                 log.exception("the heartbeat could not be written")
             # Until the place in the store is ours there is nowhere to beat; then somebody waits for the first one.
-            waits = ctx.place is not None and elsewhere is None
+            waits = ctx.node_store is not None and elsewhere is None
             if over.wait(_CLAIMING_SECONDS if waits else HEARTBEAT_SECONDS):
                 return
 

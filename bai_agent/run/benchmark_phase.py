@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bai_agent.aws.secrets import SecretError
-from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import SetupError
+from bai_agent.benchmark.launch import ShimError, launch, make_order
+from bai_agent.benchmark.stacks import runs_python
+from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_started
+from bai_agent.benchmark.stopping import end_lost, request_stop
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.record_types import (
+    BenchmarkExitEvent,
+    BenchmarkStartEvent,
+    StopEvent,
+    TruncationEvent,
+    WarningEvent,
+)
 from bai_agent.job.reserved_space import make_room
 from bai_agent.job.run_directory import make_folder, read_json, write_atomic, write_json
 from bai_agent.run.context import RunContext
@@ -19,7 +29,10 @@ from bai_agent.run.environment import OWN_LEVELS, EnvironmentProbe
 from bai_agent.run.join import peers_of
 from bai_agent.run.open_file import OpenFile
 from bai_agent.run.prepare import secrets_of
+from bai_agent.run.repeats import RepeatDecision, RepeatProgress
+from bai_agent.run.ssh_hosts import wait_for_hosts
 from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.run.transport import TransportLook
 from bai_agent.sinks import sinks_of
 from bai_agent.sinks.trouble import SinkTroubles
 from bai_agent.strategy import node_environment, strategy_of
@@ -33,59 +46,58 @@ _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
 
 
-def begin_environment(ctx: RunContext) -> EnvironmentProbe | None:
-    """Begin to find out what the benchmark will run on; None where it has been started before."""
-    if process.state(ctx.rundir) is not process.State.NOT_STARTED:
-        return None
-    probe = EnvironmentProbe(ctx.job, ctx.rundir, node=ctx.node, scripts=ctx.scripts)
-    probe.begin()
-    return probe
+def begin_environment(ctx: RunContext) -> None:
+    """Begin to find out what the benchmark will run on, unless it has been started before."""
+    if ctx.probe is not None and state(ctx.rundir) is State.NOT_STARTED:
+        ctx.probe.begin()
 
 
 def run_benchmark(ctx: RunContext) -> None:
-    """Start the benchmark, or adopt the one that runs; stay until nothing of it is left."""
+    """Start the benchmark, or adopt the one that runs; return when nothing of it is left. Raises RunEndedError."""
     start_followers(ctx)
     descriptor = ctx.rundir.job.read_bytes()
     with closing(OpenFile(ctx.rundir.kept_output)) as output:
         output.stat()  # before it can be taken away
-        if process.state(ctx.rundir) is process.State.NOT_STARTED and not _was_started(ctx):
+        if state(ctx.rundir) is State.NOT_STARTED and not _was_started(ctx):
             if reason := ctx.watch.reason():
                 raise RunEndedError(reason)
             if ctx.probe is not None:
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
-        # Kept: should the benchmark take it away, nothing else tells the shim's pid.
+        # Read once: a benchmark may delete the file, and nothing else has the shim's pid.
         started = read_json(ctx.rundir.started)
-        _follow(ctx, started, output)
-        if process.state(ctx.rundir) is not process.State.EXITED:
+        look_for_transport = TransportLook(ctx)
+        _follow(ctx, started, output, look_for_transport)
+        if state(ctx.rundir) is not State.EXITED:
             _end_unwatched(ctx, started)
         _keep_output(ctx, output)
-        _tell_what_has_gone(ctx)
+        look_for_transport(ended=True)
+        _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that died of the same is started again, and is to know what it looks for.
+        # An extractor that died of that is started again, and reads there what to look for.
         write_atomic(ctx.rundir.job, descriptor)
-    left = process.read_exit(ctx.rundir)
+    ended = read_exit(ctx.rundir)
     make_room(ctx.rundir)
-    if left["stop"] is None and left["code"] != 0 and (full := ctx.disk.look()):
-        # It met the full disk before we looked at it: what we set aside is all that is left.
-        ctx.events.add("stop", reason=full.outcome.value, message=full.message)
+    if ended["stop"] is None and ended["code"] != 0 and (full := ctx.disk.look()):
+        # The benchmark met the full disk before the watch did: only the space that was set aside is left.
+        ctx.events.add(StopEvent(reason=full.outcome.value, message=full.message))
     ctx.events.add(
-        "benchmark_exited", code=left["code"], signal=left["signal"], wall_seconds=left["wall_seconds"]
+        BenchmarkExitEvent(code=ended["code"], signal=ended["signal"], wall_seconds=ended["wall_seconds"])
     )
 
 
 def _write_environment(ctx: RunContext, probe: EnvironmentProbe) -> None:
-    """Write `environment.json`. Nothing that goes wrong with that is an error of the run."""
+    """Write `environment.json`. A failure is logged, and does not end the run."""
     try:
         facts = ctx.redactor.redact_all(probe.finish(stopping=ctx.watch.stopping), own_levels=OWN_LEVELS)
         write_json(ctx.rundir.environment, facts)
     except Exception:
-        # Whatever a machine answers, its benchmark is to run.
+        # Whatever a machine answers, the benchmark shall run on it.
         log.exception("%s could not be written", ctx.rundir.environment)
 
 
 def start_followers(ctx: RunContext) -> None:
-    """Start what reads the benchmark's output and its records, unless that runs or has done its work."""
+    """Start the extractor and the job's sinks, unless they run or the extractor has finished."""
     if not ctx.extractor.finished:
         ctx.extractor.start(secrets=ctx.redactor.known if ctx.may_quote else None)
     if not ctx.sinks_started:
@@ -96,15 +108,15 @@ def start_followers(ctx: RunContext) -> None:
 
 
 def _was_started(ctx: RunContext) -> bool:
-    """Return whether it has been started although no file says so any more; it must not be a second time."""
-    return any(event["type"] == "benchmark_started" for event in ctx.events.seen)
+    """Return whether an agent started the benchmark, even where its files are gone: it must not be started twice."""
+    return any(isinstance(event, BenchmarkStartEvent) for event in ctx.events.seen)
 
 
 def _launch(ctx: RunContext) -> None:
     job, peers = ctx.job, peers_of(ctx.rundir)
     me, strategy = peers[ctx.node.rank], strategy_of(job)
     try:
-        order = process.order(
+        order = make_order(
             job,
             ctx.rundir,
             launch=lambda command: strategy.launch(job, command, me, peers),
@@ -113,79 +125,93 @@ def _launch(ctx: RunContext) -> None:
             secrets=secrets_of(ctx),
             umask=ctx.umask,
         )
-        process.launch(order, ctx.rundir)
-    except (SecretError, process.SetupError, process.ShimError) as error:
+        if order.hosts:
+            wait_for_hosts(ctx, order)
+        launch(order, ctx.rundir)
+    except (SecretError, SetupError, ShimError) as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
-    started = process.wait_started(ctx.rundir, timeout=30)
+    started = wait_started(ctx.rundir, timeout_s=30)
     if started is not None:
-        ctx.events.add("benchmark_started", pid=started["pid"], argv=order.argv)
+        ctx.events.add(BenchmarkStartEvent(pid=started["pid"], argv=list(order.argv)))
         for warning in started.get("warnings", ()):
             ctx.warn(f"{warning[0].upper()}{warning[1:]}.")
 
 
-def _follow(ctx: RunContext, started: Mapping[str, Any] | None, output: OpenFile) -> None:
-    """Return when the benchmark has gone, asked or unasked, or when nothing tells any more whether it has."""
-    asked_at = time.monotonic() if ctx.rundir.stop.exists() else None
+def _follow(
+    ctx: RunContext, started: Mapping[str, Any] | None, output: OpenFile, look_for_transport: TransportLook
+) -> None:
+    """Watch the benchmark until it has ended or is LOST. The first reason to stop becomes one order to the shim.
+
+    A shim that does not end the benchmark within the grace and `_SHIM_MARGIN` is ended with it.
+    """
+    clock = ctx.clock
+    ordered_at = clock.monotonic() if ctx.rundir.stop.exists() else None
     size = 0
     look_for_python = _PythonLook(ctx, started)
     troubles = SinkTroubles(ctx.events.add)
-    while process.state(ctx.rundir) is process.State.RUNNING:
+    repeats = RepeatDecision(ctx.job, ctx.rundir)
+    progress = RepeatProgress(ctx)
+    while state(ctx.rundir) is State.RUNNING:
         ctx.extractor.poll()
+        repeats.poll()
+        progress.poll()
         troubles.observe(ctx.sink_errors())
         _keep_output(ctx, output)
         look_for_python()
+        look_for_transport()
         before, size = size, output.size()
         if size < before:
-            ctx.events.add("output_truncated", bytes=before)
-        reason = ctx.watch.reason(running_s=process.running_seconds(started))
-        if reason is not None and asked_at is None:
-            asked_at = time.monotonic()
-            _ask_to_stop(ctx, reason)
+            ctx.events.add(TruncationEvent(bytes=before))
+        reason = ctx.watch.reason(running_s=running_seconds(started))
+        if reason is not None and ordered_at is None:
+            ordered_at = clock.monotonic()
+            _order_stop(ctx, reason)
         if (
-            asked_at is not None
-            and time.monotonic() > asked_at + ctx.job.limits.grace.total_seconds() + _SHIM_MARGIN
+            ordered_at is not None
+            and clock.monotonic() > ordered_at + ctx.job.limits.grace.total_seconds() + _SHIM_MARGIN
         ):
             log.error("the shim did not end the benchmark in time; ending both without it")
-            process.end_lost(ctx.rundir, started=started)
+            end_lost(ctx.rundir, started=started)
             return
-        time.sleep(_TICK)
+        clock.sleep(_TICK)
 
 
 class _PythonLook:
-    """Looks whether the benchmark runs a Python: often at first, ever more seldom later, as each look reads all of /proc."""
+    """Looks whether the benchmark runs a Python; each time after twice the pause, as a look reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Mapping[str, Any] | None) -> None:
-        self._this = ctx
+        self._ctx = ctx
         self._shim = started["shim_pid"] if started is not None else None
         self._next = 0.0
         self._pause = _TICK
 
     def __call__(self) -> None:
-        if self._this.runs_python or self._shim is None or time.monotonic() < self._next:
+        now = self._ctx.clock.monotonic()
+        if self._ctx.runs_python or self._shim is None or now < self._next:
             return
-        self._this.runs_python = process.runs_python(self._shim)
-        self._next = time.monotonic() + self._pause
+        self._ctx.runs_python = runs_python(self._shim)
+        self._next = self._ctx.clock.monotonic() + self._pause
         self._pause *= 2
 
 
-def _ask_to_stop(ctx: RunContext, reason: StopReason) -> None:
+def _order_stop(ctx: RunContext, reason: StopReason) -> None:
     ctx.reason = reason
     if reason.outcome is Outcome.DISK_FULL:
         make_room(ctx.rundir)
     try:
-        process.request_stop(
+        request_stop(
             ctx.rundir,
             reason=reason.outcome,
             grace=ctx.grace(),
             stacks=reason.outcome is Outcome.NO_OUTPUT,
         )
     except FileNotFoundError:
-        log.warning("%s is gone: there is no place for the order to stop", ctx.rundir.path)
-    ctx.events.add("stop", reason=reason.outcome.value, message=reason.message)
+        log.warning("%s is gone: the order to stop cannot be written", ctx.rundir.path)
+    ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
 
 
 def _end_unwatched(ctx: RunContext, started: Mapping[str, Any] | None) -> None:
-    """End a benchmark whose shim is dead, or cannot be spoken to any more."""
+    """End a benchmark whose shim is dead, or out of reach."""
     message = Outcome.LOST.sentence
     if not ctx.rundir.shim_lock.exists():
         message = (
@@ -193,18 +219,18 @@ def _end_unwatched(ctx: RunContext, started: Mapping[str, Any] | None) -> None:
             f"{ctx.rundir.shim_lock.name} among them, and the benchmark was ended for that: it must leave them alone."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
-    # Where the job is to end anyway, that is why it ends: this agent may have been started for a cancel.
+    # A reason to stop explains the end better: this agent may have been started for a cancel.
     ctx.reason = ctx.reason or ctx.watch.reason()
-    process.end_lost(ctx.rundir, started=started)
-    ctx.events.add("stop", reason=Outcome.LOST.value, message=message)
+    end_lost(ctx.rundir, started=started)
+    ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))
 
 
 def _keep_output(ctx: RunContext, output: OpenFile) -> None:
-    """Give the output the name again that its readers know, should the benchmark have taken it away."""
+    """Link the output again under the name that its readers know, where the benchmark deleted or renamed it."""
     kept = ctx.rundir.kept_output
     if kept.exists():
         return
-    first = _tell_of(ctx, kept)
+    first = _warn_of_missing(ctx, kept)
     try:
         make_folder(kept.parent, private=ctx.rundir.path)
         output.link_again()
@@ -213,18 +239,18 @@ def _keep_output(ctx: RunContext, output: OpenFile) -> None:
             log.warning("%s has gone and cannot be put back: %s", kept, error)
 
 
-def _tell_what_has_gone(ctx: RunContext) -> None:
+def _warn_of_missing_files(ctx: RunContext) -> None:
     rundir = ctx.rundir
     for path in (rundir.job, rundir.events, rundir.metrics, rundir.kept_metrics):
         if not path.exists():
-            _tell_of(ctx, path)
+            _warn_of_missing(ctx, path)
 
 
-def _tell_of(ctx: RunContext, path: Path) -> bool:
-    """Warn of a file that the benchmark took away; return whether that is the first time."""
+def _warn_of_missing(ctx: RunContext, path: Path) -> bool:
+    """Warn, once, of a file that the benchmark deleted or renamed; return whether this was that time."""
     name = path.relative_to(ctx.rundir.path).as_posix()
     message = f"{name} was deleted or renamed in the run directory while the benchmark ran; what it held may be missing."
-    if any(event["type"] == "warning" and event["message"] == message for event in ctx.events.seen):
+    if any(isinstance(event, WarningEvent) and event.message == message for event in ctx.events.seen):
         return False
     ctx.warn(message)
     return True

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 0.05
+_PAUSE_S = 0.05
 
 
 def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name: str) -> T | None:
@@ -32,7 +32,7 @@ def call_with_deadline(work: Callable[[], T], *, over: Callable[[], bool], name:
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     while thread.is_alive() and not over():
-        thread.join(_LOOKS)
+        thread.join(_PAUSE_S)
     if failed:
         raise failed[0]
     if not done:

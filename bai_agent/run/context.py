@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import time
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bai_agent.job.descriptor import Job, Power, SourceKind
+from bai_agent.benchmark.environment import scripts_folder
+from bai_agent.job.descriptor import Job, Power
 from bai_agent.job.events import EventLog
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import WarningEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.run.extractor import ExtractorProcess
-from bai_agent.run.machine import Node
+from bai_agent.run.clock import CLOCK, Clock
+from bai_agent.run.extractor import RunningExtractor
+from bai_agent.run.machine import Node, wait_for_machine
+from bai_agent.run.peer_monitor import PeerMonitor
 from bai_agent.run.stop import StopReason, StopWatch
 from bai_agent.run.stop_sources import DiskFull, Signals
 from bai_agent.sinks import Sink
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
+from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
     from bai_agent.run.environment import EnvironmentProbe
@@ -46,18 +52,32 @@ class RunContext:
     disk: DiskFull
     redactor: Redactor
     record: JobRecord | None
-    extractor: ExtractorProcess
+    extractor: RunningExtractor
     node: Node = field(default_factory=Node)
-    place: NodeStore | None = None
-    """This node's place in the job store, where that is not the run directory itself."""
+    node_store: NodeStore | None = None
+    """This node's part of the job store, where that is not the run directory itself."""
+    monitor: PeerMonitor | None = None
+    """Looks after the other nodes, where the job has several."""
     uploader: StoreUploader | None = None
-    """Runs as soon as that place is ours."""
+    """Runs from when this node has claimed its part of the store."""
     sinks: list[Sink] = field(default_factory=list)
     """Those that run, `uploader` among them."""
     sinks_started: bool = False
     """Whether those of the job descriptor run."""
+    role: Role = Role.COMPUTE
+    """This node's part in the job, once the nodes have met."""
+    is_served: bool = False
+    """Whether other nodes only serve this one: they end when its benchmark has."""
     probe: EnvironmentProbe | None = None
-    """Finds out what the benchmark will run on, until that starts."""
+    """Finds out what the benchmark will run on; it begins only where the benchmark has not been started before."""
+    port: socket.socket | None = None
+    """Keeps the port that this node has told the others."""
+    alone: Sequence[socket.socket] = ()
+    """Keep other jobs away that are to have this machine for themselves, as this one is."""
+    clock: Clock = CLOCK
+    new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = StoreUploader
+    wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
+    """Returns warnings when the machine is as the benchmark needs it, or when the first argument says that the run stops."""
     phase: str = "prepare"
     reason: StopReason | None = None
     """Why the run ended before its benchmark did."""
@@ -77,15 +97,14 @@ class RunContext:
     @property
     def scripts(self) -> Path | None:
         """The scripts' folder, where the job has scripts."""
-        has_scripts = any(source.kind is SourceKind.SCRIPTS for source in self.job.sources)
-        return self.rundir.scripts if has_scripts else None
+        return scripts_folder(self.job, self.rundir)
 
     def sink_errors(self) -> dict[str, str | None]:
         """Return what keeps each place that metrics and logs go to from taking them now, by its name for people."""
         return {sink.name: sink.error for sink in self.sinks}
 
     def warn(self, message: str) -> None:
-        self.events.add("warning", message=message)
+        self.events.add(WarningEvent(message=message))
 
     @property
     def top_folder(self) -> Path:
@@ -99,11 +118,11 @@ class RunContext:
         return self.signals.received and self.job.end.power is Power.OFF
 
     def drain_deadline(self) -> float:
-        """Return until when (`time.monotonic()`) something may still be sent, from now on."""
+        """Return until when (`time.monotonic()`) something may still be sent, counted from now."""
         seconds = self.job.limits.drain.total_seconds()
         if self.signals.received:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
-        now, taken_away = time.monotonic(), self.watch.deadline()
+        now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
             # Half of it: artifacts and the result come after the records.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
@@ -118,5 +137,5 @@ class RunContext:
         taken_away = self.watch.deadline()
         if taken_away is None:
             return wanted
-        left = max(0.0, taken_away - time.monotonic())
+        left = max(0.0, taken_away - self.clock.monotonic())
         return timedelta(seconds=left - min(left / 2, self.job.limits.drain.total_seconds()))

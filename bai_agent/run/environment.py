@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from bai_agent import __version__
 from bai_agent.aws.imds import find_token, read_if_there
-from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.programs import NoAnswerError
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
-from bai_agent.metrics.gpu import DRIVER, describe_gpus
+from bai_agent.metrics.gpu import DRIVER, describe_gpus, heat_slowdowns
 from bai_agent.run import host_facts, software
 from bai_agent.run.host_facts import Facts, present, short
 from bai_agent.run.machine import Node, count_gpus
+from bai_agent.run.throttling import counters
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +36,9 @@ WAIT_SECONDS = 2.5
 """For what has not answered when the benchmark could start; longer than a child may take that is asked only then."""
 _LOOK_SECONDS = 1.0
 """Between two looks at all processes while something is pulled."""
-_SHORTEST_LOOK = 0.1
+_SHORTEST_LOOK_S = 0.1
 """Between two looks that are compared: the kernel counts in hundredths of a second."""
-_TICK = 0.05
+_TICK_S = 0.05
 OWN_LEVELS = 2
 """Tables whose keys are ours; deeper ones have the names of packages."""
 
@@ -48,6 +51,9 @@ _METADATA = {
 """Our name → where the metadata service has it."""
 
 
+_ROOT = Path("/")
+
+
 class EnvironmentProbe:
     """Asks all that tells something of this machine, without waiting for any of it before `finish`."""
 
@@ -58,12 +64,8 @@ class EnvironmentProbe:
         *,
         node: Node,
         scripts: Path | None,
-        root: Path = Path("/"),
-        environment: Mapping[str, str] = os.environ,
-        driver: Path = DRIVER,
     ) -> None:
         self._job, self._rundir, self._node, self._scripts = job, rundir, node, scripts
-        self._root, self._environment, self._driver = root, environment, driver
         self._tasks: dict[str, _Task] = {}
         self._looks: deque[tuple[float, dict[int, tuple[int, int, int, str]]]] = deque(maxlen=2)
         self._over = threading.Event()
@@ -71,12 +73,13 @@ class EnvironmentProbe:
 
     def begin(self) -> None:
         """Ask what will be the same when the benchmark starts."""
-        self._load_before = host_facts.load_average(self._root)
+        self._load_before = host_facts.load_average(_ROOT)
         self._look()
         threading.Thread(target=self._look_again, name="processes", daemon=True).start()
         self._ask("instance", self._instance)
         self._ask("gpus", self._gpus)
-        self._ask("software", lambda: software.libraries(self._root))
+        self._ask("gpu_heat", _gpu_heat)
+        self._ask("software", lambda: software.libraries(_ROOT))
         self._ask("open_mpi", self._open_mpi)
         self._ask("cloud_init", self._cloud_init)
         if self._job.benchmark.requirements is None:
@@ -93,7 +96,7 @@ class EnvironmentProbe:
             waiting = [task for task in self._tasks.values() if task.is_alive()]
             if not waiting:
                 break
-            waiting[0].join(min(_TICK, left))
+            waiting[0].join(min(_TICK_S, left))
         known = {name: task.facts for name, task in self._tasks.items()}
         facts = {**(known.pop("host") or {}), "agent": {"version": __version__}}
         instance = known.pop("instance") or {}
@@ -102,13 +105,15 @@ class EnvironmentProbe:
         facts.setdefault("system", {}).update(known.pop("cloud_init") or {})
         facts["software"] = {**(known.pop("software") or {}), "open_mpi": known.pop("open_mpi")}
         facts.update(known)
+        heat = facts.pop("gpu_heat", None) or None
         facts["load"] = self._load()
         facts = {name: present(each) if isinstance(each, dict) else each for name, each in facts.items()}
         warnings = [
             *host_facts.host_warnings(
-                facts, load_before=self._load_before, runnable_now=host_facts.runnable(self._root)
+                facts, load_before=self._load_before, runnable_now=host_facts.runnable(_ROOT)
             ),
             *gpu_warnings(facts.get("gpus") or {}),
+            *instance_warnings(facts.get("instance") or {}),
         ]
         missing = {name: task.trouble for name, task in self._tasks.items() if task.trouble}
         return {
@@ -118,6 +123,9 @@ class EnvironmentProbe:
             **present(facts),
             "missing": missing,
             "warnings": warnings,
+            "minor": host_facts.minor_warnings(facts, warnings),
+            # Last, as they count from here on.
+            "counters": counters(_ROOT, gpus=heat),
             "waited_seconds": round(time.monotonic() - began, 3),
         }
 
@@ -127,7 +135,7 @@ class EnvironmentProbe:
             self._tasks[name].start()
 
     def _host(self) -> Facts:
-        root = self._root
+        root = _ROOT
         return {
             "system": host_facts.system(root),
             "cpu": host_facts.cpu(root),
@@ -139,12 +147,12 @@ class EnvironmentProbe:
 
     def _mounts(self) -> Facts:
         """Return the file systems of run directory and data; of data only where it lies on another one."""
-        own = host_facts.mount_of(self._rundir.path, self._root)
+        own = host_facts.mount_of(self._rundir.path, _ROOT)
         mounts = {"run_directory": own}
-        start = process.working_folder(self._job, self._rundir, scripts=self._scripts)
+        start = working_folder(self._job, self._rundir, scripts=self._scripts)
         for source in self._job.sources:
             if source.kind is SourceKind.DATA and "data" not in mounts:
-                there = host_facts.mount_of(start / source.path, self._root)
+                there = host_facts.mount_of(start / source.path, _ROOT)
                 if there.get("point") != own.get("point"):
                     mounts["data"] = there
         return present(mounts)
@@ -152,55 +160,55 @@ class EnvironmentProbe:
     def _instance(self) -> Facts:
         if self._node.instance_id is None:
             return {}
-        token = find_token(self._environment)
+        token = find_token(os.environ)
         if token is None:
-            raise software.NoAnswerError("the instance metadata service gives no token")
+            raise NoAnswerError("the instance metadata service gives no token")
         found = {
-            name: read_if_there(place, token=token, environment=self._environment)
+            name: read_if_there(place, token=token, environment=os.environ)
             for name, place in _METADATA.items()
         }
         return present({name: short(value or "") for name, value in found.items()})
 
     def _python(self) -> Facts:
         env, user = software.benchmark_environment(self._job, self._rundir, scripts=self._scripts)
-        cwd = process.working_folder(self._job, self._rundir, scripts=self._scripts)
+        cwd = working_folder(self._job, self._rundir, scripts=self._scripts)
         python = software.find_python(self._job, env=env, cwd=cwd)
         return {} if python is None else software.python_facts(python, env=env, user=user)
 
     def _gpus(self) -> Facts:
-        found = describe_gpus(driver=self._driver)
-        if not found.get("devices") and (count := count_gpus(self._root)):
-            raise software.NoAnswerError(
+        found = describe_gpus(driver=DRIVER)
+        if not found.get("devices") and (count := count_gpus(_ROOT)):
+            raise NoAnswerError(
                 f"{count} NVIDIA GPUs on the PCI bus, but no driver that answers, or no nvidia-ml-py to ask it with"
             )
         return found
 
     def _open_mpi(self) -> Facts:
         env, user = software.benchmark_environment(self._job, self._rundir, scripts=self._scripts)
-        return software.open_mpi(env=env, user=user, root=self._root)
+        return software.open_mpi(env=env, user=user, root=_ROOT)
 
     def _cloud_init(self) -> Facts:
         return present({"cloud_init": software.cloud_init_version(env={"PATH": software.SYSTEM_PATH})})
 
     def _look(self) -> None:
-        self._looks.append((time.monotonic(), host_facts.processor_times(self._root)))
+        self._looks.append((time.monotonic(), host_facts.processor_times(_ROOT)))
 
     def _look_again(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             self._look()
 
     def _load(self) -> Facts:
-        then = [each for each in list(self._looks) if time.monotonic() - each[0] >= _SHORTEST_LOOK]
+        then = [each for each in list(self._looks) if time.monotonic() - each[0] >= _SHORTEST_LOOK_S]
         at, before = then[-1] if then else self._looks[0]
-        time.sleep(max(0.0, at + _SHORTEST_LOOK - time.monotonic()))
+        time.sleep(max(0.0, at + _SHORTEST_LOOK_S - time.monotonic()))
         busiest = host_facts.busiest(
             before,
-            host_facts.processor_times(self._root),
-            seconds=time.monotonic() - at,
+            host_facts.processor_times(_ROOT),
+            elapsed_s=time.monotonic() - at,
             ours=os.getpid(),
-            root=self._root,
+            root=_ROOT,
         )
-        return {"average": host_facts.load_average(self._root), "busiest": busiest}
+        return {"average": host_facts.load_average(_ROOT), "busiest": busiest}
 
 
 class _Task(threading.Thread):
@@ -230,6 +238,34 @@ class _Task(threading.Thread):
             # Whatever a library raises: the run can do without an answer.
             self._trouble = short(str(error)) or type(error).__name__
             log.info("what the benchmark runs on: %s: %s", self.name, self._trouble)
+
+
+def counters_now() -> Facts:
+    """Return the `counters` of environment.json as they are now."""
+    heat: list[Facts] = []
+    # A driver may hang.
+    asking = threading.Thread(target=lambda: heat.append(_gpu_heat()), name="gpu-heat", daemon=True)
+    asking.start()
+    asking.join(WAIT_SECONDS)
+    return counters(_ROOT, gpus=heat[0] if heat else None)
+
+
+def _gpu_heat() -> Facts:
+    return heat_slowdowns(driver=DRIVER)
+
+
+_BURSTABLE = re.compile(r"t\d[a-z]*\.")
+"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-performance-instances.html"""
+
+
+def instance_warnings(instance: Facts) -> list[str]:
+    """Return a sentence where an instance type does not keep its speed."""
+    kind = str(instance.get("type", ""))
+    if not _BURSTABLE.match(kind):
+        return []
+    return [
+        f"The instance type {kind} runs on CPU credits: once they are spent it slows down, or costs more where it is unlimited."
+    ]
 
 
 def gpu_warnings(gpus: Facts) -> list[str]:

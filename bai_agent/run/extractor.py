@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import bai_agent
 from bai_agent.backoff import Backoff
@@ -44,6 +44,21 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
     if returncode != -ENDS_WITH:
         return []
     return [CAREFUL, BLAME] if CAREFUL in flags else [CAREFUL]
+
+
+class RunningExtractor(Protocol):
+    """What the phases of a run need of an extractor; `ExtractorProcess` tells what each promises."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    def start(self, *, secrets: Sequence[str] | None = ()) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool: ...
+
+    def finish_early(self, *, within: float) -> bool: ...
 
 
 class ExtractorProcess:

@@ -25,6 +25,13 @@ _BUSY_CORES = 0.5
 """From so many cores on, a process of somebody else's is in the way."""
 _BUSY_SECONDS = 2.0
 """The same for what it has used in all: the look is short, and a program that starts in it is soon done."""
+_BUSY_SHARE = 0.1
+"""Other processes that use less of all processors leave a benchmark room, unless it uses all of them."""
+_BUSY = "Other processes were busy just before the benchmark"
+_GOVERNOR = "The frequency governor of the processors is"
+_OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
+"""Drivers whose "powersave" is the usual setting and reaches the full speed:
+https://docs.kernel.org/admin-guide/pm/intel_pstate.html"""
 _LOAD_SHARE = 0.5
 _SWAP_SHARE = 0.01
 _LISTED_PROCESSES = 5
@@ -113,6 +120,7 @@ def cpu(root: Path) -> Facts:
             "numa_nodes": _count(read_text(folders / "node/online")),
             "virtualised": True if re.search(r"\bhypervisor\b", said.get("flags", "")) else None,
             "governors": sorted(filter(None, governors)),
+            "scaling_driver": short(read_text(frequency / "scaling_driver")),
             "mhz": _mhz(frequency / "scaling_cur_freq") or (round(mhz) if mhz else None),
             "max_mhz": _mhz(frequency / "cpuinfo_max_freq"),
         }
@@ -248,14 +256,14 @@ def busiest(
     before: Mapping[int, tuple[int, int, int, str]],
     now: Mapping[int, tuple[int, int, int, str]],
     *,
-    seconds: float,
+    elapsed_s: float,
     ours: int,
     root: Path,
 ) -> list[Facts]:
     """Return the processes that took most of the processors between two looks, without `ours`, what descends from it, and
     what it descends from."""
     left_out = _family(now, ours)
-    ticks = os.sysconf("SC_CLK_TCK") * max(seconds, 1e-3)
+    ticks = os.sysconf("SC_CLK_TCK") * max(elapsed_s, 1e-3)
     cores = {
         pid: (now[pid][2] - before[pid][2]) / ticks
         for pid in now
@@ -280,9 +288,7 @@ def host_warnings(facts: Mapping[str, Any], *, load_before: Iterable[float], run
     processors = facts.get("cpu", {})
     slow = [each for each in processors.get("governors", ()) if each != "performance"]
     if slow:
-        warnings.append(
-            f'The frequency governor of the processors is "{slow[0]}", not "performance": their speed may vary.'
-        )
+        warnings.append(f'{_GOVERNOR} "{slow[0]}", not "performance": their speed may vary.')
     load = facts.get("load", {})
     busy = [
         each
@@ -291,7 +297,7 @@ def host_warnings(facts: Mapping[str, Any], *, load_before: Iterable[float], run
     ]
     if busy:
         named = ", ".join(f"{each['name']} ({each['user']}) {each['cores']:g}" for each in busy)
-        warnings.append(f"Other processes were busy just before the benchmark; cores used: {named}.")
+        warnings.append(f"{_BUSY}; cores used: {named}.")
     count = processors.get("count")
     averages = load.get("average") or [0.0]
     earlier = [*load_before, 0.0][0]
@@ -305,6 +311,22 @@ def host_warnings(facts: Mapping[str, Any], *, load_before: Iterable[float], run
     if used and used >= _SWAP_SHARE * space.get("total_bytes", 0):
         warnings.append(f"{used / 2**20:,.0f} MiB of swap were in use just before the benchmark.")
     return warnings
+
+
+def minor_warnings(facts: Mapping[str, Any], warnings: Iterable[str]) -> list[str]:
+    """Return those of `warnings` that hold on most machines that people sit at, and that no summary repeats."""
+    processors = facts.get("cpu", {})
+    usual = processors.get("scaling_driver") in _OWN_GOVERNORS and set(processors.get("governors", ())) <= {
+        "performance",
+        "powersave",
+    }
+    cores = sum(each["cores"] for each in facts.get("load", {}).get("busiest", ()))
+    few = cores < _BUSY_SHARE * (processors.get("count") or 1)
+    return [
+        each
+        for each in warnings
+        if (usual and each.startswith(_GOVERNOR)) or (few and each.startswith(_BUSY))
+    ]
 
 
 def _family(processes: Mapping[int, tuple[int, int, int, str]], ours: int) -> set[int]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.children import kill
 from bai_agent.errors import BaiError
+from bai_agent.run.clock import CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,15 @@ class NotReadyError(BaiError):
     """The machine is not as the benchmark needs it, and time is up."""
 
 
+def wait_for_machine(stopping: Callable[[], bool], clock: Clock) -> list[str]:
+    """Wait for this machine's GPUs and local disks; return warnings. Raises NotReadyError."""
+    return [*wait_for_gpus(stopping=stopping, clock=clock), *wait_for_disks(stopping=stopping, clock=clock)]
+
+
 def wait_for_gpus(
     *,
     stopping: Callable[[], bool],
+    clock: Clock = CLOCK,
     seconds: float = GPU_SECONDS,
     root: Path = Path("/"),
     smi: Sequence[str] = (_SMI,),
@@ -66,7 +72,7 @@ def wait_for_gpus(
     expected = count_gpus(root)
     if expected == 0:
         return []
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     while True:
         try:
             found = _ask(smi, "index")
@@ -82,17 +88,18 @@ def wait_for_gpus(
             trouble = f"{_SMI} ended with {error.returncode}: {said[:200]}"
         if trouble is None or stopping():
             return []
-        if time.monotonic() >= deadline:
+        if clock.monotonic() >= deadline:
             raise NotReadyError(
                 f"The GPUs of this machine were not ready within {seconds:.0f} s: {trouble}; see the kernel's log."
             )
         log.info("waiting for the GPUs: %s", trouble)
-        time.sleep(look_every)
+        clock.sleep(look_every)
 
 
 def wait_for_disks(
     *,
     stopping: Callable[[], bool],
+    clock: Clock = CLOCK,
     seconds: float = DISK_SECONDS,
     root: Path = Path("/"),
     look_every: float = _LOOK_EVERY,
@@ -105,15 +112,15 @@ def wait_for_disks(
     # Other images leave it to the user.
     if not disks or not (root / "opt/dlami").is_dir():
         return []
-    deadline = time.monotonic() + seconds
+    deadline = clock.monotonic() + seconds
     while _DLAMI_DISK not in _mounted(root):
         if stopping():
             return []
-        if time.monotonic() >= deadline:
+        if clock.monotonic() >= deadline:
             return [
                 f"This machine has {len(disks)} local disks, but nothing was mounted at {_DLAMI_DISK} within {seconds:.0f} s."
             ]
-        time.sleep(look_every)
+        clock.sleep(look_every)
     return []
 
 

@@ -1,34 +1,35 @@
-"""The first phase: the run directory, our place in the job store, the secrets, and the machine itself."""
+"""The first phase: the run directory, this node's part of the job store, the secrets, and the machine itself."""
 
 from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
-from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import SetupError, find_user
+from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.user_access import give_to, open_way, require_access
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.reserved_space import keep_room
+from bai_agent.job.reserved_space import reserve_space
 from bai_agent.job.run_directory import boot_id, make_folder, now_ms, write_json
 from bai_agent.run.call_with_deadline import call_with_deadline
 from bai_agent.run.context import RunContext
-from bai_agent.run.machine import NotReadyError, wait_for_disks, wait_for_gpus
+from bai_agent.run.machine import NotReadyError
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.sinks.job_store.node_store import ClaimedError
-from bai_agent.sinks.job_store.uploader import StoreUploader
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
-"""How long a store that is away is asked for our place in it before anything is run."""
+"""How long an unreachable store is asked for this node's part of it before the run ends."""
 
 _CLAIM_MARGIN = 5.0
+"""Beyond that, for the last answer of the store."""
 
 
 def prepare(ctx: RunContext) -> None:
@@ -43,8 +44,8 @@ def prepare(ctx: RunContext) -> None:
         if not link.exists():
             file.touch(mode=0o600)
             _link(file, link)
-    keep_room(rundir)
-    if process.state(rundir) is process.State.NOT_STARTED:
+    reserve_space(rundir)
+    if state(rundir) is State.NOT_STARTED:
         _let_user_in(ctx)
     identity = {
         "host": platform.node(),
@@ -55,9 +56,10 @@ def prepare(ctx: RunContext) -> None:
         "time": now_ms(),
     }
     _claim(ctx, identity)
+    start_monitor(ctx)
     try:
         strategy_of(ctx.job)
-        if process.state(rundir) is process.State.NOT_STARTED:
+        if state(rundir) is State.NOT_STARTED:
             secrets_of(ctx)
     except SecretError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
@@ -69,19 +71,19 @@ def prepare(ctx: RunContext) -> None:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user the way to its folders; whoever cannot go it is told now, before anything is pulled."""
+    """Give the benchmark's user access to its folders, and find out before anything is pulled where that cannot be."""
     try:
-        user = process.find_user(ctx.job.benchmark.user)
+        user = find_user(ctx.job.benchmark.user)
         if user is not None:
-            process.open_way(ctx.rundir.path, top=ctx.top_folder)
-            process.give_to(user, ctx.rundir.work)
-            process.require_access(user, [ctx.rundir.work])
-    except process.SetupError as error:
+            open_way(ctx.rundir.path, top=ctx.top_folder)
+            give_to(user, ctx.rundir.work)
+            require_access(user, [ctx.rundir.work])
+    except SetupError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
 
 
 def _link(file: Path, link: Path) -> None:
-    """Give the growing file its second name. Raises EndedError where the file system has no such thing."""
+    """Give the growing file its second name. Raises RunEndedError where the file system has no hard links."""
     try:
         os.link(file, link)
     except OSError as error:
@@ -95,19 +97,24 @@ def _link(file: Path, link: Path) -> None:
 
 
 def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
-    """Make this node's place in the job store ours, so that no other machine runs the same."""
-    place = ctx.place
-    if place is None:
+    """Claim this node's part of the job store, so that no other machine runs the same. Raises RunEndedError."""
+    node_store = ctx.node_store
+    if node_store is None:
         return
     if not ctx.rundir.store_offset.exists():
-        deadline = time.monotonic() + _CLAIM_SECONDS
+        clock = ctx.clock
+        deadline = clock.monotonic() + _CLAIM_SECONDS
         descriptor = ctx.rundir.job.read_bytes()
         try:
             claimed = call_with_deadline(
-                lambda: place.claim(
-                    identity, descriptor=descriptor, until=lambda: time.monotonic() > deadline
+                lambda: node_store.claim(
+                    identity,
+                    descriptor=descriptor,
+                    until=lambda: clock.monotonic() > deadline,
+                    sleep=clock.sleep,
+                    clock=clock.monotonic,
                 ),
-                over=lambda: ctx.watch.stopping() or time.monotonic() > deadline + _CLAIM_MARGIN,
+                over=lambda: _has_to_leave(ctx) or clock.monotonic() > deadline + _CLAIM_MARGIN,
                 name="claim",
             )
         except ClaimedError as error:
@@ -118,26 +125,37 @@ def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
                 StopReason(Outcome.STORE_FAILED, f"{message[0].upper()}{message[1:]}.")
             ) from error
         if not claimed:
-            late = f"The job store {place.record.store.url} did not answer within {_CLAIM_SECONDS:.0f} s."
+            late = (
+                f"The job store {node_store.record.store.url} did not answer within {_CLAIM_SECONDS:.0f} s."
+            )
             raise RunEndedError(ctx.watch.reason() or StopReason(Outcome.STORE_FAILED, late))
         write_json(ctx.rundir.store_offset, {})
     start_uploader(ctx)
 
 
+def _has_to_leave(ctx: RunContext) -> bool:
+    """Return whether the run ends without its part of the store, in which its result could be read."""
+    reason = ctx.watch.reason()
+    return reason is not None and not reason.by_store
+
+
 def start_uploader(ctx: RunContext) -> None:
-    """Begin to bring the run directory into a job store that is elsewhere, unless that goes on already."""
-    if ctx.place is not None and ctx.uploader is None:
-        ctx.uploader = StoreUploader(ctx.place, ctx.rundir)
+    """Start to upload the run directory to a job store that is elsewhere, unless that has been started."""
+    if ctx.node_store is not None and ctx.uploader is None:
+        ctx.uploader = ctx.new_uploader(ctx.node_store, ctx.rundir)
         ctx.uploader.start()
         ctx.sinks.append(ctx.uploader)
 
 
+def start_monitor(ctx: RunContext) -> None:
+    """Begin to give signs of life to the other nodes, unless that goes on already."""
+    if ctx.monitor is not None and ctx.monitor.ident is None:
+        ctx.monitor.start()
+
+
 def _wait_for_machine(ctx: RunContext) -> None:
     try:
-        for warning in (
-            *wait_for_gpus(stopping=ctx.watch.stopping),
-            *wait_for_disks(stopping=ctx.watch.stopping),
-        ):
+        for warning in ctx.wait_for_machine(ctx.watch.stopping, ctx.clock):
             ctx.warn(warning)
     except NotReadyError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
@@ -146,7 +164,7 @@ def _wait_for_machine(ctx: RunContext) -> None:
 
 
 def secrets_of(ctx: RunContext) -> dict[str, str]:
-    """Return the benchmark's secrets, by their names in its environment. Raises SecretError."""
+    """Return the benchmark's secrets, by their names in its environment; the redactor learns them. Raises SecretError."""
     found = {name: resolve(reference) for name, reference in ctx.job.benchmark.secrets.items()}
     ctx.redactor.know(found.values())
     ctx.knows_secrets = True

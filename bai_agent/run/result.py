@@ -9,30 +9,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.aws.secrets import SecretError
-from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Buffering
+from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.redaction import Redactor
+from bai_agent.job.record_types import (
+    DeliveryEvent,
+    ExtractionEvent,
+    GitCommit,
+    NeighbourEvent,
+    NodeOutcome,
+    OutcomeEvent,
+    StopEvent,
+    WarningEvent,
+    as_table,
+    from_table,
+)
+from bai_agent.job.repeats import read_repeats
 from bai_agent.job.reserved_space import make_room_for_result
 from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_json, write_json
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.job.tables import write_table
-from bai_agent.metrics.tally import missing_sentence
 from bai_agent.metrics.terminal import last_lines
 from bai_agent.run.artifacts import ArtifactSummary, keep_artifacts
 from bai_agent.run.call_with_deadline import call_with_deadline
 from bai_agent.run.context import RunContext
+from bai_agent.run.neighbours import neighbour_warnings
+from bai_agent.run.one_fate import outcomes_of_all
 from bai_agent.run.prepare import secrets_of
+from bai_agent.run.repeats import repeat_outcomes, series_end, series_warnings
+from bai_agent.run.root_cause import classify_end, failed_at, read_end, stopped_at
+from bai_agent.run.transport import transports_in
+from bai_agent.sinks.job_store.uploader import job_result_of
+from bai_agent.strategy.failure import Cause
+from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
     from bai_agent.sinks.job_store.uploader import StoreUploader
 
 log = logging.getLogger(__name__)
-
-VERSION = 1
 
 _OWN_LEVELS = 2
 """The result's tables whose keys we name, and the tables in them; deeper ones have names that the benchmark chose."""
@@ -42,36 +60,60 @@ _LINE_SECONDS = 0.75e-6
 
 _LINE_SHARE = 0.01
 
+_OF_RUNS = frozenset(
+    {
+        Outcome.SUCCEEDED,
+        Outcome.FAILED,
+        Outcome.NOT_FOUND,
+        Outcome.NOT_EXECUTABLE,
+        Outcome.OOM,
+        Outcome.KILLED,
+        Outcome.LOST,
+        Outcome.CANCELLED,
+        Outcome.MAX_RUNTIME,
+        Outcome.NO_OUTPUT,
+        Outcome.INTERRUPTED,
+    }
+)
+"""What becomes of a run, and is told with which run of a series it was."""
+
 _RESULT_SECONDS = 5.0
 """Kept for writing and publishing the result, where the machine is taken away at a known time."""
 
 _LAST_LINES = 20
-_LAST_BYTES = 65536
-_SECRET_BYTES = 65536
-"""The largest secret that AWS Secrets Manager keeps
-(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): one may reach into the last lines."""
 
 
 def write_result(ctx: RunContext) -> Outcome:
     """Keep the artifacts, write `result.json` here, and return the outcome."""
     make_folder(ctx.rundir.path, private=ctx.rundir.path)  # the benchmark may have taken it away
+    outcome = _node_outcome(ctx)
+    git = GitCommit(**vars(ctx.job.git)) if ctx.job.git else None
+    result = job_result(ctx.job.job.id, [outcome], git=git, whole=ctx.monitor is None)
+    if ctx.monitor is not None and (nodes := outcomes_of_all(ctx, outcome)) is not None:
+        result = job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
+        write_json(ctx.rundir.job_result, as_table(result))
+    make_room_for_result(ctx.rundir)
+    ctx.events.add(OutcomeEvent(outcome=result.outcome, exit_code=result.exit_code, sentence=result.sentence))
+    write_json(ctx.rundir.result, as_table(result))
+    return Outcome(result.outcome)
+
+
+def _node_outcome(ctx: RunContext) -> NodeOutcome:
+    """Keep the artifacts, and return how this node's part of the job ended, without secrets."""
     artifacts = _keep_artifacts(ctx)
     hidden = _why_nothing_is_quoted(ctx)
     if hidden is not None:
         ctx.warn(f"What the benchmark said at its end is not in the result: {hidden}.")
-    last = _last_lines(ctx.rundir.kept_output, ctx.redactor) if hidden is None else []
     benchmark = read_json(ctx.rundir.exit)
-    outcome, sentence = _judge(ctx)
+    extracted = read_json(ctx.rundir.extracted)
+    outcome, sentence, cause = _judge(ctx, benchmark, extracted, quote=hidden is None)
+    last = _last_lines(ctx, cause) if hidden is None else []
     if hidden is not None and benchmark is not None and benchmark.get("exec_error") is not None:
         # It names the command, into which secrets may have been expanded.
         benchmark["exec_error"]["message"] = sentence = outcome.sentence
-    extracted = read_json(ctx.rundir.extracted)
-    result: dict[str, Any] = {
-        "version": VERSION,
-        "job_id": ctx.job.job.id,
+    table = {
+        "rank": ctx.node.rank,
         "outcome": outcome.value,
-        "status": outcome.status.value,
-        "exit_code": int(outcome.exit_code),
         "sentence": sentence,
         "benchmark": benchmark,
         "phases": ctx.events.finished_phases(),
@@ -79,25 +121,24 @@ def write_result(ctx: RunContext) -> Outcome:
         "kafka": _kafka(ctx),
         "last_lines": last,
         "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
-        "started": ctx.events.seen[0]["time"],
+        "started": ctx.events.seen[0].time,
+        "failed": None
+        if outcome is Outcome.SUCCEEDED
+        else failed_at(benchmark, cause, stopped=stopped_at(ctx)),
         "ended": now_ms(),
-        "git": write_table(ctx.job.git) if ctx.job.git else None,
-        "warnings": _warnings(ctx, extracted or {}),
+        "warnings": _warnings(ctx, benchmark or {}, extracted or {}),
+        "serves": ctx.role is Role.SERVE,
+        "transports": transports_in(ctx) or None,
     }
     # A secret that is a word, such as a user's name, may stand in these as well.
-    result = ctx.redactor.redact_all(result, own_levels=_OWN_LEVELS) | {
-        key: result[key] for key in ("outcome", "status")
-    }
-    make_room_for_result(ctx.rundir)
-    ctx.events.add(
-        "outcome", outcome=outcome.value, exit_code=int(outcome.exit_code), sentence=result["sentence"]
-    )
-    write_json(ctx.rundir.result, result)
-    return outcome
+    redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
+    if ctx.job.repeat is not None:
+        redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
+    return from_table(NodeOutcome, redacted)
 
 
 def publish_result(
-    rundir: RunDir, record: JobRecord | None, uploader: StoreUploader | None, *, deadline: float
+    rundir: RunDir, record: JobRecord | None, uploader: StoreUploader | None, *, rank: int, deadline: float
 ) -> None:
     """Write the result to the job store, if it is ours to write, after all else that is not there yet.
 
@@ -109,51 +150,59 @@ def publish_result(
             log.error("the result did not reach the job store in time")
     elif record is not None and isinstance(record.store, DirectoryStore):
         try:
-            record.store.put(record.key("result.json"), rundir.result.read_bytes(), if_absent=True)
+            if (result := job_result_of(rundir, rank=rank)) is not None:
+                record.store.put(record.key("result.json"), result, if_absent=True)
         except StoreError:
             log.exception("the result could not be written to the job store")
 
 
-def _judge(ctx: RunContext) -> tuple[Outcome, str]:
-    """Return how the run ended, and a sentence with what is known about it."""
-    left = read_json(ctx.rundir.exit)
+def _judge(
+    ctx: RunContext, left: Mapping[str, Any] | None, extracted: Mapping[str, Any] | None, *, quote: bool
+) -> tuple[Outcome, str, Cause | None]:
+    """Return how the run ended on this node, a sentence with what is known about it, and which process failed first, if one did.
+
+    left: exit.json. extracted: extracted.json. quote: whether the sentence may hold what the benchmark said. Whether a required
+    metric is missing is judged over all nodes.
+    """
+    outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
+    if left is not None and ctx.job.repeat is not None and outcome in _OF_RUNS:
+        outcome, sentence = series_end(
+            ctx.job.repeat, read_repeats(ctx.rundir.repeats), left, outcome, sentence
+        )
+    return outcome, sentence, cause
+
+
+def _judge_end(
+    ctx: RunContext, left: Mapping[str, Any] | None, extracted: Mapping[str, Any] | None, *, quote: bool
+) -> tuple[Outcome, str, Cause | None]:
     if left is None:
         reason = ctx.reason
         if reason is None:
-            return Outcome.LOST, Outcome.LOST.sentence
-        return reason.outcome, reason.message
-    outcome, sentence = process.classify(left)
-    told = [event for event in ctx.events.seen if event["type"] == "stop"]
-    if left["stop"] is not None:
-        return outcome, told[0]["message"] if told else sentence
+            return Outcome.LOST, Outcome.LOST.sentence, None
+        return reason.outcome, reason.message, None
+    outcome, sentence, cause = classify_end(ctx, left, quote=quote)
+    stops = [event for event in ctx.events.seen if isinstance(event, StopEvent)]
+    if left["stop"] is not None and outcome is not Outcome.OOM and cause is None:
+        return outcome, stops[0].message if stops else sentence, None
     if ctx.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
         # We ended it, and not by way of an order to the shim.
-        return ctx.reason.outcome, ctx.reason.message
-    if outcome is Outcome.FAILED and told and told[-1]["reason"] == Outcome.DISK_FULL:
-        return Outcome.DISK_FULL, f"{told[-1]['message']} {sentence}"
-    if outcome is not Outcome.SUCCEEDED:
-        return outcome, sentence
-    extracted = read_json(ctx.rundir.extracted)
-    if extracted is None and not _ran_out_of_time(ctx):
-        return (
-            Outcome.AGENT_ERROR,
-            "The benchmark finished successfully, but its metrics could not be extracted; agent.log tells why.",
-        )
-    # What was not searched may hold them: that we were slow is not the benchmark's failure.
-    if extracted is not None and extracted["required_missing"] and not extracted["remaining_bytes"]:
-        missing = missing_sentence(extracted["required_missing"], extracted["never_numbers"])
-        return Outcome.REQUIRED_METRIC_MISSING, f"The benchmark ended well, but {missing}."
-    return outcome, sentence
+        return ctx.reason.outcome, ctx.reason.message, None
+    if outcome is Outcome.FAILED and stops and stops[-1].reason == Outcome.DISK_FULL:
+        return Outcome.DISK_FULL, f"{stops[-1].message} {sentence}", cause
+    if outcome is Outcome.SUCCEEDED and extracted is None and not _ran_out_of_time(ctx):
+        sentence = "The benchmark finished successfully, but its metrics could not be extracted; agent.log tells why."
+        return Outcome.AGENT_ERROR, sentence, None
+    return outcome, sentence, cause
 
 
 def _ran_out_of_time(ctx: RunContext) -> bool:
     """Return whether the extractor worked until its time was up."""
-    told = [event for event in ctx.events.seen if event["type"] == "extraction"]
-    return bool(told) and not told[-1]["stalled"]
+    ends = [event for event in ctx.events.seen if isinstance(event, ExtractionEvent)]
+    return bool(ends) and not ends[-1].stalled
 
 
 def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
-    if not ctx.job.output.artifacts or process.state(ctx.rundir) is process.State.NOT_STARTED:
+    if not ctx.job.output.artifacts or state(ctx.rundir) is State.NOT_STARTED:
         return ArtifactSummary(0, 0, ())
     deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     store: JobStore = DirectoryStore(ctx.rundir.path) if ctx.record is None else ctx.record.store
@@ -164,9 +213,9 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
     kept = call_with_deadline(
         lambda: keep_artifacts(
             ctx.job.output.artifacts,
-            folder=process.working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts),
+            folder=working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts),
             store=store,
-            prefix="artifacts/" if ctx.record is None else ctx.record.key("artifacts/"),
+            prefix=_artifacts_prefix(ctx),
             stopping=over,
         ),
         over=over,
@@ -177,32 +226,37 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
     return kept
 
 
+def _artifacts_prefix(ctx: RunContext) -> str:
+    """Return below which key the artifacts of this node are kept: of several nodes, each has a folder of its own."""
+    prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
+    return prefix if ctx.job.strategy.nodes == 1 else f"{prefix}rank-{ctx.node.rank}/"
+
+
 def _kafka(ctx: RunContext) -> dict[str, Any] | None:
     for event in reversed(ctx.events.seen):
-        if event["type"] == "delivery" and event.get("sink", "Kafka") == "Kafka":
-            return {key: event[key] for key in ("delivered", "undelivered", "error")}
+        if isinstance(event, DeliveryEvent) and event.sink == "Kafka":
+            return {"delivered": event.delivered, "undelivered": event.undelivered, "error": event.error}
     return None
 
 
-def _warnings(ctx: RunContext, extracted: Mapping[str, Any]) -> list[str]:
-    told = [event["message"] for event in ctx.events.seen if event["type"] == "warning"]
-    ended = read_json(ctx.rundir.exit) or {}
+def _warnings(ctx: RunContext, ended: Mapping[str, Any], extracted: Mapping[str, Any]) -> list[str]:
+    warnings = [event.message for event in ctx.events.seen if isinstance(event, WarningEvent)]
+    warnings += neighbour_warnings([event for event in ctx.events.seen if isinstance(event, NeighbourEvent)])
     if ended.get("oom") and ended.get("code") == 0:
-        told.append(
+        warnings.append(
             "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."
         )
     if ended.get("left_behind") and not ended.get("lost") and ended.get("stop") is None:
-        told.append(_left_behind(ended))
+        warnings.append(_left_behind(ended))
+    if ctx.job.repeat is not None and ended.get("code") == 0 and ended.get("stop") is None:
+        warnings += series_warnings(ctx.job.repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
     share = _LINE_SECONDS * extracted.get("lines", 0) / (ended.get("wall_seconds") or float("inf"))
     if ctx.runs_python and ctx.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
-        told.append(
+        warnings.append(
             f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
             '[output] buffering = "timed" avoids that.'
         )
-    if extracted.get("remaining_bytes") and extracted["required_missing"]:
-        names = ", ".join(f'"{name}"' for name in extracted["required_missing"])
-        told.append(f"These required metrics were not in the part of the output that was searched: {names}.")
-    return list(dict.fromkeys([*told, *extracted.get("warnings", [])]))
+    return list(dict.fromkeys(warnings))
 
 
 def _left_behind(ended: Mapping[str, Any]) -> str:
@@ -237,18 +291,13 @@ def _has_content(path: Path) -> bool:
         return False
 
 
-def _last_lines(path: Path, redactor: Redactor) -> list[str]:
-    """Return the end of the output, redacted before it is cut: a half of a secret is not known as one."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(0, size - _LAST_BYTES - _SECRET_BYTES)
-            file.seek(start)
-            content = file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    text = redactor.redact(content.decode(errors="replace"))
-    if start:
-        text = text[-_LAST_BYTES:]
-    # Once more: what a cursor that was moved put together is known only now.
-    return [redactor.redact(line) for line in last_lines(text, _LAST_LINES)]
+def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
+    """Return the benchmark's last lines: those before a launcher's own words, and the failed process's exception, if it is not in them."""
+    text = read_end(ctx.rundir.kept_output, ctx.redactor)
+    if cause is not None and cause.printed is not None:
+        text = cause.printed
+    # Redacted once more: what a cursor that was moved put together is known only now.
+    lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]
+    if cause is not None and cause.traceback and cause.traceback[-1] not in lines:
+        return list(cause.traceback[-_LAST_LINES:])
+    return lines

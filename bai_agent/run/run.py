@@ -1,7 +1,7 @@
 """A run, from beginning to end.
 
-`run` is the table of contents. Each phase may be entered again after a kill: what has finished is passed over, what has
-not is taken up where the files in the run directory say that it stopped.
+`run` is the table of contents. An agent that is started again after a kill skips the phases that have finished, and
+goes on in the next one from where the files in the run directory say that it stopped.
 """
 
 from __future__ import annotations
@@ -9,52 +9,82 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
 from bai_agent import __version__
-from bai_agent.benchmark import process
+from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.openssh import discard_ssh
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
+from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.stopping import end_without_order
 from bai_agent.benchmark.venv_cache import venv_cache
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job, Source, SourceKind
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import (
+    AgentEvent,
+    DeliveryEvent,
+    ExtractionEvent,
+    PhaseEvent,
+    PullEvent,
+    StopEvent,
+)
 from bai_agent.job.reserved_space import FULL, make_room
-from bai_agent.job.run_directory import RunDir, boot_id, now_ms
+from bai_agent.job.run_directory import RunDir, boot_id, read_json
 from bai_agent.pull import NoSpaceError, PullProgress, PullStopped, pull
 from bai_agent.run.benchmark_phase import begin_environment, run_benchmark, start_followers
+from bai_agent.run.clock import CLOCK
 from bai_agent.run.context import RunContext
-from bai_agent.run.join import join
+from bai_agent.run.environment import counters_now
+from bai_agent.run.join import join, peers_of
+from bai_agent.run.neighbours import Me, neighbours_told, wait_until_alone
+from bai_agent.run.one_fate import tell_others
 from bai_agent.run.optional_dependencies import missing_dependencies
-from bai_agent.run.prepare import prepare, start_uploader
+from bai_agent.run.peer_monitor import PeerMonitor
+from bai_agent.run.prepare import prepare, start_monitor, start_uploader
 from bai_agent.run.result import publish_result, write_result
 from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.run.throttling import throttling_warnings
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
+from bai_agent.strategy import role_of
+from bai_agent.strategy.launch import Role
 
 log = logging.getLogger(__name__)
 
 _LONG_EXTRACTION = 10.0
-"""Seconds after the benchmark's end from which on it is said what its numbers cost."""
+"""An extraction that goes on for more seconds after the benchmark's end is warned of."""
 _FINISH_EARLY = 5.0
-"""For an extractor that is to leave the rest to say how much that is."""
+"""For an extractor that is told to leave the rest: to say how much that is."""
+
+Phase: TypeAlias = Callable[[RunContext], None]
 
 
-def run(ctx: RunContext) -> Outcome:
+def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
     """Run the job to its end and return how it ended, which `result.json` then says too."""
+    phases = phases or Phases()
     try:
         _begin(ctx)
-        _do(ctx, "prepare", prepare)
+        _do(ctx, "prepare", phases.prepare)
         start_uploader(ctx)
-        ctx.probe = begin_environment(ctx)
-        _do(ctx, "pull", _pull)
-        _do(ctx, "join", join)
-        _do(ctx, "run", run_benchmark)
+        start_monitor(ctx)
+        _wait_until_alone(ctx)
+        begin_environment(ctx)
+        _do(ctx, "pull", phases.pull)
+        _do(ctx, "join", phases.join)
+        if ctx.monitor is not None:
+            _meet(ctx, ctx.monitor)
+        with _machine_watched(ctx):
+            _do(ctx, "run", phases.run)
     except RunEndedError as ended:
         ctx.reason = ended.reason
         ctx.events.lenient = True
-        ctx.events.add("stop", reason=ended.reason.outcome.value, message=ended.reason.message)
+        ctx.events.add(StopEvent(reason=ended.reason.outcome.value, message=ended.reason.message))
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -62,78 +92,129 @@ def run(ctx: RunContext) -> Outcome:
         ctx.reason = StopReason(
             Outcome.DISK_FULL, f"No space is left for the run directory {ctx.rundir.path}."
         )
-        process.end_without_order(ctx.rundir)
+        end_without_order(ctx.rundir)
     ctx.events.lenient = True
-    if process.state(ctx.rundir) is not process.State.NOT_STARTED:
-        _do(ctx, "drain", _drain)
-    _do(ctx, "end", _end)
-    publish_result(ctx.rundir, ctx.record, ctx.uploader, deadline=ctx.drain_deadline())
-    if ctx.place is None:
+    tell_others(ctx)
+    if state(ctx.rundir) is not State.NOT_STARTED:
+        _do(ctx, "drain", phases.drain)
+    _do(ctx, "end", phases.end)
+    discard_ssh(ctx.rundir)
+    publish_result(ctx.rundir, ctx.record, ctx.uploader, rank=ctx.node.rank, deadline=ctx.drain_deadline())
+    if ctx.node_store is None:
         _tidy(ctx.rundir, ctx.outcome)
     return ctx.outcome
 
 
 def finish_publishing(
-    job: Job, rundir: RunDir, record: JobRecord | None, place: NodeStore | None, *, outcome: Outcome
+    job: Job,
+    rundir: RunDir,
+    record: JobRecord | None,
+    node_store: NodeStore | None,
+    *,
+    rank: int,
+    outcome: Outcome,
 ) -> None:
-    """Bring what a run that has ended left into the store: it may have been killed before it had done that."""
+    """Bring what a run that has ended left into the store: its agent may have been killed before it had done that."""
+    discard_ssh(rundir)
     uploader = None
-    if place is not None:
+    if node_store is not None:
         if not rundir.store_offset.exists():
             return
-        uploader = StoreUploader(place, rundir)
+        uploader = StoreUploader(node_store, rundir)
         uploader.start()
-    deadline = time.monotonic() + job.limits.drain.total_seconds()
-    publish_result(rundir, record, uploader, deadline=deadline)
-    if place is None:
+    deadline = CLOCK.monotonic() + job.limits.drain.total_seconds()
+    publish_result(rundir, record, uploader, rank=rank, deadline=deadline)
+    if node_store is None:
         _tidy(rundir, outcome)
 
 
 def _tidy(rundir: RunDir, outcome: Outcome) -> None:
-    """Delete what a run on this machine that went well has no use for any more; of another one, it may tell why.
+    """Delete what a successful run does not need any more; after another one it may tell why.
 
-    Only once the result is written: a run that is killed before that may still need it, one killed here is tidied by
-    whoever starts it again.
+    Only once the result is written: an agent that is killed before that needs it when it is started again; one that is
+    killed here leaves the rest to `finish_publishing`.
     """
     if outcome is Outcome.SUCCEEDED:
         discard_requirements(rundir)
 
 
-def _do(ctx: RunContext, phase: str, work: Callable[[RunContext], None]) -> None:
-    """Do a phase, timed and told, unless it has finished before."""
+def _do(ctx: RunContext, phase: str, work: Phase) -> None:
+    """Do a phase, with events for its start and its end, unless it has finished before."""
     if phase in ctx.events.finished_phases() and phase != "end":
         return
     ctx.phase = phase
-    begun = time.monotonic()
+    if ctx.monitor is not None:
+        ctx.monitor.phase = phase
+    begun = ctx.clock.monotonic()
     for event in ctx.events.seen:
-        if event["type"] == "phase" and event["phase"] == phase:
-            begun -= max(0, now_ms() - event["time"]) / 1000
+        if isinstance(event, PhaseEvent) and event.phase == phase:
+            begun -= max(0, ctx.clock.time() - event.time / 1000)
             break
     else:
-        ctx.events.add("phase", phase=phase, state="started")
+        ctx.events.add(PhaseEvent(phase=phase, state="started"))
     work(ctx)
-    ctx.events.add("phase", phase=phase, state="finished", seconds=round(time.monotonic() - begun, 3))
+    ctx.events.add(PhaseEvent(phase=phase, state="finished", seconds=round(ctx.clock.monotonic() - begun, 3)))
+
+
+def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
+    """Know who the other nodes are, and what each one's part is."""
+    peers = peers_of(ctx.rundir)
+    roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
+    ctx.role = roles.pop(ctx.node.rank)
+    ctx.is_served = Role.SERVE in roles.values()
+    monitor.serves = ctx.role is Role.SERVE
+    monitor.met(peers)
+
+
+def _wait_until_alone(ctx: RunContext) -> None:
+    """Have this machine for this job alone, where the job says so. Raises RunEndedError where it is to end meanwhile."""
+    # Of several nodes on one machine the first one speaks for all; the others wait for it in `join`.
+    if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
+        return
+    ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)
+    if reason := ctx.watch.reason():
+        raise RunEndedError(reason)
+
+
+@contextmanager
+def _machine_watched(ctx: RunContext) -> Iterator[None]:
+    """Note which other jobs run on this machine meanwhile, and warn of what slowed it down."""
+    if "run" in ctx.events.finished_phases():
+        yield
+        return
+    with neighbours_told(_me(ctx), ctx.events):
+        yield
+    # In environment.json, as another agent may have started the benchmark.
+    before = (read_json(ctx.rundir.environment) or {}).get("counters")
+    if isinstance(before, dict):
+        for sentence in throttling_warnings(before, counters_now()):
+            ctx.warn(sentence)
+
+
+def _me(ctx: RunContext) -> Me:
+    place = ctx.record.store.url if ctx.record is not None else str(ctx.rundir.path)
+    return Me.of(ctx.job.job.id, place=place)
 
 
 def _begin(ctx: RunContext) -> None:
-    ctx.events.add("agent_started", pid=os.getpid(), version=__version__, boot_id=boot_id())
+    ctx.events.add(AgentEvent(pid=os.getpid(), version=__version__, boot_id=boot_id()))
     for sentence in missing_dependencies():
         ctx.warn(sentence)
 
 
 def _pull(ctx: RunContext) -> None:
     """Bring data and scripts, and install what the scripts require."""
-    deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
-    # A relative path of data is relative to where the benchmark starts: that is where it will look.
-    start = process.working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
+    deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
+    # A relative path of data is relative to the folder that the benchmark starts in: it looks there.
+    start = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
     folders = {SourceKind.DATA: start, SourceKind.SCRIPTS: ctx.rundir.scripts}
 
     def report(progress: PullProgress) -> None:
-        ctx.events.add("pull", **vars(progress))
+        ctx.events.add(PullEvent(**vars(progress)))
 
     try:
         pull(
-            ctx.job.sources,
+            _sources(ctx),
             folders=folders,
             manifest=ctx.rundir.pulled,
             deadline=deadline,
@@ -156,21 +237,29 @@ def _pull(ctx: RunContext) -> None:
         raise RunEndedError(reason)
 
 
+def _sources(ctx: RunContext) -> Sequence[Source]:
+    """Return what this node pulls. Of several nodes on one machine the first one alone brings what lies outside their folders."""
+    if ctx.node.rank == 0 or ctx.node.instance_id is not None:
+        return ctx.job.sources
+    return [source for source in ctx.job.sources if not Path(source.path).is_absolute()]
+
+
 def _drain(ctx: RunContext) -> None:
-    """Let the followers come to the end of what the benchmark left."""
+    """Let the extractor and the sinks come to the end of what the benchmark left."""
     start_followers(ctx)
     deadline = _extract_rest(ctx)
     for sink in ctx.sinks:
         sink.hurry()
-    # The job store last: it takes what the others have to say.
+    # The job store last: it takes the events that the others cause, too.
     for sink in sorted(ctx.sinks, key=lambda sink: sink is ctx.uploader):
         delivery = sink.finish(deadline)
         ctx.events.add(
-            "delivery",
-            sink=sink.name,
-            delivered=delivery.delivered,
-            undelivered=delivery.undelivered,
-            error=delivery.error,
+            DeliveryEvent(
+                sink=sink.name,
+                delivered=delivery.delivered,
+                undelivered=delivery.undelivered,
+                error=delivery.error,
+            )
         )
         for warning in delivery.warnings:
             ctx.warn(warning)
@@ -178,14 +267,15 @@ def _drain(ctx: RunContext) -> None:
 
 def _extract_rest(ctx: RunContext) -> float:
     """Wait for the extractor; return until when (`time.monotonic()`) what it found may be sent."""
-    begun = time.monotonic()
+    clock = ctx.clock
+    begun = clock.monotonic()
     deadline = begun + ctx.job.limits.extract_timeout.total_seconds()
     within = _FINISH_EARLY
     hurry = math.inf
 
     def over() -> bool:
         nonlocal deadline, within, hurry
-        now = time.monotonic()
+        now = clock.monotonic()
         # Again each time: a machine that shuts down gives less time than a job that was cancelled.
         if (ctx.watch.unwanted() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
             hurry = ctx.drain_deadline()
@@ -193,13 +283,13 @@ def _extract_rest(ctx: RunContext) -> float:
             deadline = min(deadline, hurry - within)
         return now >= deadline
 
-    done = ctx.extractor.wait(over)
-    seconds = time.monotonic() - begun
+    done = ctx.extractor.wait(over, sleep=clock.sleep)
+    seconds = clock.monotonic() - begun
     if not done and not ctx.extractor.finish_early(within=within):
         ctx.warn(
             f"The metrics were not all extracted; `bai extract {ctx.job.job.id}` takes them from the kept output."
         )
-    ctx.events.add("extraction", stalled=not done and not over(), seconds=round(seconds, 3))
+    ctx.events.add(ExtractionEvent(stalled=not done and not over(), seconds=round(seconds, 3)))
     if seconds >= _LONG_EXTRACTION:
         ctx.warn(
             f"The output held so many numbers that extracting them went on for {seconds:.0f} s after the benchmark's end."
@@ -208,5 +298,18 @@ def _extract_rest(ctx: RunContext) -> float:
 
 
 def _end(ctx: RunContext) -> None:
-    """Keep what is to be kept, and say how it all ended."""
+    """Keep the artifacts, and write how the run ended."""
     ctx.outcome = write_result(ctx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """What a run does, in this order."""
+
+    prepare: Phase = prepare
+    pull: Phase = _pull
+    join: Phase = join
+    run: Phase = run_benchmark
+    drain: Phase = _drain
+    """Only where the benchmark has begun."""
+    end: Phase = _end

@@ -1,7 +1,4 @@
-"""What software a benchmark runs on: the packages of its Python, Open MPI, and the libraries below them.
-
-Children are asked without a shell, each for a limited time and a limited answer.
-"""
+"""What software a benchmark runs on: the packages of its Python, Open MPI, and the libraries below them."""
 
 from __future__ import annotations
 
@@ -10,25 +7,21 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.children import reap
 from bai_agent.benchmark.environment import DEFAULT_PATH, STARTUP, User, find_user, prepare_environment
 from bai_agent.benchmark.proc import RUN_MARKER
+from bai_agent.benchmark.programs import NoAnswerError, ask
 from bai_agent.job.descriptor import Job
-from bai_agent.job.pipes import read_to_end
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.host_facts import Facts, present, read_text, short
 
 SYSTEM_PATH = DEFAULT_PATH
 CHILD_SECONDS = 2.0
 """For a child to say all that it has to say."""
-_CHILD_BYTES = 1 << 20
 _DISTRIBUTIONS = 2000
 """How many distributions are listed at most."""
 _PYTHON = re.compile(r"python(?:\d(?:\.\d{1,2})?)?")
@@ -102,48 +95,6 @@ _LIBRARY_FOLDERS = (
 _LIBRARIES = {"nccl": "libnccl.so.", "libfabric": "libfabric.so.", "cudnn": "libcudnn.so."}
 
 
-class NoAnswerError(Exception):
-    """A child did not run, or did not end in time; the message says why."""
-
-
-def answer_of(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    user: User | None = None,
-    seconds: float = CHILD_SECONDS,
-) -> str:
-    """Return what a program says on its stdout, without waiting longer for it than `seconds`. Raises NoAnswerError."""
-    account: dict[str, Any] = {}
-    if user is not None:
-        account = {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=dict(env),
-            start_new_session=True,
-            **account,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise NoAnswerError(f"{argv[0]} does not run: {error}") from error
-    assert child.stdout is not None
-    try:
-        with child.stdout:
-            said = read_to_end(child.stdout.fileno(), seconds=seconds, most=_CHILD_BYTES)
-    except TimeoutError:
-        raise NoAnswerError(f"{argv[0]} did not answer within {seconds:g} s") from None
-    finally:
-        # What it started is in its session; it has said what it had to say.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        reap(child)
-    return said.decode(errors="replace")
-
-
 def benchmark_environment(
     job: Job, rundir: RunDir, *, scripts: Path | None
 ) -> tuple[dict[str, str], User | None]:
@@ -175,14 +126,16 @@ def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
 
 def python_facts(python: str, *, env: Mapping[str, str], user: User | None) -> Facts:
     """Return version and distributions of a Python. Raises NoAnswerError."""
-    said = answer_of([python, "-c", _PROGRAM], env={**env, "PYTHONDONTWRITEBYTECODE": "1"}, user=user)
-    for line in said.splitlines():
+    quiet = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
+    for line in ask(
+        [python, "-c", _PROGRAM], env=quiet, user=user, timeout_s=CHILD_SECONDS
+    ).text.splitlines():
         _, mark, rest = line.partition(_MARK)
         with suppress(ValueError, RecursionError):
             about = json.loads(rest) if mark else None
             if isinstance(about, dict):
                 return _python_facts(about)
-    raise NoAnswerError(f"{python} is no Python that describes itself")
+    raise NoAnswerError(f"{python} is not a Python that describes itself")
 
 
 def _python_facts(about: Mapping[str, Any]) -> Facts:
@@ -216,7 +169,7 @@ def open_mpi(*, env: Mapping[str, str], user: User | None, root: Path = Path("/"
     found = found or next((str(root / each) for each in _OPEN_MPI if (root / each).exists()), None)
     if found is None:
         return {}
-    said = answer_of([found, "--version"], env=env, user=user)
+    said = ask([found, "--version"], env=env, user=user, timeout_s=CHILD_SECONDS).text
     version = _VERSION.search(said)
     return present(
         {"mpirun": found, "version": version[0] if version else None, "says": short(said.partition("\n")[0])}
@@ -228,7 +181,7 @@ def cloud_init_version(*, env: Mapping[str, str]) -> str:
     found = shutil.which("cloud-init", path=env.get("PATH"))
     if found is None:
         return ""
-    version = _VERSION.search(answer_of([found, "--version"], env=env))
+    version = _VERSION.search(ask([found, "--version"], env=env, timeout_s=CHILD_SECONDS).text)
     return version[0] if version else ""
 
 

@@ -21,14 +21,14 @@ from bai_agent.run.stop import StopReason
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+PAUSE_S = 5.0
 """Between two looks, as AWS advises."""
-_LONGEST_NOTICE = 120.0
+_LONGEST_NOTICE_S = 120.0
 """Seconds from a notice to its time, at most: where this machine's clock is behind, more would seem to be left."""
 
 
 class SpotNotice(threading.Thread):
-    """Looks for notices on a thread: the metadata service may be slow. Ends at once where the instance is no spot one.
+    """Looks for notices on a thread: the metadata service may be slow. Ends at once where the instance is not a spot one.
 
     warn: is told of a rebalance recommendation, once, on the thread that asks for the reason.
     """
@@ -38,13 +38,13 @@ class SpotNotice(threading.Thread):
         environment: Mapping[str, str],
         *,
         warn: Callable[[str], None],
-        look_seconds: float = LOOK_SECONDS,
+        pause_s: float = PAUSE_S,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         super().__init__(name="spot", daemon=True)
         self._environment = environment
         self._warn = warn
-        self._look_seconds = look_seconds
+        self._pause_s = pause_s
         self._clock = clock
         self._reason: StopReason | None = None
         self._recommended: str | None = None
@@ -74,7 +74,7 @@ class SpotNotice(threading.Thread):
                 if not told:
                     log.warning("cannot see whether EC2 takes this instance back: %s", error)
                 told = True
-            pause.wait(self._look_seconds)
+            pause.wait(self._pause_s)
 
     def _ask(self, name: str) -> str | None:
         token = find_token(self._environment)
@@ -84,12 +84,12 @@ class SpotNotice(threading.Thread):
 
     def _read(self, notice: str) -> StopReason:
         """Return the reason that `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}` is, whatever else it holds."""
-        action, at, left = "take back", "", _LONGEST_NOTICE
+        action, at, left = "take back", "", _LONGEST_NOTICE_S
         try:
             found = json.loads(notice)
             action, at = str(found["action"])[:20], str(found["time"])[:40]
             moment = datetime.strptime(at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-            left = min(max((moment - self._clock()).total_seconds(), 0.0), _LONGEST_NOTICE)
+            left = min(max((moment - self._clock()).total_seconds(), 0.0), _LONGEST_NOTICE_S)
         except (ValueError, KeyError, TypeError, RecursionError):
             log.warning("a notice that cannot be read: %r", notice[:200])
         return StopReason(

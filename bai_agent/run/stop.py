@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bai_agent.job.outcome import Outcome
+from bai_agent.run.clock import CLOCK, Clock
 
 _UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
 _LOOK_SECONDS = 1.0
-"""Between two looks of `unwanted`."""
+"""Between two times that all sources are asked again after the first reason."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class StopReason:
     message: str
     deadline: float | None = None
     """When the machine is taken away (`time.monotonic()`); None: only the job's limits set a time."""
+    by_store: bool = False
+    """The job store said so, so it answers, and whoever asked waits for the result there."""
 
 
 class RunEndedError(Exception):
@@ -47,18 +49,18 @@ class StopSource(Protocol):
 class StopWatch:
     """Asks the sources in their order. The first reason that one gives stays the run's reason."""
 
-    def __init__(self, sources: Sequence[StopSource]) -> None:
+    def __init__(self, sources: Sequence[StopSource], *, clock: Clock = CLOCK) -> None:
         self._sources = sources
+        self._clock = clock
         self._reason: StopReason | None = None
-        self._unwanted: StopReason | None = None
+        self._unwanted = False
+        self._deadline: float | None = None
         self._next_look = 0.0
 
     def reason(self, *, running_s: float | None = None) -> StopReason | None:
         """Return the reason to end the run, if there is one. running_s: seconds since the benchmark's start."""
         if self._reason is None:
-            self._reason = next(
-                (found for source in self._sources if (found := source.reason(running_s)) is not None), None
-            )
+            self._reason = next(self._reasons(running_s), None)
         return self._reason
 
     def stopping(self) -> bool:
@@ -68,18 +70,33 @@ class StopWatch:
     def unwanted(self) -> bool:
         """Return whether nobody waits any more for what this run still does: it was cancelled, or is told to stop.
 
-        Also where another reason was found before.
+        Also where another reason was found first.
         """
-        if self._unwanted is None and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
-            found = (source.reason(None) for source in self._sources)
-            self._unwanted = next((each for each in found if each and each.outcome in _UNWANTED), None)
-        return self._unwanted is not None
+        self._look_again()
+        return self._unwanted
 
     def deadline(self) -> float | None:
-        """Return when the machine is taken away (`time.monotonic()`), where somebody has said so."""
-        self.unwanted()
-        times = [
-            each.deadline for each in (self._reason, self._unwanted) if each and each.deadline is not None
-        ]
-        return min(times, default=None)
+        """Return when the machine is taken away (`time.monotonic()`), at the earliest; None where no source says so.
+
+        Also where that was said after another reason: a job that was cancelled may lose its machine meanwhile.
+        """
+        self._look_again()
+        return self._deadline
+
+    def _look_again(self) -> None:
+        """Ask every source, at most once per `_LOOK_SECONDS`."""
+        if self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + _LOOK_SECONDS
+            for found in self._reasons(None):
+                self._unwanted = self._unwanted or found.outcome in _UNWANTED
+
+    def _reasons(self, running_s: float | None) -> Iterator[StopReason]:
+        """Ask one source after another; yield the reasons that they give."""
+        for source in self._sources:
+            found = source.reason(running_s)
+            if found is not None:
+                if found.deadline is not None:
+                    self._deadline = (
+                        found.deadline if self._deadline is None else min(found.deadline, self._deadline)
+                    )
+                yield found

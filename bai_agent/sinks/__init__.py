@@ -9,6 +9,8 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks.delivery import Delivery
+from bai_agent.sinks.labels import labels_of
+from bai_agent.sinks.log_lines import LogLinesFile
 
 
 class Sink(Protocol):
@@ -33,7 +35,7 @@ class Sink(Protocol):
         ...
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver what is left, and say what became of everything, by `deadline` (of `time.monotonic()`) at the latest.
+        """Deliver what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`) at the latest.
 
         Called when nobody writes records any more.
         """
@@ -49,7 +51,35 @@ def _kafka(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | No
     return KafkaPusher(job, rundir, rank=rank, redactor=redactor)
 
 
-_SINKS: tuple[Callable[[Job, RunDir, int, Redactor], Sink | None], ...] = (_kafka,)
+def _log_lines(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
+    if job.log_lines is None:
+        return None
+    return LogLinesFile(job.log_lines, rundir, labels=labels_of(job, rank=rank), redactor=redactor)
+
+
+def _prometheus(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
+    if job.prometheus is None:
+        return None
+    # Only here, and so the next: few jobs have them, and each takes a web server's or client's modules along.
+    from bai_agent.sinks.prometheus.sink import PrometheusSink
+
+    return PrometheusSink(job, rundir, rank=rank, redactor=redactor)
+
+
+def _cloudwatch(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
+    if job.cloudwatch is None:
+        return None
+    from bai_agent.sinks.cloudwatch.sink import CloudWatchSink
+
+    return CloudWatchSink(job, rundir, rank=rank)
+
+
+_SINKS: tuple[Callable[[Job, RunDir, int, Redactor], Sink | None], ...] = (
+    _kafka,
+    _log_lines,
+    _prometheus,
+    _cloudwatch,
+)
 """The job store is no part of it: a node's place there is claimed before anything else, and holds more than records."""
 
 

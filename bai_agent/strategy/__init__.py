@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.peers import Peer
-from bai_agent.strategy.launch import Launch
+from bai_agent.strategy.failure import Cause, Remains
+from bai_agent.strategy.launch import Launch, Role, Setup
+from bai_agent.strategy.mpi import Horovod, Mpi
 from bai_agent.strategy.single_node import SingleNode
+from bai_agent.strategy.torchrun import Torchrun
 
 
 class Strategy(Protocol):
@@ -24,8 +27,36 @@ class Strategy(Protocol):
         ...
 
 
+@runtime_checkable
+class ExplainsFailure(Protocol):
+    """A strategy whose launcher tells which of its processes failed. Others leave it at the launcher's own end."""
+
+    def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
+        """Return which process of the node `me` failed first; None: nothing is known of it. Pure.
+
+        The benchmark may have written anything into `remains`.
+        """
+        ...
+
+
+@runtime_checkable
+class SetsUp(Strategy, Protocol):
+    """A strategy whose nodes have to be set up before they join."""
+
+    def setup(self, job: Job, rank: int) -> Setup:
+        """Return what the node `rank` of several needs. Pure."""
+        ...
+
+    def mismatch(self, peers: Sequence[Peer]) -> str | None:
+        """Return, in a sentence, why these nodes cannot work together; None: they can. Pure."""
+        ...
+
+
 _STRATEGIES: Mapping[str, Strategy] = {
     "single_node": SingleNode(),
+    "horovod": Horovod(),
+    "mpi": Mpi(),
+    "torchrun": Torchrun(),
 }
 
 
@@ -37,6 +68,17 @@ def strategy_of(job: Job) -> Strategy:
         raise DescriptorError(f'[strategy] name: this agent runs {known}, not "{job.strategy.name}"')
     found.check(job)
     return found
+
+
+def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
+    """Return which process of the node `me` failed first, as far as its strategy can tell."""
+    strategy = _STRATEGIES.get(job.strategy.name)
+    return strategy.explain(job, remains, me, peers) if isinstance(strategy, ExplainsFailure) else None
+
+
+def role_of(job: Job, me: Peer, peers: Sequence[Peer]) -> Role:
+    """Return what the part of the node `me` of `peers` in the job is."""
+    return strategy_of(job).launch(job, (), me, peers).role
 
 
 def node_environment(job: Job, me: Peer, peers: Sequence[Peer], *, hostfile: str) -> dict[str, str]:

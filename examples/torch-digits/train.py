@@ -1,10 +1,14 @@
 """Trains a convolutional network, in torch, to read handwritten digits; on a GPU where there is one.
 
 Prints the training loss, the accuracy on digits that it has not trained on, and its speed, once an epoch.
+Runs alone, under torchrun, or with Horovod under mpirun: processes share each batch, and add up their gradients.
 """
 
 import argparse
+import hashlib
+import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +37,23 @@ def main() -> None:
     )
     options = parser.parse_args()
 
+    team = new_team()
     torch.manual_seed(options.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(
-        f"torch {torch.__version__} on {torch.cuda.get_device_name() if device.type == 'cuda' else 'the CPU'}"
-    )
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
+    if team.rank == 0:
+        where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+        print(f"torch {torch.__version__} on {where}, {team.size} × {team.name}")
     images, labels = load(options.data, device)
-    order = torch.randperm(len(images), device=device)
+    # The same on all processes, whatever else each of them draws.
+    shuffle = torch.Generator(device).manual_seed(options.seed)
+    order = torch.randperm(len(images), device=device, generator=shuffle)
     test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
     train_images, train_labels = shifted(images[train]), labels[train].repeat(9)
 
     network = new_network().to(device)
+    torch.manual_seed(options.seed + 1 + team.rank)  # for the dropout
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     step = 0
     for epoch in range(1, options.epochs + 1):
@@ -51,26 +61,118 @@ def main() -> None:
         started = time.perf_counter()
         # Added up on the device: reading a loss out at each step would make the GPU wait for the CPU.
         loss_sum = torch.zeros((), device=device)
-        batches = torch.randperm(len(train_images), device=device).split(BATCH)
+        share_sum, share_size = torch.zeros((), device=device), 0
+        batches = torch.randperm(len(train_images), device=device, generator=shuffle).split(BATCH)
         for batch in batches:
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(network(train_images[batch]), train_labels[batch])
+            # This process's share of the batch's mean; shares may differ by an image.
+            share = batch[team.rank :: team.size]
+            own_loss = nn.functional.cross_entropy(
+                network(train_images[share]), train_labels[share], reduction="sum"
+            )
+            loss = own_loss / len(batch)
             loss.backward()
+            add_up_gradients(network, team)
             optimizer.step()
             loss_sum += loss.detach()
+            share_sum += own_loss.detach()
+            share_size += len(share)
         step += len(batches)
-        mean_loss = loss_sum.item() / len(batches)
+        if team.size > 1:
+            share_loss = share_sum.item() / share_size
+            print(f"process={team.rank} step={step} share_loss={share_loss:.6f} of {share_size} images")
+        mean_loss = team.sum(loss_sum).item() / len(batches)
         throughput = len(train_images) / (time.perf_counter() - started)
         network.eval()
         with torch.no_grad():
             accuracy = (network(images[test]).argmax(dim=1) == labels[test]).float().mean().item()
-        print(
-            f"epoch={epoch} step={step} loss={mean_loss:.4f} "
-            f"accuracy={accuracy:.4f} throughput={throughput:.1f} images/s"
-        )
+        if team.rank == 0:
+            print(
+                f"epoch={epoch} step={step} loss={mean_loss:.4f} "
+                f"accuracy={accuracy:.4f} throughput={throughput:.1f} images/s"
+            )
 
-    options.runs.mkdir(parents=True, exist_ok=True)
-    torch.save(network.state_dict(), options.runs / "model.pt")
+    print(f"weights of process {team.rank}: {checksum(network)}")
+    if team.local_rank == 0:  # one on each node
+        options.runs.mkdir(parents=True, exist_ok=True)
+        torch.save(network.state_dict(), options.runs / "model.pt")
+    team.leave()
+
+
+class Alone:
+    """The one process of a training that shares nothing."""
+
+    name = "alone"
+    rank, size, local_rank = 0, 1, 0
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all processes' tensors."""
+        return tensor
+
+    def leave(self) -> None:
+        return
+
+
+class TorchrunTeam(Alone):
+    name = "torchrun"
+
+    def __init__(self) -> None:
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        backend = "gloo"
+        if torch.cuda.is_available() and torch.cuda.device_count() > self.local_rank:
+            torch.cuda.set_device(self.local_rank)
+            backend = "nccl"
+        torch.distributed.init_process_group(backend, timeout=timedelta(minutes=1))
+        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        torch.distributed.all_reduce(tensor)
+        return tensor
+
+    def leave(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+class HorovodTeam(Alone):
+    name = "Horovod"
+
+    def __init__(self) -> None:
+        import horovod.torch
+
+        self.horovod = horovod.torch
+        self.horovod.init()
+        self.rank, self.size = self.horovod.rank(), self.horovod.size()
+        self.local_rank = self.horovod.local_rank()
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        # By way of the CPU: that a Horovod can reduce on GPUs depends on how it was built.
+        return self.horovod.allreduce(tensor.cpu(), op=self.horovod.Sum).to(tensor.device)
+
+    def leave(self) -> None:
+        self.horovod.shutdown()
+
+
+def new_team() -> Alone:
+    """Return the processes that train together, by what started this one."""
+    if "OMPI_COMM_WORLD_SIZE" in os.environ or "HOROVOD_SIZE" in os.environ:
+        return HorovodTeam()
+    return TorchrunTeam() if "TORCHELASTIC_RUN_ID" in os.environ else Alone()
+
+
+def add_up_gradients(network: nn.Module, team: Alone) -> None:
+    """Put the sum over all processes into each gradient; in one message, as many small ones take longer."""
+    if team.size == 1:
+        return
+    gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    together = team.sum(torch.cat([each.flatten() for each in gradients]))
+    for gradient, part in zip(gradients, together.split([each.numel() for each in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def checksum(network: nn.Module) -> str:
+    """Return what is the same for all processes, if they have learned the same to the last bit."""
+    weights = torch.cat([each.detach().flatten() for each in network.parameters()])
+    return hashlib.sha256(weights.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def load(path: Path, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

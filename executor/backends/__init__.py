@@ -1,8 +1,9 @@
-"""Places where jobs run. To add one: a class that is a `Backend`, and its line in `_BACKENDS`."""
+"""Places where jobs run. To add one: a class that is a `Backend`, and its entry in `_BACKENDS`, before whoever else would own its jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,22 +12,33 @@ from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
+    from bai_agent.job.store import JobStore
     from executor.backends.backend import Backend, BackendOptions
     from executor.config import Settings
     from executor.descriptor import Descriptor
     from executor.planning.request import JobRequest
 
+
+@dataclass(frozen=True)
+class _Entry:
+    backend: str
+    """Its class ("module:Class"), which is imported where it is needed."""
+    words: str
+    """What a person calls it."""
+    engines: tuple[str, ...] = ()
+    """What `execution_engine` of a descriptor calls it."""
+
+
 _BACKENDS = {
-    "local": "executor.backends.local.backend:LocalBackend",
-    "ec2": "executor.backends.ec2.backend:Ec2Backend",
+    "local": _Entry("executor.backends.local.backend:LocalBackend", "this machine", ("default", "local")),
+    "ec2": _Entry("executor.backends.ec2.backend:Ec2Backend", "EC2 instances", ("aws.ec2",)),
 }
-"""Name → class, which is imported where it is needed. A job belongs to the first one that says so."""
-_ENGINES = {"default": "local", "aws.ec2": "ec2"}
-"""What descriptors call them, where that is another word."""
+"""A job belongs to the first one that says so."""
 
 
-def backend_names() -> list[str]:
-    return list(_BACKENDS)
+def backend_names() -> dict[str, str]:
+    """Return the name of each, and what a person calls it."""
+    return {name: entry.words for name, entry in _BACKENDS.items()}
 
 
 class Backends:
@@ -41,29 +53,53 @@ class Backends:
     def named(self, name: str) -> Backend:
         """Return the backend of this name. Raises UsageError."""
         if name not in _BACKENDS:
-            raise UsageError(
-                f'"{name}" is not a place to run a benchmark; write `--on local` for this machine, or `--on ec2`'
-            )
+            known = " or ".join(f"`--on {each}` for {words}" for each, words in backend_names().items())
+            raise UsageError(f'"{name}" is not a place to run a benchmark; write {known}')
         if name not in self._made:
-            module, _, kind = _BACKENDS[name].partition(":")
+            module, _, kind = _BACKENDS[name].backend.partition(":")
             self._made[name] = getattr(import_module(module), kind)(self._options)
         return self._made[name]
 
     def of(self, record: JobRecord) -> Backend:
-        """Return where the job of `record` runs."""
-        return next(each for each in map(self.named, _BACKENDS) if each.owns(record))
+        """Return where the job of `record` runs. Raises UsageError."""
+        for backend in map(self.named, _BACKENDS):
+            if backend.owns(record):
+                return backend
+        raise UsageError(f"no place to run keeps jobs in {record.store.url}; name another store with --store")
+
+    def of_engine(self, engine: str) -> Backend | None:
+        """Return what a descriptor means by its `execution_engine`; None where we do not run that."""
+        name = next((name for name, entry in _BACKENDS.items() if engine in entry.engines), None)
+        return self.named(name) if name is not None else None
 
     def of_request(self, job_request: JobRequest, descriptor: Descriptor) -> Backend:
         """Return where `job_request` wants to run: as it says, else as its descriptor does. Raises UsageError."""
         engine = job_request.on or descriptor.info.execution_engine
-        return self.named(_ENGINES.get(engine, engine))
+        return self.of_engine(engine) or self.named(engine)
+
+    def stores(self, named: str | None) -> Iterator[JobStore]:
+        """Yield the stores of all places to run, the nearest first; each is opened only when it is asked for.
+
+        named: the only one to look into. Raises UsageError, StoreError.
+        """
+        seen = set()
+        for backend in map(self.named, _BACKENDS):
+            store = backend.open_store(named)
+            if store is not None and store.url not in seen:
+                seen.add(store.url)
+                yield store
+        if not seen:
+            raise UsageError(
+                f'"{named}" is not a job store: no place to run keeps jobs there; name another with --store'
+            )
 
     def made(self) -> list[Backend]:
-        """Return those that were needed so far."""
+        """Return the backends that were made so far."""
         return list(self._made.values())
 
     @cached_property
     def _options(self) -> BackendOptions:
+        # `bai --help` needs neither.
         from executor.backends.backend import BackendOptions
         from executor.config import read_settings
 

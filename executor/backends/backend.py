@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bai_agent.job.record import JobRecord
 from executor.records.job_status import JobStatus
 
 if TYPE_CHECKING:
+    from bai_agent.job.store import JobStore
     from executor.config import Settings
     from executor.descriptor import Descriptor, Finding
     from executor.planning.request import JobRequest, Submitted
@@ -26,6 +29,11 @@ class BackendOptions:
     """The job store that was named: a folder, or s3://…"""
 
 
+def named_store(option: str | None) -> str | None:
+    """Return the job store that somebody names, by `--store` or else by BAI_STORE; None where nobody does."""
+    return option or os.environ.get("BAI_STORE") or None
+
+
 class Plan(Protocol):
     """What would run."""
 
@@ -37,6 +45,10 @@ class Plan(Protocol):
         """Return it for a person, as whole lines."""
         ...
 
+    def notes(self) -> list[str]:
+        """Return further remarks, a sentence each."""
+        ...
+
     def user_data(self) -> bytes:
         """Return what a machine is started with. Raises UsageError where there is no such thing."""
         ...
@@ -46,26 +58,53 @@ class LaunchNotice(Protocol):
     """What is about to be launched."""
 
     def sentence(self, *, cost: bool) -> str:
-        """Return it in a sentence; cost: with what it may cost, which has to be asked for."""
+        """Return it in a sentence. cost: add what it may cost, which takes a request to AWS."""
+        ...
+
+    def cost(self) -> float | None:
+        """Return what it may cost at most, in USD, which takes a request to AWS; None where that is not known."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
+class CapacityWait:
+    """A job that could not be launched for want of room, and waits for it."""
+
+    job_id: str
+    sentence: str
+    """What was tried, and what was answered."""
+    again: datetime
+    """When all is tried again."""
+    until: datetime
+    """When it ends for want of room."""
+    key: str
+    """The same for what was refused in the same way."""
+    is_cancelled: Callable[[], bool] = field(compare=False)
+    """Whether somebody has asked for the job's end meanwhile."""
+
+    @property
+    def bound(self) -> str:
+        return f"until {self.until:%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SubmitListener:
-    """Who hears what becomes of a submission while it is made."""
+    """Callbacks for the steps of a submission."""
 
     on_submit: Callable[[str], None] = lambda job_id: None
-    """The job's id, before anybody is asked for anything."""
+    """The job's id, before any service is asked."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
     """What is being done, and what goes wrong without ending it."""
     on_launch: Callable[[str], None] = lambda job_id: None
     """The job's id, just before something of it may run."""
+    on_wait: Callable[[CapacityWait], None] = lambda wait: None
+    """Nothing of the job runs, and it is tried again later: here, unless this raises."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where what a job leaves can be found."""
+    """Where to find the files of a job."""
 
     files: str
     artifacts: str = ""
@@ -73,7 +112,7 @@ class Location:
 
 
 @dataclass(frozen=True)
-class Console:
+class ConsoleOutput:
     """What a machine of a job has written to its console."""
 
     instance_id: str
@@ -83,15 +122,15 @@ class Console:
 
 
 class Watcher(Protocol):
-    """Keeps an eye on a job while somebody follows it."""
+    """Watches a job while somebody follows it."""
 
     pause_s: float
     """Between two looks at the job's record."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do what is due, not too often; return what is to be said.
+        """Do what is due, not too often; return a sentence for the person, if any.
 
-        news: something has come from the job since the last call. Raises NoResultError, RecordError where waiting is no use.
+        news: the job has written something since the last call. Raises NoResultError or RecordError where no result will come.
         """
         ...
 
@@ -102,7 +141,9 @@ class Backend(Protocol):
     name: str
     """As `--on` and `JobStatus.where` have it."""
     remote: bool
-    """Whether jobs run on other machines: these cost money, and their store is asked over a network."""
+    """Whether jobs run on other machines: these cost money and can be ended at once, and their store is asked over a network."""
+    option_names: Sequence[str]
+    """The options beside --store ("region") that say where jobs are and in whose name they are looked at; hints repeat them."""
 
     def __init__(self, options: BackendOptions) -> None: ...
 
@@ -110,8 +151,20 @@ class Backend(Protocol):
         """Return whether the job of `record` runs here, or would."""
         ...
 
+    def open_store(self, named: str | None) -> JobStore | None:
+        """Return the store that holds jobs of this backend. Raises UsageError, StoreError.
+
+        named: the store that somebody names; None where it is another backend's. Unset: what BAI_STORE names, else the usual one;
+        None where there is none.
+        """
+        ...
+
+    def store_option(self) -> str | None:
+        """Return what `--store` must say for a command to find what is submitted here now; None where it finds it without."""
+        ...
+
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-        """Return what would stop `job_request`, as far as it can be known without asking anybody."""
+        """Return what would stop `job_request`, as far as this machine alone knows."""
         ...
 
     def plan(
@@ -120,9 +173,9 @@ class Backend(Protocol):
         descriptor: Descriptor,
         *,
         job_id: str | None,
-        said: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> AbstractContextManager[Plan]:
-        """Return what would run; touches nothing. said: hears what is left open, and why."""
+        """Return what would run, without changing anything. on_progress: called with what is left open, and why."""
         ...
 
     def submit(
@@ -133,19 +186,19 @@ class Backend(Protocol):
         job_id: str | None,
         listener: SubmitListener,
     ) -> Submitted:
-        """Write the job down and start it. Repeated with its id after whatever happened, it is started once."""
+        """Record the job and start it. Repeated with the same id, after any failure, it is started once."""
         ...
 
     def status(self, record: JobRecord) -> JobStatus:
-        """Return how a job stands, after doing what is due for it. Never says that one runs whose agent is gone."""
+        """Do what is due for a job and return its status. A job whose agent is gone is never reported as running."""
         ...
 
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
-        """Return how jobs stand, in their order, at the cost of a look; changes nothing. A broken record is a status."""
+        """Return the statuses of jobs, in their order, without changing anything. A broken record is a status too."""
         ...
 
-    def follow(self, record: JobRecord, *, said: Callable[[str], None]) -> Watcher:
-        """Return who keeps an eye on a job. said: hears what cannot wait until `observe` returns."""
+    def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Watcher:
+        """Return a watcher for the job. on_status: called with what cannot wait until `observe` returns."""
         ...
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
@@ -153,19 +206,19 @@ class Backend(Protocol):
         ...
 
     def resume(self, record: JobRecord) -> str:
-        """Start the agent of a job again that died; return what was done."""
+        """Restart the dead agent of a job; return what was done."""
         ...
 
     def release(self, record: JobRecord) -> str:
-        """Let machines go that are kept to be looked into; return what was done."""
+        """Release machines that are kept after a failure; return what was done."""
         ...
 
-    def consoles(self, record: JobRecord) -> list[Console]:
-        """Return what the machines of a job have written to their consoles."""
+    def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
+        """Return what the machines of a job have written to their consoles. on_status: called with the reason where there are none."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...
 
     def tidy(self) -> None:
-        """Do in passing what is due for other jobs; what is in the way is no error."""
+        """Do what is due for other jobs; failures are ignored."""
         ...

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bai_agent.job.outcome import ExitCode
+from executor.backends import Backends
 from executor.commands.job_options import JobOptions
+from executor.commands.key_options import KeyOptions
 from executor.commands.options import (
     ArgumentsArgument,
     DataRootOption,
@@ -25,8 +28,10 @@ from executor.commands.options import (
 )
 from executor.view.text import tell
 
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
+    from executor.descriptor.presets import PresetUse
 
 
 def init() -> None:
@@ -38,6 +43,7 @@ def init() -> None:
 
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Benchmark descriptors (TOML).")],
+    keys: KeyOptions,
     on: OnOption = None,
     script: ScriptOption = None,
     json_: JsonOption = False,
@@ -46,23 +52,25 @@ def validate(
 
     What would run here is also looked at for secrets that are not set. With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
     """
-    from executor.backends import Backends
     from executor.descriptor import has_errors, load, render_findings
     from executor.descriptor.metric_checks import try_examples
+    from executor.descriptor.override_places import name_option, origins_of
     from executor.planning.request import JobRequest
+    from executor.view.presets import use_text
     from executor.view.trial import print_examples
 
-    wrong = False
+    wrong, backends, overrides = False, Backends(), keys.overrides()
     for file in files:
-        descriptor, findings = load(file, script=script)
-        if descriptor is not None:
-            # Where the descriptor alone says where it runs, what is configured here may not be what it is for.
-            here = descriptor.info.execution_engine in ("local", "default")
-            if on is not None or here:
-                job_request = JobRequest(file=file, on=on, script=script)
-                backend = Backends().of_request(job_request, descriptor)
-                findings = [*findings, *backend.preflight(job_request, descriptor)]
-                descriptor = None if has_errors(findings) else descriptor
+        descriptor, findings = load(file, script=script, overrides=overrides)
+        engine = backends.of_engine(descriptor.info.execution_engine) if descriptor is not None else None
+        here = engine is not None and not engine.remote
+        # Where the descriptor alone says where it runs, what is configured here may not be what it is for.
+        if descriptor is not None and (on is not None or here):
+            job_request = JobRequest(file=file, on=on, script=script, overrides=overrides)
+            backend = backends.of_request(job_request, descriptor)
+            found = backend.preflight(job_request, descriptor)
+            findings = [*findings, *(name_option(each, origins_of(overrides)) for each in found)]
+            descriptor = None if has_errors(findings) else descriptor
         wrong = wrong or descriptor is None
         if json_:
             print_json(
@@ -71,12 +79,15 @@ def validate(
                     "valid": descriptor is not None,
                     "findings": [_finding_table(each) for each in findings],
                     "examples": try_examples(descriptor) if descriptor is not None else [],
+                    "presets": [asdict(each) for each in _uses(descriptor)] if descriptor is not None else [],
                 }
             )
             continue
         tell(render_findings(findings), end="")
         if descriptor is not None:
-            tell(f"{file}: valid; {_in_a_line(descriptor)}")
+            tell(f"{file}: valid; {_in_a_line(descriptor, here=here)}")
+            for use in _uses(descriptor):
+                tell(f"  {use_text(use)}")
             print_examples(try_examples(descriptor))
     if wrong:
         raise typer.Exit(ExitCode.USAGE)
@@ -89,9 +100,50 @@ def schema() -> None:
     print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
+def presets(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One of them: its metrics, to copy and change.")
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the programs whose metrics `[output] preset` takes.
+
+    With a name, its metrics as they would stand in a descriptor.
+    """
+    from executor.descriptor.presets import preset_names, read_preset
+    from executor.errors import UsageError
+    from executor.view.presets import preset_lines
+
+    if name is not None and name not in preset_names():
+        raise UsageError(f'there is no preset "{name}"; there are {", ".join(preset_names())}')
+    chosen = [read_preset(each) for each in ([name] if name is not None else preset_names())]
+    if json_:
+        print_json(
+            {
+                "presets": [
+                    {
+                        "name": each.name,
+                        "title": each.title,
+                        "recorded": each.recorded,
+                        "metrics": [
+                            metric.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                            for metric in each.metrics
+                        ],
+                    }
+                    for each in chosen
+                ]
+            }
+        )
+    elif name is not None:
+        tell(chosen[0].text, end="")
+    else:
+        tell(preset_lines(chosen), end="")
+
+
 def plan(
     file: FileArgument,
     options: JobOptions,
+    keys: KeyOptions,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -111,9 +163,15 @@ def plan(
     Touches nothing.
     """
     from executor.planning.request import JobRequest, new_job_id, read_request
+    from executor.view.presets import use_text
 
     job_request = JobRequest(
-        file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
+        file=file,
+        on=on,
+        arguments=tuple(arguments or ()),
+        data_root=data_root,
+        script=script,
+        overrides=keys.overrides(),
     )
     descriptor, findings = read_request(job_request)
     print_findings(findings)
@@ -121,10 +179,15 @@ def plan(
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
         job_id = new_job_id(job_request, descriptor)
-    with backend.plan(job_request, descriptor, job_id=job_id, said=say) as planned:
+    with backend.plan(job_request, descriptor, job_id=job_id, on_progress=say) as planned:
         if user_data:
             sys.stdout.write(planned.user_data().decode() + "\n")
-        elif json_:
+            return
+        for note in planned.notes():
+            say(note)
+        for use in _uses(descriptor):
+            say(use_text(use))
+        if json_:
             print_json(planned.table())
         else:
             tell(planned.text(), end="")
@@ -155,7 +218,7 @@ def metrics_test(
         raise FindingsError(findings)
     metrics = metrics_of(descriptor)
     if not metrics:
-        say(f"{file} has no [[output.metrics]]")
+        say(f"{file} has no [[output.metrics]] and no preset")
         return
 
     def show(trial: MetricsTrial) -> None:
@@ -168,32 +231,37 @@ def metrics_test(
         raise typer.Exit(ExitCode.BENCHMARK_FAILED)
 
 
+def _uses(descriptor: Descriptor) -> list[PresetUse]:
+    from executor.descriptor.presets import preset_uses
+
+    return preset_uses(descriptor.output.metrics, descriptor.output.preset)
+
+
 def _finding_table(finding: Finding) -> dict[str, object]:
     return {
         "key": finding.key,
         "path": list(finding.path),
+        "option": finding.option or None,
         "severity": finding.severity.value,
         "problem": finding.problem,
         "fix": finding.fix,
     }
 
 
-def _in_a_line(descriptor: Descriptor) -> str:
-    """Return what would run, where, and what would be taken from it."""
-    hardware = descriptor.hardware
+def _in_a_line(descriptor: Descriptor, *, here: bool) -> str:
+    """Return what would run, where, and how many metrics and sources it has. here: the descriptor says this machine."""
     code = (descriptor.ml.benchmark_code if descriptor.ml else None) or ""
     args = (descriptor.ml.args if descriptor.ml else None) or ""
     lines = code.strip().splitlines()
     command = (
         "a script" if len(lines) != 1 or lines[0].startswith("#!") else f"`{lines[0]} {args}".strip() + "`"
     )
-    where = {"aws.ec2": f"on {hardware.instance_type} at aws.ec2"}.get(
-        descriptor.info.execution_engine, "on this machine"
-    )
+    engine = descriptor.info.execution_engine
+    where = "on this machine" if here else f"on {descriptor.hardware.instance_type} at {engine}"
     counts = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in (
-            (len(descriptor.output.metrics), "metric"),
+            (len(descriptor.output.every_metric), "metric"),
             (len(descriptor.data.sources), "source"),
         )
         if count

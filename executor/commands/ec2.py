@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,16 +13,21 @@ import typer
 
 from bai_agent.errors import StoreError
 from bai_agent.job.outcome import ExitCode
+from bai_agent.job.tables import write_table
 from executor.commands.job_options import AwsOptions
+from executor.commands.key_options import KeyOptions
 from executor.commands.options import JsonOption, ProfileOption, choices, print_json, say
+from executor.errors import UsageError
 from executor.view.text import tell
 
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
 if TYPE_CHECKING:
     from executor.backends.ec2.staging_bucket import Upload
 
 
 def doctor(
     options: AwsOptions,
+    keys: KeyOptions,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -37,9 +43,16 @@ def doctor(
     """
     from executor.backends.ec2.doctor.doctor import examine
     from executor.backends.ec2.doctor.findings import Health
+    from executor.planning.request import JobRequest
 
+    overrides = keys.overrides()
+    if file is None and overrides:
+        raise UsageError(
+            f"{overrides[0].option} sets a key of a descriptor, and none is named; write bai doctor FILE"
+        )
+    job_request = JobRequest(file=file, overrides=overrides) if file is not None else None
     failed: ExitCode | None = None
-    for each in examine(options.settings, file):
+    for each in examine(options.settings, job_request):
         if each.health is Health.FAILED and failed is not ExitCode.USAGE:
             failed = ExitCode.USAGE if each.configuration else ExitCode.OURS
         if json_:
@@ -63,7 +76,7 @@ def bundle(
         ),
     ] = "x86_64,aarch64",
     upload: Annotated[
-        bool, typer.Option("--upload", help="Put them into the exchange bucket, where they are not yet.")
+        bool, typer.Option("--upload", help="Put them into the staging bucket, where they are not yet.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -75,14 +88,12 @@ def bundle(
 
     `bai submit` does so by itself. Packages come from the package index once, and then from a cache.
     """
-    import shutil
 
     from executor.backends.ec2.bundle.bundle import build, cache_folder
     from executor.backends.ec2.bundle.wheels import ARCHITECTURES
     from executor.backends.ec2.launch.draft import bundle_upload
     from executor.backends.ec2.staging_bucket import staging_bucket
     from executor.backends.ec2.staging_bucket import upload as bring
-    from executor.errors import UsageError
     from executor.quantities import size
 
     def on_upload(each: Upload) -> None:
@@ -142,7 +153,7 @@ def reap(
 
     troubles = 0
 
-    def told(reaped: Reaped) -> None:
+    def on_reaped(reaped: Reaped) -> None:
         nonlocal troubles
         troubles += bool(reaped.trouble)
         instance = reaped.instance
@@ -177,7 +188,9 @@ def reap(
     for each in regions:
         try:
             ec2 = aws_of(settings, region=each).ec2()
-            count += len(reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, told=told))
+            count += len(
+                reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, on_reaped=on_reaped)
+            )
         except AwsError as error:
             # A region that is out of reach does not keep the machines of the others.
             troubles += 1
@@ -190,7 +203,6 @@ def reap(
 
 def config(options: AwsOptions, json_: JsonOption = False) -> None:
     """Print the configuration, each value with where it came from."""
-    from bai_agent.job.tables import write_table
     from executor.config import config_file
     from executor.descriptor.toml_text import toml_value
 

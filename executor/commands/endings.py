@@ -25,9 +25,8 @@ def cancel(
 
     Its benchmark gets SIGTERM, and after limits.grace SIGKILL. An agent of this machine that has died is started again for that.
     """
-    from executor.jobs.jobs import find_job
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
 
 
@@ -36,7 +35,6 @@ def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) ->
 
     Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
     """
-    from executor.jobs.jobs import find_job
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     print_done(record, options.backends.of(record).release(record), json_=json_)

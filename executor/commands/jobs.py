@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bai_agent.job.durations import parse_duration
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import now_ms
 from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     JobArgument,
@@ -21,37 +24,105 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.view.text import tell
+from executor.errors import UsageError
+from executor.view.text import safe_line, tell
+
+HEADLINE_FORMATS = ("bmf", "gha", "openmetrics")
+"""Of `bai metrics`: one number for each metric of a job."""
+
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bai_agent.job.descriptor import Job
+    from bai_agent.job.record import Stream
+    from executor.jobs.jobs import JobFilter
 
 
 def list_jobs(
     options: JobOptions,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many, the newest.")] = 30,
     every: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            "-l",
+            metavar="KEY=VALUE",
+            help="Only jobs with this label; can be repeated: all must be there.",
+        ),
+    ] = None,
+    status_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help='Only jobs with this status or outcome, such as "running" or "failed"; can be repeated: any of them.',
+            autocompletion=choices("running", "succeeded", "failed", "canceled", "error", "pending", "died"),
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="AGE", help='Only jobs that were started so long ago at most: "2d", "12h".'
+        ),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """List jobs, the newest last.
 
     Those on this machine, and those on EC2 where a bucket is configured. Exit code 5 where one of the two cannot be read.
     """
-    from executor.jobs.jobs import listed
+    from executor.jobs.jobs import EVERY_JOB, listed
     from executor.records.job_status import UNREADABLE
 
-    listing = listed(options.stores(), None if every else count, options.backends)
-    unreadable = [each.machine for each, _ in listing.jobs if each.status == UNREADABLE and each.machine]
+    only = _job_filter(label, status_, since)
+    listing = listed(
+        options.stores(),
+        None if every else count,
+        options.backends,
+        only=only,
+        prices=lambda: options.settings.prices,
+    )
+    unreadable = [
+        each.status.machine
+        for each in listing.jobs
+        if each.status.status == UNREADABLE and each.status.machine
+    ]
     for trouble in (*listing.troubles, *unreadable):
         say(trouble)
     if json_:
-        for each, name in listing.jobs:
-            print_json({**each.as_table(), "name": name})
+        for each in listing.jobs:
+            print_json(each.as_table())
     elif listing.jobs:
         from executor.view.listing import print_listing
 
         print_listing(listing.jobs)
     elif not listing.troubles:
-        say(f"there are no jobs in {' and '.join(listing.places)}")
+        such = "no jobs" if only is EVERY_JOB else "no such jobs"
+        say(f"there are {such} in {' and '.join(listing.places)}")
     if listing.troubles:
         raise typer.Exit(ExitCode.OURS)
+
+
+def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str | None) -> JobFilter:
+    from executor.jobs.jobs import EVERY_JOB, JobFilter
+
+    if not labels and not statuses and since is None:
+        return EVERY_JOB
+    wanted = {}
+    for each in labels or ():
+        key, mark, value = each.partition("=")
+        if not mark or not key:
+            raise UsageError(f'--label: "{each}" is not KEY=VALUE; write for example --label team=vision')
+        wanted[key] = value
+    started = None
+    if since is not None:
+        try:
+            started = now_ms() - round(parse_duration(since).total_seconds() * 1000)
+        except ValueError as error:
+            raise UsageError(f"--since: {error}") from error
+    return JobFilter(labels=wanted, statuses=tuple(statuses or ()), since=started)
 
 
 def status(
@@ -65,28 +136,30 @@ def status(
         typer.Option(
             "--verbose",
             "-v",
-            help="And what it ran on: machine, image, processors, GPUs, Python and packages.",
+            help="And what was set with --set, what moves data between several nodes, and what it ran on: machine, image, processors, GPUs, Python and packages.",
         ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Say how a job stands.
 
-    Its phase, the last value of each metric, and what to do where its agent has died.
+    Its phase, the last value of each metric, each of several nodes, and what to do where its agent has died.
     """
-    from executor.commands.watch import exit_code_of
-    from executor.jobs.jobs import find_job, last_values
+    from bai_agent.job.record_types import as_table
+    from executor.jobs.jobs import last_values
     from executor.jobs.wait import wait_for_end
-    from executor.records.environments import environments
-    from executor.records.job_status import unknown_status
+    from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
+    from executor.records.job_status import is_over, unknown_status
+    from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     backend = options.backends.of(record)
-    now = wait_for_end(record, backend, said=say) if wait else backend.status(record)
-    values = last_values(record.node())
+    now = wait_for_end(record, backend, on_status=say) if wait else backend.status(record)
+    values = last_values(record)
     result = result_of(record)
-    nodes = list(environments(record)) if verbose else []
+    now = with_nodes(now, record)
+    machines = list(environments(record, most=None if verbose else SUMMARY_NODES))
     if json_:
         step = now.next_step
         print_json(
@@ -96,21 +169,40 @@ def status(
                 if step
                 else None,
                 "name": record.job().job.name,
+                "set": record.job().set,
                 "metrics": list(values.values()),
-                "result": result,
-                **({"environments": [each.as_table() for each in nodes]} if verbose else {}),
+                "result": as_table(result) if result is not None else None,
+                "machine_warnings": [each.as_table() for each in machine_warnings(machines)],
+                **({"environments": [each.as_table() for each in machines]} if verbose else {}),
             }
         )
     else:
-        from executor.view.listing import print_environments, print_status
+        from executor.view.listing import (
+            print_environments,
+            print_nodes,
+            print_set,
+            print_status,
+            print_transports,
+        )
 
-        print_status(record.job(), now, values, options.command, result=result)
-        print_environments(nodes)
+        print_status(
+            record.job(),
+            now,
+            values,
+            options.command,
+            result=result,
+            machine_warnings=() if verbose else machine_warnings(machines),
+        )
+        print_nodes(now.nodes, is_over=is_over(now))
+        if verbose:
+            print_transports(now.nodes)
+            print_set(record.job())
+            print_environments(machines)
     if wait and (why := unknown_status(now)) is not None:
         say(why)
         raise typer.Exit(ExitCode.OURS)
     if wait:
-        raise typer.Exit(exit_code_of(result) if result is not None else ExitCode.OURS)
+        raise typer.Exit(result.exit_code if result is not None else ExitCode.OURS)
 
 
 def logs(
@@ -123,52 +215,77 @@ def logs(
     boot: Annotated[
         bool, typer.Option("--boot", help="What the consoles of its machines say instead, for a job on EC2.")
     ] = False,
+    rank: Annotated[
+        int | None,
+        typer.Option("--node", metavar="R", min=0, help="Of the node with this rank; 0 where not given."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Of all nodes, each line with its node's rank in front.")
+    ] = False,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            "--repeat", metavar="N", min=0, help="Of the run with this number alone, of a job with [repeat]."
+        ),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print what the benchmark printed."""
-    from executor.jobs.jobs import find_job
-    from executor.jobs.stream import pieces, position_of_last_lines
+    """Print what the benchmark printed.
+
+    On the first one of several nodes, unless another one or all of them are asked for.
+    """
+    from executor.jobs.repeats import pieces_of_repeat
+    from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
     from executor.records.follower import TRUNCATED
-    from executor.view.log import LogView
+    from executor.records.nodes import node_of_rank, node_records
+    from executor.view.log import LogView, RawLog
 
-    record = find_job(options.stores(), job)
+    if rank is not None and every:
+        raise UsageError("--node and --all exclude each other; write one of them")
+    if repeat is not None and (follow or lines is not None or boot or every):
+        raise UsageError(
+            "--repeat prints all of one run; --follow, --lines, --boot and --all do not go with it"
+        )
+    record = options.find(job)
+    node = record.node() if rank is None else node_of_rank(record, rank)
     if boot:
-        _print_consoles(record, options, json_=json_)
+        _print_consoles(record, options, rank=rank, json_=json_)
         return
-    position = position_of_last_lines(record.node(), lines) if lines is not None else 0
-    if not json_ and not sys.stdout.isatty():
-        for piece in pieces(
-            record.node(),
-            "log",
-            position=position,
-            follow=follow,
-            on_truncated=lambda: say(TRUNCATED),
-            said=say,
-            backends=options.backends,
-        ):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-        return
-    with LogView(json_=json_, follow=follow) as view:
+    nodes = node_records(record) if every else [node]
+    if rank is None and not every and not json_ and sys.stderr.isatty():
+        _say_of_other_nodes(len(node_records(record)))
+    positions = (
+        {each.rank: position_of_last_lines(each, lines) for each in nodes} if lines is not None else {}
+    )
+    raw = not json_ and not sys.stdout.isatty()
+    with (
+        RawLog(follow=follow, with_ranks=every)
+        if raw
+        else LogView(json_=json_, follow=follow, with_ranks=every)
+    ) as view:
+        if repeat is not None:
+            for piece in pieces_of_repeat(node, repeat):
+                view.feed(piece)
+            return
 
-        def on_reach(sentence: str) -> None:
-            with view.aside():
+        def on_status(sentence: str) -> None:
+            with view.paused():
                 say(sentence)
 
-        def on_truncated() -> None:
-            view.print_rest()
-            say(TRUNCATED)
+        def on_truncated(which: int) -> None:
+            view.print_rests(which)
+            say(f"node {which}: {TRUNCATED}" if every else TRUNCATED)
 
-        for piece in pieces(
-            record.node(),
+        for which, piece in pieces_of_nodes(
+            nodes,
             "log",
-            position=position,
+            positions=positions,
             follow=follow,
             on_truncated=on_truncated,
-            said=on_reach,
+            on_status=on_status,
             backends=options.backends,
         ):
-            view.feed(piece)
+            view.feed(piece, which)
 
 
 def metrics(
@@ -178,11 +295,15 @@ def metrics(
         str,
         typer.Option(
             "--format",
-            metavar="table|jsonl|csv",
-            help="A table of statistics, or the records.",
-            autocompletion=choices("table", "jsonl", "csv"),
+            metavar="table|jsonl|csv|bmf|gha|openmetrics",
+            help="A table of statistics; the records; or, for other programs, one number for each metric.",
+            autocompletion=choices("table", "jsonl", "csv", *HEADLINE_FORMATS),
         ),
     ] = "table",
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Only this metric; can be given several times."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     extract_: Annotated[
         str | None,
@@ -195,30 +316,65 @@ def metrics(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print a job's metrics: statistics, or records."""
-    from executor.errors import UsageError
-    from executor.jobs.extract import chosen_set, job_of_set, stream_of
-    from executor.jobs.jobs import find_job
-    from executor.jobs.stream import pieces, whole_lines
-    from executor.view.records import print_csv, print_jsonl, print_statistics
+    """Print a job's metrics: statistics, records, numbers.
+
+    Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark, openmetrics for Prometheus. Their
+    numbers are the headlines of a job that succeeded; of one with several runs, the median of theirs.
+    """
+    from executor.jobs.extract import chosen_set, stream_of
+    from executor.jobs.stream import record_lines
+    from executor.records.follower import benchmark_starts
+    from executor.records.nodes import node_records
+    from executor.view.records import NamedRecords, print_csv, print_jsonl, print_statistics
 
     form = "jsonl" if json_ else form
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
-    if prints is None:
-        raise UsageError(f'--format: "{form}" is not known; write table, jsonl or csv')
-    record = find_job(options.stores(), job)
+    if prints is None and form not in HEADLINE_FORMATS:
+        known = ", ".join(("table", "jsonl", "csv", *HEADLINE_FORMATS[:-1]))
+        raise UsageError(f'--format: "{form}" is not known; write {known} or {HEADLINE_FORMATS[-1]}')
+    if prints is None and follow:
+        raise UsageError(f"--follow is for records; {form} has the numbers of a job that has ended")
+    record = options.find(job)
     if extract_ is None:
         described, stream = record.job(), "metrics"
     else:
-        number = chosen_set(record.node(), extract_)
-        described, stream = job_of_set(record.node(), number), stream_of(number)
-    foreign = prints(
-        described,
-        whole_lines(pieces(record.node(), stream, follow=follow, said=say, backends=options.backends)),
-        follow,
+        described, number = chosen_set(record, extract_)
+        stream = stream_of(number)
+    if prints is None:
+        _print_headlines(record, described, stream, form=form, names=name or ())
+        return
+    nodes = node_records(record)
+    if prints is print_statistics:
+        prints = partial(print_statistics, starts=benchmark_starts(nodes[0]))
+    lines = record_lines(nodes, stream, follow=follow, on_status=say, backends=options.backends)
+    named = NamedRecords(name) if name else None
+    malformed = prints(described, lines if named is None else named.only(lines), follow)
+    for each in named.unseen if named is not None else ():
+        say(f'{record.job_id} has no record of a metric "{each}"')
+    if malformed.count:
+        several = f"the metrics of the {len(nodes)} nodes of {record.job_id}"
+        say(malformed.sentence(several if len(nodes) > 1 else nodes[0].url("metrics")))
+
+
+def _print_headlines(record: JobRecord, job: Job, stream: Stream, *, form: str, names: Sequence[str]) -> None:
+    """Print what stands for the runs of a job, in a form of another program's."""
+    from executor.analysis.runs import runs_of
+    from executor.records.follower import benchmark_starts
+    from executor.records.points import read_points
+    from executor.records.reading import result_of
+    from executor.view.exchange import headlines_of, text_of
+    from executor.view.text import visible_bytes
+
+    points = read_points(record, stream)
+    runs = runs_of(
+        record.job_id, job, result_of(record), points, started=benchmark_starts(record.node()).get(None)
     )
-    if foreign.count:
-        say(foreign.sentence(record.node()))
+    headlines = headlines_of(runs, names)
+    text, notes = text_of(form, headlines, job_id=record.job_id, benchmark=job.job.name or record.job_id)
+    for sentence in (*runs.left_out, *notes):
+        say(sentence)
+    sys.stdout.buffer.write(visible_bytes(text) if sys.stdout.isatty() else text)
+    sys.stdout.buffer.flush()
 
 
 def extract(
@@ -240,18 +396,17 @@ def extract(
     of their own, which `bai metrics JOB --extract last` shows; the run's own ones stay as they are.
     """
     from executor.jobs.extract import extract_again
-    from executor.jobs.jobs import find_job
     from executor.planning.plan import metrics_of
     from executor.planning.request import JobRequest, read_request
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     metrics = None
     if descriptor is not None:
         described, findings = read_request(JobRequest(file=descriptor))
         print_findings(findings)
         metrics = metrics_of(described)
     number = 0
-    for each in extract_again(record, metrics, said=say):
+    for each in extract_again(record, metrics, on_progress=say):
         number = each.number
         for warning in each.summary["warnings"]:
             say(f"node {each.rank}: {warning}")
@@ -276,10 +431,7 @@ def prune(
     Never a job that runs. Exit code 5 where one cannot be deleted.
     """
     from bai_agent.benchmark.venv_cache import venv_cache
-    from bai_agent.job.durations import parse_duration
-    from bai_agent.job.run_directory import now_ms
     from executor.backends.local.job_store import store_at
-    from executor.errors import UsageError
     from executor.jobs.prune import prune_jobs, prune_venvs
     from executor.quantities import size
 
@@ -297,7 +449,7 @@ def prune(
     before = now_ms() - round(age.total_seconds() * 1000)
     for each in prune_jobs(
         store_at(store, exists=True),
-        before=before,
+        before_ms=before,
         dry_run=dry_run,
         left=say,
         on_failure=on_failure,
@@ -308,7 +460,7 @@ def prune(
         else:
             tell(f"{each.job_id}  {size(each.bytes)}")
     environments = 0
-    for each in prune_venvs(venv_cache(os.environ), before=before, dry_run=dry_run, on_failure=on_failure):
+    for each in prune_venvs(venv_cache(os.environ), before_ms=before, dry_run=dry_run, on_failure=on_failure):
         total, environments = total + each.bytes, environments + 1
         if json_:
             print_json({"venv": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
@@ -335,10 +487,9 @@ def fetch(
     Called again it goes on where it stopped, and takes what has come since.
     """
     from executor.jobs.fetch import fetch_job
-    from executor.jobs.jobs import find_job
     from executor.quantities import size
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     files, total = 0, 0
     for each in fetch_job(record, folder):
         files, total = files + 1, total + each.bytes
@@ -349,15 +500,16 @@ def fetch(
     say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
 
 
-def _print_consoles(record: JobRecord, options: JobOptions, *, json_: bool) -> None:
-    from executor.view.text import safe_line
+def _say_of_other_nodes(count: int) -> None:
+    if count > 1:
+        say(f"this is node 0 of {count}; --node R shows another one, --all shows all of them")
 
-    consoles = options.backends.of(record).consoles(record)
-    if not consoles:
-        say(
-            f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"
-        )
-    for each in consoles:
+
+def _print_consoles(record: JobRecord, options: JobOptions, *, rank: int | None, json_: bool) -> None:
+
+    for each in options.backends.of(record).consoles(record, on_status=say):
+        if rank is not None and each.node != rank:
+            continue
         if json_:
             print_json({"instance_id": each.instance_id, "state": each.state, "console": each.text})
             continue

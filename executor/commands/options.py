@@ -16,36 +16,69 @@ import typer
 
 from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
+from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions
+from executor.commands.key_options import KeyOptions
 from executor.view.text import plain_text, tell
 
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
 if TYPE_CHECKING:
     from executor.descriptor import Finding
 
 
-def _job_ids(incomplete: str) -> list[str]:
-    """Complete a job id in the shell, from the usual store."""
+def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete a job id in the shell, from the store on this machine, with how each job stands."""
     from executor.backends.local.job_store import store_at
-    from executor.jobs.jobs import job_ids
-    from executor.planning.request import LAST
+    from executor.jobs.completion import complete_job_ids
 
     try:
-        known = job_ids(store_at(None))
+        store = store_at(ctx.params.get("store"))
     except BaiError:
         return []
-    return [each for each in (*known, LAST) if each.startswith(incomplete)]
+    return complete_job_ids(store.folder, incomplete)
+
+
+def _settable_keys(incomplete: str) -> list[str]:
+    """Complete the key of `--set KEY=VALUE` in the shell."""
+    from executor.descriptor.schema import settable_keys
+
+    return [f"{each}=" for each in settable_keys() if each.startswith(incomplete)]
 
 
 def choices(*values: str) -> Callable[[str], list[str]]:
-    """Return what completes a value in the shell that is one of `values`."""
+    """Return a shell completion for an option whose value is one of `values`."""
     return lambda incomplete: [each for each in values if each.startswith(incomplete)]
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML).")]
+FileOrNoneArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML); none with --like."),
+]
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="JOB",
+        help="Ask for what JOB ran, in place of FILE: the same descriptor, scripts, arguments and --set; what is given beside it counts.",
+        autocompletion=job_ids_of,
+    ),
+]
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help='A job id, the beginning of one, or "last".', autocompletion=_job_ids),
+    typer.Argument(
+        metavar="JOB", help='A job id, the beginning of one, or "last".', autocompletion=job_ids_of
+    ),
+]
+RunningJobArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help='A job id, the beginning of one, or "last" [default: the newest job that runs].',
+        show_default=False,
+        autocompletion=job_ids_of,
+    ),
 ]
 ArgumentsArgument = Annotated[
     list[str] | None,
@@ -65,7 +98,8 @@ OnOption = Annotated[
     typer.Option(
         "--on",
         metavar="WHERE",
-        help='"local": this machine; "ec2": EC2 instances; whatever FILE says.',
+        help="; ".join(f'"{name}": {words}' for name, words in backend_names().items())
+        + "; whatever FILE says.",
         autocompletion=choices(*backend_names()),
     ),
 ]
@@ -84,6 +118,23 @@ ScriptOption = Annotated[
         help="A file or folder that goes along under its own name as $(BAI_SCRIPTS_PATH)/NAME, in place of [ml.script].",
     ),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key of FILE for this time, e.g. ml.args='--batch 64'; can be repeated.",
+        autocompletion=_settable_keys,
+    ),
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--nodes", metavar="N", help="The number of machines: hardware.distributed.num_instances."),
+]
+InstanceTypeOption = Annotated[
+    str | None,
+    typer.Option("--instance-type", metavar="TYPE", help="The EC2 instance type: hardware.instance_type."),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="The AWS profile [default: the configuration's]."),
@@ -94,12 +145,13 @@ RegionOption = Annotated[
 ]
 BucketOption = Annotated[
     str | None,
-    typer.Option("--bucket", metavar="NAME", help="The exchange bucket [default: the configuration's]."),
+    typer.Option("--bucket", metavar="NAME", help="The staging bucket [default: the configuration's]."),
 ]
 
 
 _SPREAD: Mapping[type, Mapping[str, Any]] = {
     AwsOptions: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
+    KeyOptions: {"set_": SetOption, "nodes": NodesOption, "instance_type": InstanceTypeOption},
     JobOptions: {
         "store": StoreOption,
         "profile": ProfileOption,
@@ -111,20 +163,21 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
 
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameter of type `JobOptions` or `AwsOptions` is spread into options, which stand before `--json`."""
+    """Return a command whose parameters of the types in `_SPREAD` are spread into options, which stand before `--json`."""
     signature = inspect.signature(function, eval_str=True)
     found = [each for each in signature.parameters.values() if each.annotation in _SPREAD]
     if not found:
         return function
-    (given,) = found
-    kinds = _SPREAD[given.annotation]
 
     @functools.wraps(function)
     def spread(**options: Any) -> None:
-        mine = {name: options.pop(name) for name in kinds}
-        function(**options, **{given.name: given.annotation(**mine)})
+        for given in found:
+            mine = {name: options.pop(name) for name in _SPREAD[given.annotation]}
+            options[given.name] = given.annotation(**mine)
+        function(**options)
 
-    kept = [each for each in signature.parameters.values() if each is not given]
+    kinds = {name: kind for given in found for name, kind in _SPREAD[given.annotation].items()}
+    kept = [each for each in signature.parameters.values() if each not in found]
     last = [each for each in kept if each.name == "json_"]
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
@@ -139,12 +192,12 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(sentence: str) -> None:
-    """Tell the person something that is no result."""
+    """Print a message to stderr: what is not a result."""
     print(f"bai: {plain_text(sentence)}", file=sys.stderr)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Show what is wrong with a descriptor that can be run all the same."""
+    """Print the warnings of a descriptor to stderr."""
     if findings:
         from executor.descriptor import render_findings
 
@@ -152,7 +205,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
-    """Say what was done about a job."""
+    """Print what was done about a job."""
     if json_:
         print_json({"job_id": record.job_id, "message": what})
     else:
@@ -168,19 +221,19 @@ NOBODY_READS = 128 + 13
 
 
 def nobody_reads(error: OSError) -> bool:
-    """Return whether `error` means that our output goes nowhere. EIO is how a terminal ends that was closed."""
+    """Return whether `error` means that nobody reads our output. A closed terminal gives EIO."""
     return error.errno in (errno.EPIPE, errno.EIO)
 
 
 def write_error(error: OSError) -> str | None:
-    """Return a sentence where `error` means that a file that our output goes to takes no more; else None."""
-    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    """Return a sentence where `error` means that the file which takes our output is full; else None."""
+    if error.filename is None and error.errno in (*FULL, errno.EFBIG):
         return f"the output cannot be written: {error.strerror}"
     return None
 
 
 def silence() -> None:
-    """Let what is still buffered for standard output go nowhere, so that Python's exit does not fail over it."""
+    """Discard what is still buffered for standard output, so that Python's exit does not fail over it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

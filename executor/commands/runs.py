@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,14 +14,16 @@ from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from executor.commands.job_options import AwsOptions, JobOptions
+from executor.commands.key_options import KeyOptions
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
     DataRootOption,
-    FileArgument,
+    FileOrNoneArgument,
     JobArgument,
     JobIdOption,
     JsonOption,
+    LikeOption,
     OnOption,
     ScriptOption,
     nobody_reads,
@@ -29,10 +34,12 @@ from executor.commands.options import (
     silence,
     write_error,
 )
+from executor.errors import NoResultError, UsageError
 from executor.view.text import draws_in_place, tell
 
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
 if TYPE_CHECKING:
-    from executor.backends.backend import Backend, LaunchNotice
+    from executor.backends.backend import Backend, CapacityWait, LaunchNotice
     from executor.planning.request import JobRequest, Submitted
     from executor.view.job_view import View
 
@@ -41,15 +48,24 @@ _TAIL = 2**16
 
 
 def run(
-    file: FileArgument,
     options: JobOptions,
+    keys: KeyOptions,
+    file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
+    like: LikeOption = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
     data_root: DataRootOption = None,
     script: ScriptOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
+    ] = False,
+    exclusive: Annotated[
+        bool,
+        typer.Option(
+            "--exclusive",
+            help="Begin only when no other job runs on this machine, and keep others with --exclusive waiting.",
+        ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -60,34 +76,33 @@ def run(
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
-    from executor.planning.request import JobRequest
-
-    job_request = JobRequest(
-        file=file, on=on, arguments=tuple(arguments or ()), data_root=data_root, script=script
+    job_request = dataclasses.replace(
+        _request(file, like, arguments, options, keys, on=on, script=script, data_root=data_root),
+        exclusive=exclusive,
     )
-    backend, submitted = _submit(job_request, options, job_id=job_id, json_=json_, returns=detach)
+    backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
     if not detach:
-        there = options.for_job(submitted.record)
+        there = options.for_submitted(backend)
         raise typer.Exit(follow(submitted.record, backend, there, json_=json_, joined=not submitted.new))
 
 
 def submit(
-    file: FileArgument,
     options: AwsOptions,
+    keys: KeyOptions,
+    file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
+    like: LikeOption = None,
     job_id: JobIdOption = None,
     script: ScriptOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Launch a benchmark on EC2, print the job's id, and return.
 
-    With --job-id it can be repeated after whatever went wrong: it is launched once.
+    With --job-id it can be repeated after whatever went wrong: it is launched once. With `limits.wait_for_capacity` it stays until
+    there is room; Ctrl-C leaves, and the same --job-id goes on.
     """
-    from executor.planning.request import JobRequest
-
-    job_request = JobRequest(file=file, on="ec2", arguments=tuple(arguments or ()), script=script)
-    jobs = JobOptions(profile=options.profile, region=options.region, bucket=options.bucket)
-    _submit(job_request, jobs, job_id=job_id, json_=json_, returns=True)
+    job_request = _request(file, like, arguments, options, keys, on="ec2", script=script)
+    submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
 
 def resume(
@@ -102,9 +117,8 @@ def resume(
 
     It goes on where the last one stopped; a benchmark that still runs is not started twice.
     """
-    from executor.jobs.jobs import find_job
 
-    record = find_job(options.stores(), job)
+    record = options.find(job)
     backend = options.backends.of(record)
     # An agent elsewhere is started again by its own machine.
     done = backend.resume(record) if not (follow_ and backend.remote) else ""
@@ -118,7 +132,7 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
 
     options: what hints repeat. joined: somebody comes to a job that may be long under way.
     """
-    from executor.commands.watch import LeftError, exit_code_of, watch
+    from executor.commands.watch import LeftError, watch
     from executor.records.follower import tail_position
     from executor.view.job_view import JobView
 
@@ -132,7 +146,7 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
     )
     view, on_screen = _view(json_=json_)
     position = tail_position(record.node(), "log", _TAIL) if joined and on_screen else 0
-    watcher = backend.follow(record, said=view.notice)
+    watcher = backend.follow(record, on_status=view.notice)
     try:
         result = watch(
             record,
@@ -143,6 +157,9 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
             log_position=position,
             newest_only=on_screen,
         )
+    except NoResultError as error:
+        # With the options that find this job, which may be fewer than those that were given.
+        raise NoResultError(options.with_next_step(str(error), error.next_step)) from error
     except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
         return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
@@ -156,13 +173,60 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
         return NOBODY_READS if unwritten is None else ExitCode.OURS
     if backend.remote:
         _say_kept(record, backend, options)
-    return exit_code_of(result)
+    return ExitCode(result.exit_code)
 
 
-def _submit(
+def _request(
+    file: str | None,
+    like: str | None,
+    arguments: list[str] | None,
+    options: JobOptions,
+    keys: KeyOptions,
+    *,
+    on: str | None,
+    script: Path | None,
+    data_root: Path | None = None,
+) -> JobRequest:
+    """Return what is asked for: what FILE says, or what the job `like` was made of, with what was given beside it."""
+    from executor.planning.request import JobRequest
+
+    if like is None and file is None:
+        raise UsageError("neither FILE nor --like JOB says what to run; name one of them")
+    given = JobRequest(
+        file=Path(file or ""),
+        on=on,
+        arguments=tuple(arguments or ()),
+        data_root=data_root,
+        script=script,
+        overrides=keys.overrides(),
+    )
+    if like is None:
+        return given
+    from executor.jobs.like import request_like
+
+    if file is not None and "--" not in sys.argv:
+        raise UsageError(
+            f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
+        )
+    again = request_like(
+        options.find(like), keys=frozenset(each.key for each in given.overrides), takes_scripts=script is None
+    )
+    return dataclasses.replace(
+        again,
+        on=given.on or again.on,
+        # Without FILE the first of them stands in its place.
+        arguments=(file, *given.arguments) if file is not None else again.arguments,
+        data_root=given.data_root or again.data_root,
+        script=given.script or again.script,
+        scripts=None if given.script is not None else again.scripts,
+        overrides=(*again.overrides, *given.overrides),
+    )
+
+
+def submit_request(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
 ) -> tuple[Backend, Submitted]:
-    """Start `job_request` and say what becomes of it. returns: nobody follows, so the job's id is what is printed.
+    """Start `job_request` and print its progress. returns: nobody follows, so the job's id is the output.
 
     A signal ends it with what is left behind: something that may run, and how to look at it and end it.
     """
@@ -173,8 +237,11 @@ def _submit(
     descriptor, findings = read_request(job_request)
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)
+    if job_request.exclusive and backend.remote:
+        raise UsageError("--exclusive: an instance has no other jobs; leave it out, or add `--on local`")
     known = job_id
     launched = job_id is not None  # repeated, it may have been started before
+    waits: CapacityWait | None = None
 
     def on_submit(drawn: str) -> None:
         nonlocal known
@@ -189,34 +256,50 @@ def _submit(
         say(notice.sentence(cost=not returns))
 
     def on_launch(drawn: str) -> None:
-        nonlocal launched
-        launched = True
+        nonlocal launched, waits
+        launched, waits = True, None
 
-    listener = SubmitListener(on_submit=on_submit, on_plan=on_plan, on_progress=say, on_launch=on_launch)
+    def on_wait(wait: CapacityWait) -> None:
+        nonlocal waits
+        waits = wait
+        say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
+
+    listener = SubmitListener(
+        on_submit=on_submit, on_plan=on_plan, on_progress=say, on_launch=on_launch, on_wait=on_wait
+    )
     try:
         with raised_signals():
             submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
     except SignalError as interrupted:
-        say(_left_behind(backend, options, known, launched=launched))
+        if waits is None:
+            say(_left_behind(backend, options, known, launched=launched))
+        else:
+            end = options.for_submitted(backend).command("cancel", waits.job_id, "--now")
+            say(
+                f"interrupted: nothing of {waits.job_id} runs, and nobody waits for capacity any more; the same command with "
+                f"`--job-id {waits.job_id}` goes on, {waits.bound}; `{end}` ends it"
+            )
         raise typer.Exit(interrupted.exit_code) from interrupted
     record = submitted.record
-    if not submitted.new:
+    if not submitted.new and returns:
+        say(f"the job {record.job_id} exists already; it is started once")
+    elif not submitted.new:
         ended = record.result() is not None
-        goes_on = "goes on; it is started once" if returns else "goes on; this is what it prints"
-        say(f"the job {record.job_id} exists already and {'has ended; this is how' if ended else goes_on}")
+        what = "has ended; this is how" if ended else "goes on; this is what it prints"
+        say(f"the job {record.job_id} exists already and {what}")
     if returns and json_:
         print_json({"type": "job", "job_id": record.job_id, "place": backend.location(record).files})
     return backend, submitted
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str | None, *, launched: bool) -> str:
-    """Return what a submission that was cut short leaves behind, and what can be done about it."""
+    """Return what an interrupted submission leaves behind, and what to do about it."""
     if job_id is None:
         return "interrupted; nothing was started"
     again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"
-    there = options.for_bucket(options.settings.store_url or "") if backend.remote else options.for_local()
+    there = options.for_submitted(backend)
     now = ("--now",) if backend.remote else ()
     look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
     cost = ", and cost" if backend.remote else ""
@@ -224,7 +307,7 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str | None, *, l
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
-    """Say which machines of a job that ended are kept, and cost."""
+    """Print which machines of an ended job are kept, and cost money."""
     try:
         now = backend.status(record)
     except BaiError as error:
@@ -236,7 +319,7 @@ def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
 
 
 def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
-    """Return what becomes of a job that is no longer followed, and how to come back to it."""
+    """Return what happens to a job that is no longer followed, and how to return to it."""
     words = (
         [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
     )

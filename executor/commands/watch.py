@@ -1,27 +1,33 @@
-"""Follows a job to its end for somebody: shows it, takes Ctrl-C, and lets the backend keep an eye on it."""
+"""Follows a job to its end: shows it, handles Ctrl-C, and lets the backend watch it."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bai_agent.errors import BaiError, StoreError
-from bai_agent.job.outcome import ExitCode
+from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
 from executor.backends.backend import Watcher
+from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
 from executor.records.follower import JobFollower
+from executor.records.job_status import NODES_END
 from executor.records.retry_window import RetryWindow
 from executor.view.job_view import JobView, View
+
+if TYPE_CHECKING:
+    from bai_agent.job.descriptor import Job
+    from executor.analysis.repeats import OverRuns
 
 _REDRAW = 0.1
 """Seconds between two pictures while nothing else is done."""
 _BURST = 0.05
 """Seconds of looking without a pause, where there is much to read."""
 _SHARE = 4
-"""A burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
+"""The processor time of a burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY_PAUSES = 3
@@ -29,7 +35,7 @@ _AWAY_PAUSES = 3
 
 
 class LeftError(Exception):
-    """Somebody does not want to follow any longer; the job goes on."""
+    """The person stopped following; the job goes on."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -37,7 +43,7 @@ class LeftError(Exception):
 
 
 class Interrupts:
-    """Counts Ctrl-C: the first is a wish to cancel, the second raises LeftError, as SIGTERM does at once."""
+    """Counts Ctrl-C: the first one asks for a cancel, the second one raises LeftError, as SIGTERM does at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -71,17 +77,22 @@ def watch(
     remote: bool = False,
     log_position: int = 0,
     newest_only: bool = False,
-) -> Mapping[str, Any]:
+) -> JobResult:
     """Show the job until it ends and return its result.
 
     remote: the job is on another machine, so that looking at it takes nothing from its benchmark, and its store may be away for
     a while. log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
-    Raises LeftError when somebody wants to leave, StoreError where the store fails, NoResultError where nothing will come.
+    Raises LeftError when the person leaves, StoreError where the store fails, NoResultError where no result will come.
     """
     with Interrupts() as interrupts:
         try:
             view.begin(job_view)
-            follower = JobFollower(record.node(), log_position=log_position, newest_only=newest_only)
+            follower = JobFollower(
+                record.node(),
+                nodes=job_view.job.strategy.nodes,
+                log_position=log_position,
+                newest_only=newest_only,
+            )
             return _watch(record, follower, job_view, view, interrupts, watcher, remote=remote)
         finally:
             view.close()
@@ -96,9 +107,9 @@ def _watch(
     watcher: Watcher,
     *,
     remote: bool,
-) -> Mapping[str, Any]:
+) -> JobResult:
     ended: float | None = None
-    burst = time.monotonic()
+    burst, used = time.monotonic(), time.process_time()
     reach = RetryWindow(far=remote)
     while True:
         try:
@@ -108,7 +119,11 @@ def _watch(
             _rest(_AWAY_PAUSES * watcher.pause_s, job_view, view, interrupts)
             continue
         reach.reached()
+        told = job_view.state.stop
         job_view.apply(news)
+        if news.ending is not None and news.ending != told:
+            job_view.ending = news.ending
+            view.notice(NODES_END.format(news.ending))
         view.show(job_view, news)
         view.refresh(job_view)
         if news.result is not None:
@@ -116,6 +131,12 @@ def _watch(
             job_view.partial = job_view.partial or time.monotonic() - ended > _CATCH_UP
             if not news.more:
                 job_view.result = news.result
+                with suppress(StoreError):  # the summary tells of more than this
+                    job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
+                # Numbers of two arms together are of neither.
+                if job_view.job.repeat is not None and not job_view.job.repeat.arms:
+                    with suppress(StoreError):
+                        job_view.over_runs = _over_runs(record, job_view.job, news.result)
                 view.end(job_view)
                 return news.result
             continue
@@ -124,25 +145,29 @@ def _watch(
             record.cancel(by="bai run")
             view.notice("cancelling; press Ctrl-C again to leave it to itself")
         heard = bool(news.before or news.log or news.records or news.after)
-        if said := watcher.observe(news=heard, cancelling=job_view.cancelling):
-            view.notice(said)
+        if sentence := watcher.observe(news=heard, cancelling=job_view.cancelling):
+            view.notice(sentence)
         if not news.more or time.monotonic() - burst > _BURST:
-            busy = 0.0 if remote else time.monotonic() - burst
+            # Not by the clock: whoever reads what is written here may have let it wait for an hour.
+            busy = 0.0 if remote else time.process_time() - used
             _rest(max(watcher.pause_s, _SHARE * busy), job_view, view, interrupts)
-            burst = time.monotonic()
+            burst, used = time.monotonic(), time.process_time()
+
+
+def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
+    """Return what the runs of a job say together. Raises StoreError."""
+    # Few jobs have any.
+    from executor.analysis.repeats import over_runs
+    from executor.analysis.runs import runs_of
+    from executor.records.points import read_points
+
+    points = read_points(record, sources=("log", "emit", "file"))
+    return over_runs(runs_of(record.job_id, job, result, points, started=None))
 
 
 def _rest(seconds: float, job_view: JobView, view: View, interrupts: Interrupts) -> None:
-    """Wait, while the view goes on, until somebody wants something."""
+    """Wait while the view is refreshed; a Ctrl-C ends the wait."""
     end, count = time.monotonic() + seconds, interrupts.count
     while (left := end - time.monotonic()) > 0 and interrupts.count == count:
         time.sleep(min(left, _REDRAW))
         view.refresh(job_view)
-
-
-def exit_code_of(result: Mapping[str, Any]) -> ExitCode:
-    """Return the exit code that a result names."""
-    try:
-        return ExitCode(int(result["exit_code"]))
-    except (KeyError, TypeError, ValueError):
-        raise BaiError(f"the result of this job names no exit code: {dict(result)}") from None

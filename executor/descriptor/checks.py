@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from executor.descriptor.command_checks import command, references, shell_syntax
+from executor.descriptor.ec2_table import ON_DEMAND, market_of
 from executor.descriptor.file_checks import files
 from executor.descriptor.findings import Finding
-from executor.descriptor.metric_checks import examples, metric_names, metric_units, pattern_groups
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, text_of
+from executor.descriptor.metric_checks import (
+    examples,
+    metric_names,
+    metric_sources,
+    metric_units,
+    pattern_groups,
+    section_marks,
+)
+from executor.descriptor.preset_checks import presets
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, items, text_of
+from executor.descriptor.repeat_checks import repeats
+from executor.descriptor.results_table import result_files
 from executor.descriptor.script_checks import script_files
 from executor.descriptor.secret_values import looks_secret
 
@@ -25,12 +36,12 @@ def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = N
     `folder` is the descriptor's own; without one (it came by message) nothing is looked up on this disk.
     `script` is what `--script` names.
     """
-    told = [each for one in _CHECKS for each in one(table)]
+    found = [each for one in _CHECKS for each in one(table)]
     if folder is not None:
-        told += [*files(table, folder), *script_files(table, folder, script)]
+        found += [*files(table, folder), *script_files(table, folder, script)]
     return [
         Finding(file=file, path=path, problem=problem, fix=fix, severity=severity)
-        for path, problem, fix, severity in told
+        for path, problem, fix, severity in found
     ]
 
 
@@ -56,7 +67,7 @@ def _labels(table: Raw) -> Iterator[Told]:
             "keep at most 10: CloudWatch takes no more dimensions",
             ERROR,
         )
-    for name in ("action-id", "client-id", "parent-action-id"):
+    for name in ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat"):
         if name in labels:
             yield (
                 ("info", "labels", name),
@@ -91,6 +102,29 @@ def _engine(table: Raw) -> Iterator[Told]:
         )
 
 
+def _market(table: Raw) -> Iterator[Told]:
+    ec2 = at(table, "aws", "ec2")
+    market = market_of(at(ec2, "run_instances"))
+    if ec2.get("on_demand_after_spot") is True and market != "spot":
+        yield (
+            ("aws", "ec2", "on_demand_after_spot"),
+            f"is for machines on spot, and these are {_MARKETS.get(market, f'on the market {market}')}",
+            'add run_instances = { InstanceMarketOptions = { MarketType = "spot" } }, or remove it',
+            ERROR,
+        )
+
+
+_MARKETS = {ON_DEMAND: "on demand anyway", "capacity-block": "in a capacity block"}
+
+_OF_STRATEGIES = {
+    "launch": ("horovod", "mpi"),
+    "mpirun_options": ("horovod", "mpi"),
+    "max_restarts": ("torchrun",),
+    "cpus_per_process": ("horovod", "mpi", "torchrun"),
+}
+"""Keys of `[hardware.distributed]` that other strategies do not look at."""
+
+
 def _strategy(table: Raw) -> Iterator[Told]:
     hardware = at(table, "hardware")
     strategy = text_of(hardware, "strategy") or "single_node"
@@ -110,6 +144,15 @@ def _strategy(table: Raw) -> Iterator[Told]:
             fix,
             WARNING,
         )
+    for key, users in _OF_STRATEGIES.items():
+        if key in at(hardware, "distributed") and strategy not in users:
+            problem = f"is for {' or '.join(users)}, and the strategy is {strategy}"
+            yield ("hardware", "distributed", key), problem, "remove it", WARNING
+    if text_of(at(hardware, "distributed"), "launch") == "user" and "mpirun_options" in at(
+        hardware, "distributed"
+    ):
+        problem = 'is for an mpirun that is started here, and launch = "user" leaves that to the command'
+        yield ("hardware", "distributed", "mpirun_options"), problem, "remove it", WARNING
     availability = "availability_zone", "aws_zone_id"
     if all(text_of(hardware, key) for key in availability):
         yield (
@@ -118,6 +161,21 @@ def _strategy(table: Raw) -> Iterator[Told]:
             "keep one of the two",
             WARNING,
         )
+
+
+_BURSTS = ("gp2", "st1", "sc1")
+"""Volumes that are fast as long as they have credits: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
+
+
+def _volumes(table: Raw) -> Iterator[Told]:
+    for where, device in items(table, "aws", "ec2", "run_instances", "BlockDeviceMappings"):
+        kind = text_of(at(device, "Ebs"), "VolumeType")
+        if kind in _BURSTS:
+            problem = (
+                f"{kind} is slower once its burst credits are spent, in the middle of a benchmark perhaps"
+            )
+            fix = 'write VolumeType = "gp3", whose throughput stays'
+            yield (*where, "Ebs", "VolumeType"), problem, fix, WARNING
 
 
 def _secrets(table: Raw) -> Iterator[Told]:
@@ -156,6 +214,23 @@ def _kafka(table: Raw) -> Iterator[Told]:
                 )
 
 
+def _prometheus(table: Raw) -> Iterator[Told]:
+    if "prometheus" not in table:
+        return
+    prometheus = at(table, "prometheus")
+    if not {"pushgateway", "listen"} & prometheus.keys():
+        fix = 'add pushgateway = "http://pushgateway:9091", or listen = "127.0.0.1:9109"'
+        yield ("prometheus",), "names no address", fix, ERROR
+    for key, other in (("username", "password"), ("password", "username")):
+        if key in prometheus and other not in prometheus:
+            example = "ssm:/bai/pushgateway-password" if other == "password" else "metrics"
+            fix = f'add {other} = "{example}", or remove {key}'
+            yield ("prometheus", other), f"is missing, and {key} is there", fix, ERROR
+    for key in ("username", "delete_on_end"):
+        if prometheus.get(key) and "pushgateway" not in prometheus:
+            yield ("prometheus", key), "is for a Pushgateway, and none is named", "remove it", WARNING
+
+
 _CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (
     _nul_characters,
     _labels,
@@ -163,11 +238,19 @@ _CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (
     shell_syntax,
     _engine,
     _strategy,
+    _market,
+    _volumes,
     _secrets,
     references,
     metric_names,
+    metric_sources,
     metric_units,
     pattern_groups,
+    section_marks,
+    presets,
+    result_files,
     examples,
+    repeats,
     _kafka,
+    _prometheus,
 )

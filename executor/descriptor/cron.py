@@ -42,11 +42,11 @@ def cron_problem(text: str) -> str | None:
         return None
     parts = text.split()
     if len(parts) != len(_FIELDS):
-        return f'"{text}" is no cron expression: {len(parts)} of 5 fields'
+        return f'"{text}" is not a cron expression: {len(parts)} of 5 fields'
     for field, part in zip(_FIELDS, parts, strict=True):
         for item in part.split(","):
             if not _valid(field, item):
-                return f'"{text}" is no cron expression: the {field.name} "{item}" is not within {field.lowest}-{field.highest}'
+                return f'"{text}" is not a cron expression: the {field.name} "{item}" is not within {field.lowest}-{field.highest}'
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, time
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ OWNED = frozenset(
 """Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own. A launch template
 could set any of them, and be changed between two tries of one launch."""
 
+
+ON_DEMAND = "on-demand"
+"""The market of machines that are paid for by the hour; EC2's MarketType has no word for it."""
 
 _LISTS = {
     "BlockDeviceMappings": "DeviceName",
@@ -37,7 +41,7 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
         items = request.get(name, [])
         if not isinstance(items, list) or not all(_is_item(each, key) for each in items):
             raise wrong(
-                f"{name} is no list of tables" + (f" that each have a {key}" if key else ""),
+                f"{name} is not a list of tables" + (f" that each have a {key}" if key else ""),
                 f"write [[aws.ec2.run_instances.{name}]]" + (f' and {key} = "…" below it' if key else ""),
             )
     for device in request.get("BlockDeviceMappings", []):
@@ -60,6 +64,20 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
             "leave it out",
         )
     return request
+
+
+def market_of(request: Mapping[str, Any]) -> str:
+    """Return on which market machines are asked for by RunInstances' parameters: `MarketType`, or ON_DEMAND."""
+    return str(_table(dict(request), "InstanceMarketOptions").get("MarketType") or ON_DEMAND)
+
+
+def efa_interfaces(request: Mapping[str, Any]) -> int:
+    """Return how many Elastic Fabric Adapters each machine gets by RunInstances' parameters, or by `[aws.ec2.run_instances]`.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterfaceSpecification.html
+    """
+    interfaces = request.get("NetworkInterfaces", ())
+    return sum(str(each.get("InterfaceType", "")).startswith("efa") for each in interfaces)
 
 
 def _as_json(value: Any) -> Any:
@@ -100,6 +118,12 @@ class Ec2(Table):
     """The AMI: an id, or a public parameter `ssm:/aws/service/…`. Wins over `[env] image` and `[env] docker_image`."""
     region: str | None = Field(default=None, min_length=1, examples=["us-east-1"])
     """The AWS region. Unset: the configuration's."""
+    instance_types: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, max_length=10, examples=[["g5.xlarge", "g6.xlarge"]]
+    )
+    """Types that will do as well: where no zone has room for `hardware.instance_type`, which comes first, these are asked for in turn."""
+    on_demand_after_spot: bool = False
+    """Whether machines on demand are asked for where no type has room on spot (`InstanceMarketOptions` in `run_instances`)."""
     subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])
     """Candidate subnets, tried in turn. Unset: the configuration's, else the default VPC's."""
     security_groups: list[str] = Field(default_factory=list, examples=[["sg-0123456789abcdef0"]])

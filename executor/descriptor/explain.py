@@ -13,12 +13,12 @@ from pydantic_core import ErrorDetails
 from executor.descriptor.findings import Finding
 from executor.descriptor.schema import Schema, schema_at, tables, tables_with
 from executor.descriptor.toml_text import key_text, toml_value
-from executor.descriptor.values import SAID
+from executor.descriptor.values import OWN_SENTENCE
 
 _EXPECTED = {
     "string_type": "a text in quotes",
-    "int_type": "a whole number without quotes",
-    "int_from_float": "a whole number",
+    "int_type": "an integer without quotes",
+    "int_from_float": "an integer",
     "bool_type": "true or false, without quotes",
     "list_type": "a list",
     "dict_type": "a table",
@@ -56,7 +56,7 @@ def _finding(error: ErrorDetails, *, file: str) -> Finding:
 
 def _words(error: ErrorDetails, path: tuple[str | int, ...]) -> tuple[str, str]:
     kind, context = error["type"], error.get("ctx", {})
-    if kind == SAID:
+    if kind == OWN_SENTENCE:
         return context["problem"], context["fix"]
     if kind == "extra_forbidden":
         return _unknown(path, error["input"])

@@ -25,7 +25,7 @@ def files(table: Raw, folder: Path) -> Iterator[Told]:
     scripts = folder / path
     place = ("ml", "script")
     if path and not path.startswith("~") and not stat.S_ISDIR(mode_of(scripts) or 0):
-        what = "is no folder" if mode_of(scripts) is not None else "does not exist"
+        what = "is not a folder" if mode_of(scripts) is not None else "does not exist"
         yield (
             (*place, "path"),
             f"{scripts} {what}",
@@ -35,7 +35,7 @@ def files(table: Raw, folder: Path) -> Iterator[Told]:
     elif requirements and path and not stat.S_ISREG(mode_of(scripts / requirements) or 0):
         yield (
             (*place, "requirements"),
-            f"{scripts / requirements} is no file",
+            f"{scripts / requirements} is not a file",
             "name it relative to the folder in path",
             ERROR,
         )
@@ -44,7 +44,7 @@ def files(table: Raw, folder: Path) -> Iterator[Told]:
     elif archive and not stat.S_ISREG(mode_of(folder / archive) or 0):
         yield (
             (*place, "script"),
-            f"{folder / archive} is no file",
+            f"{folder / archive} is not a file",
             "name an archive, or a folder with path",
             ERROR,
         )

@@ -29,6 +29,8 @@ class Finding:
     severity: Severity = Severity.ERROR
     item: str = ""
     """The `name` or `src` of the list's item that `path` goes through: people do not count from 0."""
+    option: str = ""
+    """The option that the value came from, "--set ml.args"; empty where it stands in the file."""
 
     @property
     def key(self) -> str:
@@ -58,7 +60,9 @@ def render_findings(findings: Sequence[Finding], *, width: int = 80) -> str:
 
 
 def _block(finding: Finding, *, width: int) -> str:
-    where = f"{finding.file}: {finding.key}" if finding.path else finding.file
+    where = finding.option or finding.file
+    if finding.path and where != f"--set {finding.key}":
+        where += f": {finding.key}"
     if finding.item:
         where += f' (of "{finding.item}")'
     return "\n".join(

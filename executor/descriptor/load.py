@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,46 +14,80 @@ from executor.descriptor.checks import check
 from executor.descriptor.explain import explain
 from executor.descriptor.findings import Finding, has_errors
 from executor.descriptor.model import Descriptor
-from executor.descriptor.toml_file import read_toml
+from executor.descriptor.override_places import name_option, put_overrides
+from executor.descriptor.overrides import Override
+from executor.descriptor.toml_file import parse_toml, read_toml
 
 
-def load(path: Path, *, script: Path | None = None) -> tuple[Descriptor | None, list[Finding]]:
+def load(
+    path: Path, *, script: Path | None = None, overrides: Sequence[Override] = ()
+) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in the file `path`, and all findings: warnings only where there is a descriptor.
 
-    `script` is what `--script` brings along in place of `[ml.script] path`.
+    `script` is what `--script` brings along in place of `[ml.script] path`. `overrides` stand in place of what the file says.
     """
-    table, findings = read_toml(path)
+    return _load(read_toml(path), path, script=script, overrides=overrides)
+
+
+def load_text(
+    content: bytes, *, path: Path, script: Path | None = None, overrides: Sequence[Override] = ()
+) -> tuple[Descriptor | None, list[Finding]]:
+    """Return what `load` would if the file `path` held `content`."""
+    return _load(parse_toml(content, file=str(path)), path, script=script, overrides=overrides)
+
+
+def _load(
+    read: tuple[dict[str, Any] | None, list[Finding]],
+    path: Path,
+    *,
+    script: Path | None,
+    overrides: Sequence[Override],
+) -> tuple[Descriptor | None, list[Finding]]:
+    table, findings = read
     if table is None:
         return None, findings
-    return load_table(table, file=str(path), folder=path.absolute().parent, script=script)
+    return load_table(
+        table, file=str(path), folder=path.absolute().parent, script=script, overrides=overrides
+    )
 
 
 def load_table(
-    table: Mapping[str, Any], *, file: str, folder: Path | None, script: Path | None = None
+    table: Mapping[str, Any],
+    *,
+    file: str,
+    folder: Path | None,
+    script: Path | None = None,
+    overrides: Sequence[Override] = (),
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor that `table` holds, and all findings, in the order of the table.
 
-    `file` starts every finding. `folder` is where the descriptor lies; None where it did not come from this disk.
+    `file` starts every finding but those about `overrides`. `folder` is where the descriptor lies; None where it did not come
+    from this disk.
     """
     strange = _something_else(table, file=file)
     if strange:
         return None, [strange]
+    merged = copy.deepcopy(dict(table))
+    origins, misplaced = put_overrides(merged, overrides, file=file)
     descriptor, findings = None, []
     try:
-        descriptor = Descriptor.model_validate(dict(table))
+        descriptor = Descriptor.model_validate(merged)
     except ValidationError as error:
         findings = explain(error, file=file)
-    told = {finding.path for finding in findings}
+    known = {finding.path for finding in findings}
     findings += [
-        each for each in check(table, file=file, folder=folder, script=script) if each.path not in told
+        each for each in check(merged, file=file, folder=folder, script=script) if each.path not in known
     ]
-    findings = [replace(finding, item=_item(table, finding.path)) for finding in findings]
-    findings.sort(key=lambda finding: _position(table, finding.path))
+    findings = [
+        name_option(replace(finding, item=_item(merged, finding.path)), origins) for finding in findings
+    ]
+    findings.sort(key=lambda finding: _position(merged, finding.path))
+    findings = [*misplaced, *findings]
     return (None if has_errors(findings) else descriptor), findings
 
 
 def _something_else(table: Mapping[str, Any], *, file: str) -> Finding | None:
-    """Return the one finding about a file that is no benchmark descriptor at all."""
+    """Return the one finding about a file that is not a benchmark descriptor at all."""
     if not table:
         return Finding(file=file, problem="is empty", fix="`bai init` prints a descriptor to start from")
     if "spec_version" not in table and "version" in table and "job" in table:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job.descriptor import NumberForm, Repaint, compile_pattern
-from bai_agent.job.pattern_groups import Groups, misspelled_names, read_groups, taken_names
+from bai_agent.job.descriptor import NumberForm, Repaint, compile_pattern, marker_problem
+from bai_agent.job.json_path import last_key, read_json_path
+from bai_agent.job.pattern_groups import RESERVED, Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import number_advice
@@ -34,6 +35,47 @@ def metric_names(table: Raw) -> Iterator[Told]:
                 first[name] = index
 
 
+def metric_sources(table: Raw) -> Iterator[Told]:
+    """Check that each metric says in one way what to take, and where labels come from."""
+    options = given_labels(table)
+    for where, metric in _metrics(table):
+        if "json" not in metric:
+            if "pattern" not in metric:
+                fix = "add pattern = '…', or json = \"…\" where the benchmark prints JSON objects"
+                yield (*where, "pattern"), "is missing: nothing says what to take", fix, ERROR
+            for key in ("json_step", "json_labels"):
+                if key in metric:
+                    group = "step" if key == "json_step" else "NAME"
+                    fix = f"in a pattern it is a group, (?P<{group}>…); or take the value with json, too"
+                    yield (*where, key), "has a meaning only beside json", fix, ERROR
+            continue
+        if "pattern" in metric:
+            yield (*where, "json"), "stands beside pattern", "keep one of the two", ERROR
+        if text_of(metric, "number") not in ("", "plain"):
+            fix = "remove number; a text is not a number, however it is written"
+            yield (*where, "number"), "has no meaning beside json: JSON's numbers have one form", fix, ERROR
+        paths = metric.get("json_labels")
+        for index, path in enumerate(paths if isinstance(paths, list) else ()):
+            name = _last_key(path)
+            taken = "every metric may get by itself" if name in RESERVED else f"{options.get(name)} has, too"
+            if name in RESERVED or name in options:
+                fix = "leave it out, or rename the key that the benchmark prints"
+                yield (
+                    (*where, "json_labels", index),
+                    f'"{name}" is the name of a label that {taken}',
+                    fix,
+                    ERROR,
+                )
+
+
+def _last_key(path: Any) -> str:
+    """Return the label's name; "" where what is wrong with the path has been said."""
+    try:
+        return last_key(read_json_path(path)) if isinstance(path, str) else ""
+    except ValueError:
+        return ""
+
+
 def metric_units(table: Raw) -> Iterator[Told]:
     for where, metric in _metrics(table):
         if "units" not in metric:
@@ -43,7 +85,7 @@ def metric_units(table: Raw) -> Iterator[Told]:
 
 def pattern_groups(table: Raw) -> Iterator[Told]:
     """Check what the groups of each pattern are for."""
-    options = _given_labels(table)
+    options = given_labels(table)
     for where, metric in _metrics(table):
         text = text_of(metric, "pattern")
         if not text or (pattern := _compiled(text)) is None:
@@ -79,6 +121,14 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
             yield place, *_no_number(text, groups), ERROR
 
 
+def section_marks(table: Raw) -> Iterator[Told]:
+    for where, metric in _metrics(table):
+        for key in ("after", "until"):
+            text = text_of(metric, key)
+            if text and _compiled(text) is not None and (problem := marker_problem(text)):
+                yield (*where, key), problem, "write what stands in the line, such as '^== Latency'", ERROR
+
+
 def _no_number(pattern: str, groups: Groups) -> tuple[str, str]:
     fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
     if groups.value:
@@ -96,7 +146,7 @@ def _letters(form: str, units: str) -> str:
     return letters
 
 
-def _given_labels(table: Raw) -> dict[str, str]:
+def given_labels(table: Raw) -> dict[str, str]:
     """Return the names of the job's labels, with where they come from."""
     options = dict.fromkeys(at(table, "info", "labels"), "[info.labels]")
     if text_of(at(table, "info"), "task_name"):
@@ -114,20 +164,27 @@ def examples(table: Raw) -> Iterator[Told]:
             tried.append(((*where, "example"), example))
     trials = try_patterns([example for _, example in tried])
     for (where, example), trial in zip(tried, trials, strict=True):
-        told = _disappointment(trial, pattern=example.pattern, example=example.line)
-        if told:
-            yield where, *told, ERROR
+        problem = (
+            _disappointment(trial, pattern=example.pattern, example=example.line)
+            if example.json is None
+            else _json_disappointment(trial, path=example.json, example=example.line)
+        )
+        if problem:
+            yield where, *problem, ERROR
         for doubt in trial.doubts[:1]:
             yield where, *_doubtful(*doubt, units=example.units), WARNING
 
 
 def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
     """Return what each metric with an example takes from it: name, units and values, of which each has its step and labels."""
-    written = [each for each in descriptor.output.metrics if each.example is not None]
+    written = [each for each in descriptor.output.every_metric if each.example is not None]
     trials = try_patterns(
         [
             Example(
-                pattern=each.pattern,
+                pattern=each.pattern or "",
+                json=each.json_key,
+                json_step=each.json_step,
+                json_labels=tuple(each.json_labels),
                 line=each.example or "",
                 units=each.units,
                 number=each.number,
@@ -149,8 +206,14 @@ def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
 
 def _example(metric: Raw) -> Example | None:
     """Return what is to be tried of a metric; None where there is nothing, or what is wrong has been said."""
-    pattern, line = text_of(metric, "pattern"), metric.get("example")
-    if not isinstance(line, str) or not pattern or _compiled(pattern) is None:
+    pattern, path, line = text_of(metric, "pattern"), text_of(metric, "json"), metric.get("example")
+    if not isinstance(line, str):
+        return None
+    if path:
+        if pattern or not _last_key(path):
+            return None
+        return Example(pattern="", json=path, line=line, units=text_of(metric, "units"))
+    if not pattern or _compiled(pattern) is None:
         return None
     number, repaint = text_of(metric, "number"), text_of(metric, "repaint")
     return Example(
@@ -187,7 +250,21 @@ def _disappointment(trial: Trial, *, pattern: str, example: str) -> tuple[str, s
         fix = "name the group that always does: (?P<value>…)"
         return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
     fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
-    return f"the pattern '{pattern}' takes \"{trial.others[0][:80]}\" from it, which is no finite number", fix
+    return (
+        f"the pattern '{pattern}' takes \"{trial.others[0][:80]}\" from it, which is not a finite number",
+        fix,
+    )
+
+
+def _json_disappointment(trial: Trial, *, path: str, example: str) -> tuple[str, str] | None:
+    if trial.values:
+        return None
+    line = example if len(example) <= 80 else example[:79] + "…"
+    if trial.others:
+        fix = "let json lead to the number alone; a number in quotes is a text"
+        return f'{path} leads to "{trial.others[0][:80]}" in it, which is not a finite number', fix
+    fix = "correct json, or the line as it is really printed; all of it must be one JSON object"
+    return f"'{line}' is not a JSON object with {path}", fix
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:

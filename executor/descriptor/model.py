@@ -6,39 +6,67 @@ The texts below the fields are the only place in which they are described: the J
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from executor.descriptor.ec2_table import Ec2
-from executor.descriptor.places import AbsolutePath, Brokers, FolderPath, RelativeGlob, RelativePath
+from executor.descriptor.places import AbsolutePath, FolderPath, RelativeGlob, RelativePath
+from executor.descriptor.presets import preset_names, with_presets
+from executor.descriptor.results_table import ResultsTable
 from executor.descriptor.service_tables import CustomParams, MetricTable, Server, SourceTable
+from executor.descriptor.sink_tables import CloudWatchTable, KafkaTable, LogLinesTable, PrometheusTable
+from executor.descriptor.sink_tables import SinkTable as SinkTable
 from executor.descriptor.values import (
+    ArmName,
     CommandText,
     Duration,
     Label,
+    NodeCount,
     PositiveDuration,
     Processes,
     SamplingInterval,
     Scheduling,
     SecretReference,
+    Share,
     Table,
     VariableName,
     VariableText,
+    Warmup,
+    Word,
+    shown,
+    wrong,
 )
 
-Strategy = Literal["single_node", "horovod", "torchrun", "inference"]
+Strategy = Literal["single_node", "horovod", "mpi", "torchrun", "inference"]
 NOT_STARTED: Mapping[Strategy, str] = {
-    "horovod": "several instances and mpirun",
-    "torchrun": "several instances and torchrun",
     "inference": "a server beside the benchmark",
 }
 """Of these the ones that no agent of this version starts, and what they need."""
 
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
 """A table that another engine reads: whatever it holds is accepted, and not read here."""
+
+
+def _presets(value: Any) -> Any:
+    """One name is a list of one."""
+    names = [value] if isinstance(value, str) else value
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and name not in preset_names():
+            close = difflib.get_close_matches(name.lower(), preset_names(), n=1)
+            meant = f'did you mean "{close[0]}"? ' if close else ""
+            raise wrong(f"{shown(name)} is not a preset", f"{meant}There are {', '.join(preset_names())}")
+    return names
+
+
+PresetNames = Annotated[
+    list[str],
+    BeforeValidator(_presets),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 
 
 class Info(Table):
@@ -62,10 +90,20 @@ class Info(Table):
 class Distributed(Table):
     """How many machines work together, and how many processes run on each."""
 
-    num_instances: int = Field(default=2, ge=1, examples=[2])
+    num_instances: NodeCount = Field(default=2, examples=[2])
     """Number of machines. `single_node` always uses one."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
-    """Processes on each machine: a whole number, also as a text, or `"gpus"` for one per GPU."""
+    """Processes on each machine: an integer, also as a text, or `"gpus"` for one per GPU."""
+    launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
+    """Who starts `mpirun`, with `horovod` and `mpi`: this program, once for all processes; or the benchmark's own command, which
+    then runs alone."""
+    max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
+    """How often `torchrun` starts all processes again after one of them has failed."""
+    cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
+    """CPUs for each process: `mpirun` binds it to so many cores; `torchrun`'s processes are told to use so many threads
+    (`OMP_NUM_THREADS`)."""
+    mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
+    """More options for that `mpirun`, each a word of its own; they come behind ours. No shell sees them."""
 
 
 class Hardware(Table):
@@ -74,12 +112,21 @@ class Hardware(Table):
     instance_type: str = Field(min_length=1, examples=["t3.small"])
     """The EC2 instance type. A run on this machine does not look at it: `"local"` says so."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
-    """How the machines work together: one machine; `mpirun` over all; `torchrun` on each; a server and its client."""
+    """How the machines work together: one machine; `mpirun` over all (`horovod`, `mpi`); `torchrun` on each; a server and its client."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. Wins over `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
     """The availability zone's id, which means the same zone in every account."""
     distributed: Distributed | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return (
+            1
+            if self.strategy == "single_node" or self.distributed is None
+            else self.distributed.num_instances
+        )
 
 
 class Env(Table):
@@ -99,7 +146,7 @@ class Env(Table):
     user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
     """The user that the benchmark runs as. Unset: the caller on this machine, root on an instance."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
-    """Environment variables. Texts, or whole numbers. No secrets: those belong into `[env.secrets]`."""
+    """Environment variables. Texts, or integers. No secrets: those belong into `[env.secrets]`."""
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )
@@ -143,12 +190,61 @@ class Data(Table):
 class OutputTable(Table):
     """What is taken from what the benchmark prints and writes."""
 
+    preset: PresetNames = Field(default_factory=list, examples=["fio"])
+    """A program whose metrics `bai` knows, or a list of such: they are taken as if they stood here. `bai presets` lists all, and
+    [patterns.md](patterns.md) shows them. A metric of the same name in this file wins."""
     metrics: list[MetricTable] = Field(default_factory=list)
+    results: list[ResultsTable] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder: these files are kept with the job at the end."""
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
     """How the benchmark's output is buffered: `line` shows every line at once; `timed` flushes every 100 ms, for benchmarks that
     print very much; `own` leaves it alone, so that its last lines are lost when it is killed."""
+    warmup: Warmup | None = Field(default=None, examples=["30s"])
+    """`warmup` of every metric that does not say its own. Unset: nothing is left out."""
+
+    @property
+    def every_metric(self) -> list[MetricTable]:
+        """The metrics of the file, and those of its presets."""
+        return with_presets(self.metrics, self.preset)
+
+
+class ArmTable(Table):
+    """Two of these take turns in one job, so that they are compared on the same machine: see [repeats.md](repeats.md#comparing-two)."""
+
+    name: ArmName = Field(examples=["b"])
+    """What the arm is called in results."""
+    benchmark_code: CommandText | None = Field(default=None, examples=["python3 train.py"])
+    """Its command. Unset: that of `[ml]`."""
+    args: CommandText | None = Field(default=None, examples=["--fused"])
+    """Its arguments. Unset: those of `[ml]`."""
+    vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
+    """Its environment variables, beside those of `[env.vars]`."""
+
+
+class RepeatTable(Table):
+    """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
+
+    runs: int | None = Field(default=None, ge=1, le=100_000, examples=[10])
+    """How many runs there are. With `until` at most so many, 50 where it is unset."""
+    warmup_runs: int = Field(default=0, ge=0, le=100_000, examples=[1])
+    """Runs before those, which no metric is taken from."""
+    until: Share | None = Field(default=None, examples=["2%"])
+    """Goes on, after 5 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side."""
+    metric: str | None = Field(default=None, min_length=1, examples=["throughput"])
+    """Whose headline `until` is about. Unset: the only metric that has `better`."""
+    max_time: PositiveDuration | None = Field(default=None, examples=["2h"])
+    """After so long no new run begins. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
+    prepare: CommandText | None = Field(default=None, examples=["sh drop_caches.sh"])
+    """A command before each run, outside its timing; split as `benchmark_code` is, or several lines for /bin/sh. What it prints
+    is in the log, and no metric. Where it fails, the job ends."""
+    cleanup: CommandText | None = Field(default=None, examples=["rm -rf scratch"])
+    """The same after each run."""
+    keep_going: bool = False
+    """Whether a run that fails is followed by the next one. The job has failed all the same."""
+    arms: list[ArmTable] = Field(default_factory=list)
+    seed: int = Field(default=0, ge=0, lt=2**63, examples=[7])
+    """Of the order in which the arms take turns."""
 
 
 class LimitsTable(Table):
@@ -158,6 +254,8 @@ class LimitsTable(Table):
     """From the benchmark's start to its forced end. Unset: none on this machine, 24h on EC2."""
     pull_timeout: PositiveDuration = Field(default=timedelta(hours=1), examples=["1h"])
     """For all data together."""
+    join: PositiveDuration = Field(default=timedelta(minutes=10), examples=["10m"])
+    """For a node that gives no sign of life, while the others wait for it."""
     grace: Duration = Field(default=timedelta(seconds=30), examples=["30s"])
     """From SIGTERM to SIGKILL when a benchmark is ended."""
     extract_timeout: Duration = Field(default=timedelta(minutes=30), examples=["2h"])
@@ -166,6 +264,9 @@ class LimitsTable(Table):
     """After that, for what is still to be sent."""
     no_output: PositiveDuration | None = Field(default=None, examples=["10m"])
     """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
+    wait_for_capacity: PositiveDuration | None = Field(default=None, examples=["6h"])
+    """On EC2, from the submission on: where no zone has room, all are asked again, with pauses of up to five minutes, for so long.
+    Unset: each is asked once."""
 
 
 class HostMetricsTable(Table):
@@ -175,39 +276,6 @@ class HostMetricsTable(Table):
     """Whether they are taken."""
     interval: SamplingInterval = Field(default=timedelta(seconds=5), examples=["5s"])
     """Time between two samples, at least 100ms."""
-
-
-class SinkTable(Table):
-    """Where records are sent. In the job descriptor such a table has the same name and the same keys."""
-
-
-class KafkaTable(SinkTable):
-    """Where metric messages are sent. Without this table none are, unless the configuration names brokers."""
-
-    brokers: Brokers = Field(examples=[["broker-1:9092", "broker-2:9092"]])
-    """Bootstrap brokers, `host:port`."""
-    topic: str = Field(default="BAI_METRICS", min_length=1, examples=["BAI_METRICS"])
-    """The topic of the metric messages."""
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", examples=["SASL_SSL"]
-    )
-    """Kafka's security protocol."""
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM"] | None = Field(
-        default=None, examples=["SCRAM-SHA-512"]
-    )
-    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`. All but `AWS_MSK_IAM` need user and password."""
-    sasl_username: str | None = Field(default=None, examples=["metrics"])
-    """The user."""
-    sasl_password: SecretReference | None = Field(default=None, examples=["env:KAFKA_PASSWORD"])
-    """A reference to the password, as in `[env.secrets]`; never the password."""
-    ssl_cafile: str | None = Field(default=None, examples=["/etc/kafka/ca.pem"])
-    """Certificates that are trusted; unset: the system's."""
-    ssl_certfile: str | None = Field(default=None, examples=["/etc/kafka/client.pem"])
-    """Our own certificate."""
-    ssl_keyfile: str | None = Field(default=None, examples=["/etc/kafka/client.key"])
-    """Its private key."""
-    host_metrics: bool = False
-    """Whether host metrics are sent as well."""
 
 
 class AwsTable(Table):
@@ -235,9 +303,13 @@ class Descriptor(Table):
     ml: Ml | None = None
     data: Data = Data()
     output: OutputTable = OutputTable()
+    repeat: RepeatTable | None = None
     limits: LimitsTable = LimitsTable()
     host_metrics: HostMetricsTable = HostMetricsTable()
     kafka: KafkaTable | None = None
+    log_lines: LogLinesTable | None = None
+    prometheus: PrometheusTable | None = None
+    cloudwatch: CloudWatchTable | None = None
     aws: AwsTable = AwsTable()
     server: Server | None = None
     custom_params: CustomParams | None = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ class Example:
     pattern: str
     """It must compile."""
     line: str
+    json: str | None = None
+    """A path, in place of the pattern."""
+    json_step: str | None = None
+    json_labels: tuple[str, ...] = ()
     units: str = ""
     number: str = "plain"
     repaint: str = "all"
@@ -38,14 +43,14 @@ class Trial:
     values: tuple[Mapping[str, Any], ...] = ()
     """What was found: tables with `value`, and with `step` and `labels` where the pattern has them."""
     others: tuple[str, ...] = ()
-    """What it took for a value though it is no finite number; "" where the group took no part."""
+    """What it took for a value though it is not a finite number; "" where the group took no part."""
     doubts: tuple[tuple[str, str, str], ...] = ()
     """Values that may not be what was wanted: the doubt, what was taken, and what stands there."""
     too_slow: bool = False
     """It took more CPU time than a run allows, and was ended."""
 
 
-def try_patterns(examples: Sequence[Example]) -> list[Trial]:
+def try_patterns(examples: Sequence[Example], *, clock: Callable[[], float] = time.monotonic) -> list[Trial]:
     """Return what each example gives.
 
     Takes at most a second of CPU for each and 20 s in all; what is left then counts as too slow.
@@ -53,22 +58,26 @@ def try_patterns(examples: Sequence[Example]) -> list[Trial]:
     from bai_agent.metrics.search_limit import ENDS_WITH  # the child has it only from a path of its own
 
     trials: list[Trial] = []
+    deadline = clock() + _WALL_SECONDS
     while len(trials) < len(examples):
-        told, ended = _run(examples[len(trials) :])
-        trials += told
+        # Each that is too slow takes a child with it: there may be thousands of them.
+        if (left := deadline - clock()) <= 0:
+            return trials + [Trial(too_slow=True)] * (len(examples) - len(trials))
+        finished, ended = _run(examples[len(trials) :], timeout_s=left)
+        trials += finished
         if len(trials) < len(examples):
             rest = 1 if ended == -ENDS_WITH else len(examples) - len(trials)
             trials += [Trial(too_slow=True)] * rest
     return trials
 
 
-def _run(examples: Sequence[Example]) -> tuple[list[Trial], int]:
+def _run(examples: Sequence[Example], *, timeout_s: float) -> tuple[list[Trial], int]:
     # -I: neither the current folder nor the user's settings decide which modules it finds.
     child = subprocess.Popen([sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         try:
             question = json.dumps([asdict(each) for each in examples]).encode()
-            answer, _ = child.communicate(question, timeout=_WALL_SECONDS)
+            answer, _ = child.communicate(question, timeout=timeout_s)
         except subprocess.TimeoutExpired:
             child.kill()
             answer, _ = child.communicate()
@@ -93,6 +102,7 @@ class _Findings:
 
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
+    # Not before the path is set: this runs as a script, under -I.
     from bai_agent.job.descriptor import Metric, NumberForm, Repaint
     from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.patterns import compile_patterns
@@ -104,6 +114,9 @@ def _child() -> None:
         metric = Metric(
             name="tried",
             pattern=each["pattern"],
+            json=each["json"],
+            json_step=each["json_step"],
+            json_labels=tuple(each["json_labels"]),
             units=each["units"],
             number=NumberForm(each["number"]),
             repaint=Repaint(each["repaint"]),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from bai_agent.job.descriptor import is_glob_below
+from bai_agent.job.descriptor import is_glob_below, is_web_address, split_address
 from bai_agent.job.source_schemes import SCHEMES, schemes_text
 from executor.descriptor.values import no_nul, shown, wrong
 
@@ -61,7 +61,9 @@ def _relative_inside(text: str) -> str:
 
 def _glob(text: str) -> str:
     if not is_glob_below(text):
-        raise wrong(f"{shown(text)} is no glob", 'let ** stand alone between slashes, for example "runs/**"')
+        raise wrong(
+            f"{shown(text)} is not a glob", 'let ** stand alone between slashes, for example "runs/**"'
+        )
     return text
 
 
@@ -88,7 +90,9 @@ def is_broker(text: str) -> bool:
 
 def _broker(text: str) -> str:
     if not is_broker(text):
-        raise wrong(f"{shown(text)} is no broker's address", 'write host:port, for example "broker-1:9092"')
+        raise wrong(
+            f"{shown(text)} is not a broker's address", 'write host:port, for example "broker-1:9092"'
+        )
     return text
 
 
@@ -102,3 +106,28 @@ def _at_least_one(brokers: list[str]) -> list[str]:
 
 
 Brokers = Annotated[list[Broker], AfterValidator(_at_least_one)]
+
+
+def _web_address(text: str) -> str:
+    if not is_web_address(text):
+        raise wrong(
+            f"{shown(text)} is not a web server's address",
+            'write for example "http://pushgateway:9091"; user and password have keys of their own',
+        )
+    return text
+
+
+WebAddress = Annotated[str, AfterValidator(no_nul), AfterValidator(_web_address)]
+
+
+def _listen_address(text: str) -> str:
+    try:
+        split_address(text)
+    except ValueError:
+        raise wrong(
+            f"{shown(text)} is not an address to listen on", 'write host:port, for example "127.0.0.1:9109"'
+        ) from None
+    return text
+
+
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]

@@ -60,7 +60,7 @@ def _type(schema: Schema) -> str:
         return f"table of {_type(inner[0])}s" if isinstance(inner[0], dict) else "table"
     if "ms|d|h|m|s" in schema.get("pattern", ""):
         return "duration"
-    names = {"string": "text", "integer": "whole number", "boolean": "true or false", "number": "number"}
+    names = {"string": "text", "integer": "integer", "boolean": "true or false", "number": "number"}
     return names[kind] + _bounds(schema)
 
 

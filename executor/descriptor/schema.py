@@ -53,6 +53,17 @@ def tables_with(key: str) -> list[str]:
     return [header for header, table in tables() if key in table["properties"]]
 
 
+def settable_keys() -> list[str]:
+    """Return the dotted keys of all tables that are not items of a list."""
+    return [
+        f"{header.strip('[]')}.{key}" if header else key
+        for header, table in tables()
+        if not header.startswith("[[")
+        for key, value in table["properties"].items()
+        if "properties" not in resolved(value)
+    ]
+
+
 def tables() -> list[tuple[str, Schema]]:
     """Return every table with its header, the way it is written: ("[[output.metrics]]", its schema). The root is ("", …)."""
     found: list[tuple[str, Schema]] = []

@@ -9,14 +9,17 @@ from pydantic import Field
 from bai_agent.job.source_schemes import SCHEMES
 from executor.descriptor.places import SourceText, TargetPath
 from executor.descriptor.values import (
+    JsonPathText,
     Md5,
     MetricName,
     Mode,
     Pattern,
+    Percentage,
     Sha256,
     Table,
     VariableName,
     VariableText,
+    Warmup,
 )
 
 
@@ -53,16 +56,37 @@ class MetricTable(Table):
     """The metric's name."""
     units: str = Field(default="", examples=["ms"])
     """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
-    pattern: Pattern = Field(examples=[r"train loss (\d+\.\d+)"])
+    pattern: Pattern | None = Field(default=None, examples=[r"train loss (\d+\.\d+)"])
     """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else the first
     group without a name, else the only other named group, else the whole match. A group named `step` becomes the plots'
-    axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`."""
+    axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`.
+    Required, unless `json` says what to take."""
+    json_key: JsonPathText | None = Field(default=None, alias="json", examples=["train.loss"])
+    """In place of `pattern`, where lines are JSON objects: the way to the value, keys with dots between; `'"a.b".c'` where a key has
+    dots itself, `losses[0]` in an array."""
+    json_step: JsonPathText | None = Field(default=None, examples=["step"])
+    """With `json`: the way to the step in the same object."""
+    json_labels: list[JsonPathText] = Field(default_factory=list, examples=[["split"]])
+    """With `json`: the ways to labels in the same object. Each has the name of its last key."""
+    after: Pattern | None = Field(default=None, examples=["^== Latency"])
+    """A regular expression: the metric counts only behind a line that matches it. For logs with several tables of one shape."""
+    until: Pattern | None = Field(default=None, examples=["^== "])
+    """A regular expression: a line that matches it ends what `after` began; without `after`, what began with the log."""
     number: Literal["plain", "thousands", "si", "auto"] = Field(default="plain", examples=["thousands"])
     """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     repaint: Literal["all", "last"] = Field(default="all", examples=["last"])
     """Of the states that a progress bar repaints in one line: `all`, as they come, or the `last` one alone."""
+    over_ranks: Literal["each", "mean", "sum", "min", "max"] = Field(default="each", examples=["sum"])
+    """Where several nodes or processes print it: what summary, `bai status` and `bai metrics` show. Records are of `each`, always."""
     better: Literal["lower", "higher"] | None = Field(default=None, examples=["lower"])
     """Which direction is an improvement."""
+    headline: Literal["last", "min", "max", "mean", "median"] = Field(default="last", examples=["max"])
+    """Which number of all values of a run stands for the run, in lists and comparisons."""
+    tolerance: Percentage | None = Field(default=None, examples=["2%"])
+    """A difference between runs that is no larger than this is of no importance. Unset: any counts."""
+    warmup: Warmup | None = Field(default=None, examples=["30s"])
+    """What statistics and headline leave out: values of so long from the benchmark's start, or as an integer, so many first values
+    of each series. They are kept as records. Unset: as `[output] warmup` says."""
     required: bool = False
     """Whether a run in which it never matched has failed."""
     example: str | None = Field(default=None, examples=["epoch 3: train loss 0.6931"])

@@ -22,7 +22,7 @@ task_name = "my-benchmark"
 [hardware]
 # The EC2 instance type; a run on this machine does not look at it.
 instance_type = "local"
-# single_node, torchrun or horovod
+# single_node, torchrun, horovod or mpi
 strategy = "single_node"
 
 [ml]
@@ -67,8 +67,10 @@ pattern = 'step (?P<step>\d+):.* sort (?P<value>\d+\.\d+) ms'
 example = "step 3: sha256 401.7 MiB/s, sort 9.31 ms"
 better = "lower"
 
-# Files that are kept with the job at the end, relative to the benchmark's folder:
+# The metrics of a program that `bai` knows; `bai presets` lists them. And files that are kept with the job at the end,
+# relative to the benchmark's folder:
 # [output]
+# preset = "fio"
 # artifacts = ["runs/**"]
 
 # Data that is there before the benchmark starts: s3://, https://, file:///, or a path relative to this file.

@@ -57,7 +57,7 @@ def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, lis
 
     if len(content) > _LIMIT:
         return refuse(
-            "is larger than 1 MiB; that is no benchmark descriptor",
+            "is larger than 1 MiB; that is not a benchmark descriptor",
             "name the TOML file that describes the benchmark",
         )
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -81,7 +81,7 @@ def _content(path: Path) -> bytes | Finding:
     mode = path.stat().st_mode
     # A FIFO or a device might never end, or never begin.
     if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         inside = sorted(each.name for each in path.glob("*.toml")) if stat.S_ISDIR(mode) else []
         fix = (
             f"name the file in it: {path / inside[0]}"
@@ -108,17 +108,17 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
     place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     lines = text.split("\n")
     number, column = (int(place[1]), int(place[2])) if place else (len(lines), 0)
-    said = re.sub(r" \(at [^()]*\)$", "", message)
+    reason = re.sub(r" \(at [^()]*\)$", "", message)
     where = f"line {number}, column {column}" if place else "at the end of the file"
     line = lines[number - 1].rstrip() if number <= len(lines) else ""
-    problem = f"is not valid TOML: {where}: {said}"
+    problem = f"is not valid TOML: {where}: {reason}"
     if line.strip():
         problem += f"\n{line.strip()[:160]}"
     fix = next(
-        (advice for start, advice in _ADVICE if said.startswith(start)),
+        (advice for start, advice in _ADVICE if reason.startswith(start)),
         "see https://toml.io/en/v1.0.0 for the syntax",
     )
-    if said.startswith("Invalid value") and _in_open_list(lines, number, column if place else None):
+    if reason.startswith("Invalid value") and _in_open_list(lines, number, column if place else None):
         fix = _UNCLOSED
     return problem, fix
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from datetime import date, time
 from typing import Any
 
 
@@ -30,4 +31,8 @@ def toml_value(value: Any) -> str:
         )
     if isinstance(value, list):
         return "[" + ", ".join(toml_value(each) for each in value) + "]"
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, float):
+        return repr(value)
     return json.dumps(value, ensure_ascii=False)

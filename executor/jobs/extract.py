@@ -1,4 +1,4 @@
-"""Makes records again from the log that a job has kept, as a set of their own: the run's own records stay as they are.
+"""Extracts records again from a job's kept log, as a separate set: the run's own records do not change.
 
 ```
 <job>/attempts/<n>/nodes/<rank>/extracts/<number>/  job.toml  metrics/<offset>.jsonl  extracted.json
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import HostMetrics, Job, Metric, check_patterns
+from bai_agent.job.descriptor import HostMetrics, Job, Metric, StrategyTable, check_patterns
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.run_directory import RunDir, read_json
-from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
 from executor.errors import UsageError
+from executor.jobs.repeats import repeat_lines
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
-from executor.records.reading import result_of
+from executor.records.reading import node_result, result_of
 
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"
@@ -43,7 +43,7 @@ class ExtractError(BaiError):
 
 @dataclass(frozen=True)
 class NodeExtract:
-    """What was made of the log of one node."""
+    """The result for the log of one node."""
 
     number: int
     attempt: int
@@ -67,31 +67,34 @@ def complete_sets(node: NodeRecord) -> list[int]:
     return sorted(each for each in numbers if store.find(f"{place}{each}/extracted.json"))
 
 
-def chosen_set(node: NodeRecord, wanted: str) -> int:
-    """Return the number of the set that `wanted` names: a number, or "last". Raises UsageError, StoreError."""
-    numbers = complete_sets(node)
+def searched_nodes(record: JobRecord) -> list[NodeRecord]:
+    """Return the nodes that have kept a log, which alone is searched. Raises StoreError."""
+    return [each for each in record.nodes() if each.size("log")]
+
+
+def chosen_set(record: JobRecord, wanted: str) -> tuple[Job, int]:
+    """Return the job descriptor and the number of the set that `wanted` names: a number, or "last".
+
+    Only a set that is complete on all nodes counts. Raises UsageError, StoreError, DescriptorError.
+    """
+    nodes = searched_nodes(record) or [record.node()]
+    numbers = sorted(set.intersection(*(set(complete_sets(each)) for each in nodes)))
     if wanted == "last" and numbers:
-        return numbers[-1]
+        return _job_of_set(nodes[0], numbers[-1]), numbers[-1]
     if wanted in map(str, numbers):
-        return int(wanted)
+        return _job_of_set(nodes[0], int(wanted)), int(wanted)
     there = f"there are {', '.join(map(str, numbers))}" if numbers else "`bai extract` makes one"
     raise UsageError(
-        f'--extract: {node.job.job_id} has no complete set "{wanted}" of extracted records; {there}'
+        f'--extract: {record.job_id} has no complete set "{wanted}" of extracted records; {there}'
     )
 
 
-def job_of_set(node: NodeRecord, number: int) -> Job:
-    """Return the job descriptor with the metrics that a set holds. Raises StoreError, DescriptorError."""
-    name = f"extracts/{number}/job.toml"
-    return parse_job(node.job.store.get(node.key(name)), where=node.url(name))
-
-
 def extract_again(
-    record: JobRecord, metrics: Sequence[Metric] | None, *, said: Callable[[str], None]
+    record: JobRecord, metrics: Sequence[Metric] | None, *, on_progress: Callable[[str], None]
 ) -> Iterator[NodeExtract]:
-    """Search the kept logs of all nodes for `metrics` (None: the job's own); yield what was made of each.
+    """Search the kept logs of all nodes for `metrics` (None: the job's own); yield a result for each node.
 
-    `said` hears what a person should know. Raises UsageError where the job has not ended or kept nothing, ExtractError,
+    `on_progress` is called with warnings. Raises UsageError where the job has not ended or kept nothing, ExtractError,
     StoreError.
     """
     result = result_of(record)
@@ -103,6 +106,8 @@ def extract_again(
     job = replace(
         job,
         metrics=job.metrics if metrics is None else tuple(metrics),
+        # Their files were the benchmark's, and are gone.
+        results=(),
         host_metrics=HostMetrics(enabled=False),
         kafka=None,
     )
@@ -114,17 +119,23 @@ def extract_again(
         check_patterns(job.metrics, labels=job.job.labels)
     except ValueError as error:
         raise UsageError(f"{record.job_id}: {error}") from error
-    nodes = [each for each in record.nodes() if each.size("log")]
+    nodes = searched_nodes(record)
     if not nodes:
         raise UsageError(f"{record.job_id} has kept no log: its benchmark printed nothing, or never ran")
     number = _claim(nodes[0], job_toml(job).encode())
     for node in nodes:
-        _warn_of_missing_log(node, said)
+        _warn_of_missing_log(node, on_progress)
         yield _extract_node(node, job, number)
 
 
+def _job_of_set(node: NodeRecord, number: int) -> Job:
+    """Return the job descriptor with the metrics that a set holds. Raises StoreError, DescriptorError."""
+    name = f"extracts/{number}/job.toml"
+    return parse_job(node.job.store.get(node.key(name)), where=node.url(name))
+
+
 def _claim(node: NodeRecord, descriptor: bytes) -> int:
-    """Return a number that nobody else has, neither now nor from an extraction that was cut short."""
+    """Reserve an unused set number, also against interrupted extractions."""
     store = node.job.store
     taken = [int(each) for each in store.folders(node.key("extracts/")) if each.isdecimal()]
     number = max(taken, default=0) + 1
@@ -133,27 +144,32 @@ def _claim(node: NodeRecord, descriptor: bytes) -> int:
     return number
 
 
-def _warn_of_missing_log(node: NodeRecord, said: Callable[[str], None]) -> None:
-    """Tell where the log is not all that the benchmark printed: it truncated it, or the store did not get all of it."""
-    summary = (node.read_object("result.json") or {}).get("metrics") or {}
-    printed = sum(
-        value for key in ("log_bytes", "remaining_bytes") if isinstance(value := summary.get(key), int)
-    )
+def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -> None:
+    """Warn where the kept log is incomplete: the benchmark truncated it, or the store did not get all of it."""
+    result = node_result(node)
+    extracted = result.metrics if result is not None else None
+    printed = extracted.log_bytes + extracted.remaining_bytes if extracted is not None else 0
     kept = node.size("log")
     if kept < printed:
-        said(f"node {node.rank}: of the {printed:,} bytes that were printed, the last {kept:,} are kept")
+        on_progress(
+            f"node {node.rank}: of the {printed:,} bytes that were printed, the last {kept:,} are kept"
+        )
 
 
 def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     store, place = node.job.store, node.key(f"extracts/{number}")
     descriptor = job_toml(job).encode()
-    near = store.folder / node.job.job_id if isinstance(store, DirectoryStore) else None
+    # What is kept is one log, of all processes.
+    whole = job_toml(replace(job, strategy=StrategyTable())).encode()
+    near = store.folder / node.job.job_id if store.folder is not None else None
     try:
         # Of a job on this machine on its own disk, which has room for the log's records rather than /tmp.
         with _scratch_folder(near) as folder:
             rundir = RunDir(folder)
-            rundir.job.write_bytes(descriptor)
+            rundir.job.write_bytes(whole)
             _bring_log(node, rundir)
+            if job.repeat is not None:
+                rundir.repeats.write_bytes(repeat_lines(node))
             rundir.exit.write_bytes(b"{}\n")
             # As after a restart: these lines were not read when they were printed, and their records say so.
             rundir.extractor_offset.write_bytes(b"{}\n")
@@ -195,7 +211,7 @@ def _put(node: NodeRecord, key: str, content: bytes) -> None:
 
 def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
     store = node.job.store
-    if isinstance(store, DirectoryStore):
+    if store.folder is not None:
         kept = RunDir(store.folder / node.place).kept_output
         if kept.exists() and kept.stat().st_size == node.size("log"):
             rundir.output.symlink_to(kept)

@@ -1,4 +1,4 @@
-"""Copies a job out of its store into a folder of this machine: nothing is overwritten, and what was begun is gone on with.
+"""Copies a job out of its store into a folder of this machine: overwrites nothing, and continues what was begun.
 
 ```
 DIR/  job.toml  result.json  artifacts/…
@@ -38,19 +38,19 @@ _AGENT_LOG = "agent.log"
 
 
 class JobFetchError(BaiError):
-    """Something in the folder is in the way."""
+    """A file in the folder conflicts with the job's."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is new here or has grown, and how many bytes came."""
+    """A file that was copied or has grown, and the bytes that were copied."""
 
     path: Path
     bytes: int
 
 
 def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    """Bring what the store has of a job into `folder`; yield what came. Raises StoreError, FetchError, UsageError.
+    """Copy what the store has of a job into `folder`; yield each file that was copied. Raises StoreError, FetchError, UsageError.
 
     A file of another content under one of its names is an error, and stays.
     """
@@ -117,7 +117,7 @@ def _check_owner(record: JobRecord, folder: Path) -> None:
 
 
 def _place(folder: Path, name: str) -> Path:
-    """Return where `name` goes: a path below `folder`, whatever an object is called."""
+    """Return the path for `name`, always below `folder`."""
     path = folder.joinpath(*check_key(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(folder.resolve()):
@@ -162,7 +162,7 @@ def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Itera
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
-    """Bring one object, under its name only when it is complete."""
+    """Copy one object; it gets its name when it is complete."""
     if path.is_symlink() or path.exists():
         if path.is_file() and path.stat().st_size == item.size:
             return None

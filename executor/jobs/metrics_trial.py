@@ -6,9 +6,7 @@ import json
 import mmap
 import os
 import shutil
-import signal
 import stat
-import struct
 import sys
 import tempfile
 import time
@@ -20,19 +18,22 @@ from typing import Any, BinaryIO
 from bai_agent.job.descriptor import Metric
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower
-from bai_agent.metrics.literal import read_shape
-from bai_agent.metrics.patterns import Found, compile_patterns, prefilter_available, wants_last_states
+from bai_agent.metrics.patterns import (
+    Found,
+    compile_patterns,
+    prefilter_available,
+    shape_of,
+    wants_last_states,
+)
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.repaint import RepaintFollower
+from bai_agent.metrics.search_limit import ENDS_WITH, LIMIT_SECONDS, MARK_BYTES, SearchLimit, marked_search
+from bai_agent.metrics.sections import SectionMarkers, Sections
 from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
 from executor.records.statistics import Series
 
 STDIN = Path("-")
-_CPU_SECONDS = 1.0
-"""For one pattern on one line; a run switches a pattern off that takes longer."""
-_BATCH_SECONDS = 2.0
-"""For some hundred lines, when they are searched without a look at the clock for each."""
 _NEAR_BYTES = 32 * 2**20
 """So much of a log is searched for lines that almost match."""
 _EXAMPLES = 3
@@ -40,19 +41,17 @@ _SHORTEST_KEY = 3
 _SHOWN = 100
 _MISSING = 3
 """The child's exit code where a required metric has no value."""
-_NOTE = struct.Struct("=qq")
-"""Which metric is about to be searched for, and in the line at which offset."""
 
 
 @dataclass
 class PatternResult:
-    """What became of one metric."""
+    """The result for one metric."""
 
     metric: Metric
     series: Series
     not_numbers: int = 0
     not_number: str = ""
-    """The first value that was no finite number."""
+    """The first value that was not a finite number."""
     doubts: dict[str, int] = field(default_factory=dict)
     """How often which doubt arose about the values."""
     doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -62,7 +61,7 @@ class PatternResult:
 
     @property
     def matched(self) -> bool:
-        """Whether the pattern matched anywhere, be it in vain."""
+        """Whether the pattern matched anywhere, even without a usable value."""
         return bool(self.series.count or self.not_numbers)
 
     @property
@@ -149,23 +148,23 @@ def _try_stream(
 def _try_file(
     metrics: Sequence[Metric], log: Path, name: str, show: Callable[[MetricsTrial], None] | None
 ) -> bool:
-    def search(clock: Clock) -> int:
-        trial = _search(metrics, log, name, clock, write=sys.stdout.write if show is None else None)
+    def search(mark: mmap.mmap | None = None) -> int:
+        limit = SearchLimit(mark)
+        trial = _search(metrics, log, name, limit, write=sys.stdout.write if show is None else None)
         if show is not None:
             show(trial)
         return _MISSING if trial.required_missing else 0
 
-    # What has been printed cannot be taken back, so records are looked for with the careful clock at once.
-    ended = _in_child(lambda: search(Clock(_BATCH_SECONDS))) if show is not None else signal.SIGPROF
-    if ended == signal.SIGPROF:
-        # Once more, with the clock set anew before each search, to learn which one it was.
-        note = mmap.mmap(-1, _NOTE.size)
-        ended = _in_child(lambda: search(Clock(_CPU_SECONDS, note=note)))
-        index, offset = _NOTE.unpack(note[:])
-        if ended == signal.SIGPROF:
+    # What has been printed cannot be taken back, so a search for records is careful at once.
+    ended = _in_child(search) if show is not None else ENDS_WITH
+    if ended == ENDS_WITH:
+        # Once more, with the timer set for each search, to learn which one it was.
+        mark = mmap.mmap(-1, MARK_BYTES)
+        ended = _in_child(lambda: search(mark))
+        if ended == ENDS_WITH and (marked := marked_search(mark[:])) is not None:
             raise UsageError(
-                f'{name}: the pattern of "{metrics[index].name}" takes more than {_CPU_SECONDS:.0f} s on the line at byte '
-                f"{offset}, and a run would switch it off there; nested repetitions such as (a+)+ are the usual cause"
+                f'{name}: the pattern of "{metrics[marked.metric].name}" takes more than {LIMIT_SECONDS:.0f} s on the line at byte '
+                f"{marked.offset}, and a run would switch it off there; nested repetitions such as (a+)+ are the usual cause"
             )
     if ended not in (0, _MISSING):
         raise UsageError(f"{name}: the search for metrics did not come to its end ({ended})")
@@ -191,29 +190,6 @@ def _in_child(work: Callable[[], int]) -> int:
     return os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-class Clock:
-    """The guard of a search: the kernel ends the process that is not back in time, in the midst of a match too."""
-
-    def __init__(self, seconds: float, *, note: mmap.mmap | None = None) -> None:
-        self.careful = note is not None
-        self._seconds = seconds
-        self._note = note
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-    def lines(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)
-
-    resume = lines
-
-    def search(self, index: int, offset: int) -> None:
-        if self._note is not None:
-            _NOTE.pack_into(self._note, 0, index, offset)
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)
-
-    def rest(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
 class TrialFindings:
     """Notes what a person should know about a pattern."""
 
@@ -233,12 +209,20 @@ class TrialFindings:
 
 
 def _search(
-    metrics: Sequence[Metric], log: Path, name: str, clock: Clock, *, write: Callable[[str], object] | None
+    metrics: Sequence[Metric],
+    log: Path,
+    name: str,
+    limit: SearchLimit,
+    *,
+    write: Callable[[str], object] | None,
 ) -> MetricsTrial:
     tried = [PatternResult(each, Series(each.name, each.units, each.better)) for each in metrics]
     trial = MetricsTrial(name, tried)
-    patterns = compile_patterns(metrics, fast=prefilter_available())
-    extraction = Extraction(patterns, findings=TrialFindings(tried), guard=clock)
+    fast = prefilter_available()
+    patterns = compile_patterns(metrics, fast=fast)
+    markers = SectionMarkers(metrics, guard=limit, fast=fast)
+    sections = Sections(markers)
+    extraction = Extraction(patterns, findings=TrialFindings(tried), guard=limit)
     near = NearMisses(metrics, tried)
     follower = (RepaintFollower if wants_last_states(metrics) else Follower)([log])
     more = True
@@ -246,8 +230,11 @@ def _search(
         more, blocks = follower.read()
         for block in blocks if more else follower.finish():
             begun = time.perf_counter()
+            closed = sections.read(block.data, block.offset) if markers else ()
             found = [
-                each for batch in extraction.find(block.data, block.offset, block.repainted) for each in batch
+                each
+                for batch in extraction.find(block.data, block.offset, block.repainted, closed)
+                for each in batch
             ]
             trial.seconds += time.perf_counter() - begun
             if write is not None:
@@ -283,7 +270,7 @@ class NearMisses:
         self._tried = tried
         self._keys: list[list[bytes]] = []
         for metric in metrics:
-            keys = {read_shape(metric.pattern).literal.strip(), metric.name, metric.name.replace("_", " ")}
+            keys = {shape_of(metric).literal.strip(), metric.name, metric.name.replace("_", " ")}
             self._keys.append([key.lower().encode() for key in keys if len(key) >= _SHORTEST_KEY])
 
     def observe(self, block: Block, matched: set[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""Deletes the records of jobs that ended long ago, and the virtual environments that none has used since."""
+"""Deletes the records of old jobs, and unused virtual environments."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Pruned:
 def prune_jobs(
     store: DirectoryStore,
     *,
-    before: int,
+    before_ms: int,
     dry_run: bool,
     left: Callable[[str], None] = lambda why: None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Pruned]:
-    """Delete the jobs that ended, or whose agent died, before `before` (ms UTC). One that runs, or may, is left alone.
+    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). One that runs, or may, is left alone.
 
-    Also what submissions left that were killed. left: hears why a job is left alone of which nobody can tell when it ended, or
-    that is only a link. on_failure: hears why one could not be deleted; the others are all the same.
+    Also what killed submissions left. left: called with the reason where a job is left alone: its end is unknown, or it is
+    only a link. on_failure: called where one could not be deleted; the others still are.
     """
     if not dry_run:
         remove_abandoned(store)
-    backend = Backends().named("local")
+    backends = Backends()
     for job_id in job_ids(store):
         record = JobRecord(store, job_id)
         folder = store.folder / job_id
@@ -54,14 +54,14 @@ def prune_jobs(
             left(f"{folder} is a symbolic link, to {folder.readlink()}; it is left alone")
             continue
         try:
-            now = backend.status(record)
+            now = backends.of(record).status(record)
         except RecordError as error:
             left(f"{error}; {job_id} is left alone")
             continue
         if (why := unknown_status(now)) is not None:
             left(f"{why}; it is left alone")
             continue
-        if not _ended_before(now, before):
+        if not _ended_before(now, before_ms):
             continue
         try:
             freed = _delete(record, folder, dry_run=dry_run)
@@ -73,13 +73,13 @@ def prune_jobs(
 
 
 def prune_venvs(
-    cache: Path | None, *, before: int, dry_run: bool, on_failure: Callable[[str], None] = lambda why: None
+    cache: Path | None, *, before_ms: int, dry_run: bool, on_failure: Callable[[str], None] = lambda why: None
 ) -> Iterator[Pruned]:
-    """Delete the kept virtual environments that no job has used since `before` (ms UTC), and no living one uses."""
+    """Delete the kept virtual environments that no job has used since `before_ms` (UTC) and none uses now."""
     for each in cached_venvs(cache) if cache is not None else ():
         try:
             with each.lock():
-                if each.last_used() >= before or each.in_use():
+                if each.last_used() >= before_ms or each.in_use():
                     continue
                 freed = disk_usage(each.venv)
                 if not dry_run:
@@ -108,9 +108,9 @@ def disk_usage(folder: Path) -> int:
     return total
 
 
-def _ended_before(now: JobStatus, before: int) -> bool:
+def _ended_before(now: JobStatus, before_ms: int) -> bool:
     last_sign = now.ended if is_over(now) else now.since or now.started
-    return (is_over(now) or now.status == DIED) and last_sign is not None and last_sign < before
+    return (is_over(now) or now.status == DIED) and last_sign is not None and last_sign < before_ms
 
 
 def _delete(record: JobRecord, folder: Path, *, dry_run: bool) -> int | None:

@@ -3,62 +3,87 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.store import RecordError
-from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
 from executor.backends.backend import Backend
 from executor.errors import NextStep, NoResultError, UsageError
 from executor.records.follower import LONGEST_LINE, PIECE, was_truncated
 from executor.records.job_status import DIED, NO_RESULT
+from executor.records.nodes import with_rank
 from executor.records.reading import result_of
 from executor.records.retry_window import RetryWindow
 
-_PAUSE, _FAR_PAUSE = 0.2, 2.0
+_PAUSE_S, _FAR_PAUSE_S = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
-_LOOK, _FAR_LOOK = 2.0, 10.0
+_LOOK_S, _FAR_LOOK_S = 2.0, 10.0
 """Seconds between two looks whether somebody still writes."""
 
 
 class DeadAgentError(UsageError):
-    """Nothing more will come of a job that has not ended."""
+    """The job has not ended, and its agent is gone."""
 
 
 def pieces(
     node: NodeRecord,
     stream: Stream,
     *,
-    position: int = 0,
     follow: bool = False,
     on_truncated: Callable[[], None] = lambda: None,
-    said: Callable[[str], None] = lambda sentence: None,
-    backends: Backends | None = None,
+    on_status: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[bytes]:
-    """Yield what a stream of a node holds from `position` on; with `follow` until the job has ended. Raises DeadAgentError, NoResultError.
+    """Yield what a stream of one node holds, as `pieces_of_nodes` does."""
+    found = pieces_of_nodes(
+        [node],
+        stream,
+        follow=follow,
+        on_truncated=lambda _: on_truncated(),
+        on_status=on_status,
+    )
+    return (piece for _, piece in found)
 
-    A log that is truncated meanwhile is read from its start again, after `on_truncated`. `said` hears that a store elsewhere
+
+def pieces_of_nodes(
+    nodes: Sequence[NodeRecord],
+    stream: Stream,
+    *,
+    positions: Mapping[int, int] = MappingProxyType({}),
+    follow: bool = False,
+    on_truncated: Callable[[int], None] = lambda rank: None,
+    on_status: Callable[[str], None] = lambda sentence: None,
+    backends: Backends | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    """Yield what a stream of each of a job's nodes holds, with the node's rank. Raises DeadAgentError, NoResultError.
+
+    Node after node; with `follow` as it comes, until the job has ended. positions: where to begin, by rank. A log that is
+    truncated meanwhile is read from its start again, after `on_truncated`. `on_status` is called where a remote store
     cannot be reached for a while.
     """
-    record = node.job
-    near = isinstance(record.store, DirectoryStore)
-    pause, look = (_PAUSE, _LOOK) if near else (_FAR_PAUSE, _FAR_LOOK)
+    record = nodes[0].job
+    near = record.store.folder is not None
+    pause, look = (_PAUSE_S, _LOOK_S) if near else (_FAR_PAUSE_S, _FAR_LOOK_S)
     next_look = time.monotonic() + look
     reach = RetryWindow(far=follow and not near)
+    reached = {node.rank: positions.get(node.rank, 0) for node in nodes}
     while True:
         try:
             # Asked before the stream is read: what came before the end is then in it.
             over = not follow or result_of(record) is not None
-            while piece := node.read(stream, position, limit=PIECE):
-                position += len(piece)
-                yield piece
+            for rank, piece in _new_pieces(nodes, stream, reached, in_turn=follow):
+                yield rank, piece
                 # Whoever takes the pieces may be slow: a pager that waits for a key.
                 reach.reached()
-            if stream == "log" and was_truncated(node, position):
-                on_truncated()
-                position = 0
+            truncated = [
+                node.rank for node in nodes if stream == "log" and was_truncated(node, reached[node.rank])
+            ]
+            for rank in truncated:
+                on_truncated(rank)
+                reached[rank] = 0
+            if truncated:
                 continue
             if over:
                 return
@@ -67,8 +92,27 @@ def pieces(
                 next_look = time.monotonic() + look
                 _check_alive(record, (backends or Backends()).of(record))
         except StoreError as error:
-            said(reach.failed(error))
+            on_status(reach.failed(error))
         time.sleep(pause)
+
+
+def _new_pieces(
+    nodes: Sequence[NodeRecord], stream: Stream, reached: dict[int, int], *, in_turn: bool
+) -> Iterator[tuple[int, bytes]]:
+    """Yield what has come behind `reached`, and move that.
+
+    in_turn: a piece of each node in turn, so that one that prints without end does not hide the others.
+    """
+    came = True
+    while came:
+        came = False
+        for node in nodes:
+            while piece := node.read(stream, reached[node.rank], limit=PIECE):
+                reached[node.rank] += len(piece)
+                yield node.rank, piece
+                came = in_turn
+                if in_turn:
+                    break
 
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
@@ -83,20 +127,42 @@ def _check_alive(record: JobRecord, backend: Backend) -> None:
         )
 
 
-def whole_lines(all_pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield pieces that end where a line ends; a last line without a newline is left out. Raises RecordError."""
-    rest = b""
-    for piece in all_pieces:
+def record_lines(
+    nodes: Sequence[NodeRecord],
+    stream: Stream = "metrics",
+    *,
+    follow: bool = False,
+    on_status: Callable[[str], None] = lambda sentence: None,
+    backends: Backends | None = None,
+) -> Iterator[bytes]:
+    """Yield whole lines of a job's records as they come, of several nodes with the label `rank`; what `pieces_of_nodes` raises.
+
+    A last line without a newline is left out.
+    """
+    lines = {node.rank: _WholeLines() for node in nodes}
+    for rank, piece in pieces_of_nodes(nodes, stream, follow=follow, on_status=on_status, backends=backends):
+        if whole := lines[rank].feed(piece):
+            yield whole if len(nodes) == 1 else with_rank(whole, rank)
+
+
+class _WholeLines:
+    """Makes whole lines of pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return the lines that are whole now. Raises RecordError."""
         whole, newline, after = piece.rpartition(b"\n")
         if newline:
-            yield rest + whole + newline
-            rest = after
-        else:
-            rest += piece
-            if len(rest) > LONGEST_LINE:
-                raise RecordError(
-                    f"a line of the job's metrics is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
-                )
+            lines, self._rest = self._rest + whole + newline, after
+            return lines
+        self._rest += piece
+        if len(self._rest) > LONGEST_LINE:
+            raise RecordError(
+                f"a line of the job's metrics is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
+            )
+        return b""
 
 
 def position_of_last_lines(node: NodeRecord, count: int) -> int:

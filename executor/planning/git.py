@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bai_agent.job.descriptor import Git
 
-_PATIENCE = 5.0
+_PATIENCE_S = 5.0
 """Seconds for one question; a repository on a slow network file system must not hold up a run."""
 
 
@@ -28,7 +28,7 @@ def _ask(folder: Path, *question: str) -> str | None:
             ("git", "-C", folder, *question),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_PATIENCE,
+            timeout=_PATIENCE_S,
             check=False,
             # Reading must not take the index lock of whoever works there.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},

@@ -23,7 +23,7 @@ class PlanError(BaiError):
 
 @dataclass(frozen=True, kw_only=True)
 class Uploaded:
-    """What a local file or folder is in the exchange bucket."""
+    """What a local file or folder is in the staging bucket."""
 
     src: str
     sha256: str

@@ -20,7 +20,7 @@ _HEADER = """\
 def job_toml(job: Job) -> str:
     """Return `job` as the text of a job descriptor; `parse_job` reads the same job back from its UTF-8 bytes.
 
-    Raises UsageError where something in it is no text: TOML cannot hold a path whose bytes are not UTF-8.
+    Raises UsageError where something in it is not text: TOML cannot hold a path whose bytes are not UTF-8.
     """
     table = job_table(job)
     plain = tomli_w.dumps(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -12,34 +13,50 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from bai_agent.job.descriptor import (
     EC2_MAX_RUNTIME,
+    Arm,
     Benchmark,
     Better,
     Buffering,
     End,
     Git,
+    Headline,
     HostMetrics,
     Identity,
     Job,
-    Kafka,
     Limits,
     Metric,
+    MpiLaunch,
     NumberForm,
     Output,
+    OverRanks,
     Power,
     Repaint,
+    Repeat,
+    ResultFormat,
+    Results,
     Store,
     StrategyTable,
 )
 from bai_agent.job.source_schemes import grants_access
 from executor.config import LimitSettings as DefaultLimits
 from executor.descriptor.command_checks import is_script
-from executor.descriptor.model import NOT_STARTED, Descriptor, SinkTable, Strategy
+from executor.descriptor.ec2_table import efa_interfaces
+from executor.descriptor.model import NOT_STARTED, ArmTable, Descriptor, Distributed, Ml, Strategy
+from executor.descriptor.overrides import Override, recorded
+from executor.descriptor.results_table import ResultsTable as WrittenResults
 from executor.descriptor.service_tables import MetricTable as WrittenMetric
+from executor.descriptor.sink_tables import SinkTable
 from executor.descriptor.values import as_label
 from executor.planning.job_sources import PlanError, Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _NO_DEFAULTS = DefaultLimits()
+
+_MOST_RUNS = 50
+"""With `[repeat] until` and without `runs`."""
+
+_MPI = ("horovod", "mpi")
+"""Strategies whose nodes are reached from one of them, by mpirun."""
 
 
 def plan(
@@ -55,9 +72,11 @@ def plan(
     data_root: Path | None = None,
     home: Path | None = None,
     git: Git | None = None,
-    kafka: Kafka | None = None,
+    sinks: Mapping[str, Any] = MappingProxyType({}),
     defaults: DefaultLimits = _NO_DEFAULTS,
     uploads: Mapping[Path, Uploaded] = MappingProxyType({}),
+    overrides: Sequence[Override] = (),
+    exclusive: bool = False,
 ) -> Job:
     """Return the job descriptor with which an agent runs `descriptor`, here or on an instance. Raises PlanError.
 
@@ -65,8 +84,10 @@ def plan(
     arguments: put behind the benchmark's own, as they are.
     scripts: what the agent takes the scripts from: the copy that `copy_scripts` made, or the original.
     data_root: a folder put before the absolute paths of data. home: what `~` in them means.
-    kafka: where metrics go when the descriptor does not say.
-    uploads: on EC2, what each local file or folder (its absolute path) is in the exchange bucket.
+    sinks: where records and output go when the descriptor does not say, by the tables' names.
+    uploads: on EC2, what each local file or folder (its absolute path) is in the staging bucket.
+    overrides: what was set in place of what the file says; `descriptor` has it already, and the job's record tells it.
+    exclusive: it waits until no other job runs on its machine.
     """
     if where == "ec2":
         _check_remote(descriptor)
@@ -81,22 +102,28 @@ def plan(
         home = (
             Path("/home", descriptor.env.user) if descriptor.env.user not in (None, "root") else Path("/root")
         )
+    strategy_table = _strategy(descriptor, where)
+    if where == "ec2" and descriptor.aws.ec2 is not None:
+        strategy_table = replace(strategy_table, efa=efa_interfaces(descriptor.aws.ec2.run_instances) > 0)
     sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home)
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
-        benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local"),
-        strategy=_strategy(descriptor),
+        benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local", exclusive=exclusive),
+        strategy=strategy_table,
         limits=_limits(descriptor, defaults, longest=EC2_MAX_RUNTIME if where == "ec2" else None),
         sources=tuple(moved(each, uploads) for each in sources) if where == "ec2" else sources,
         metrics=metrics_of(descriptor),
+        results=tuple(map(_results, descriptor.output.results)),
         host_metrics=HostMetrics(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
+        repeat=_repeat(descriptor, arguments),
         output=Output(artifacts=tuple(descriptor.output.artifacts)),
         store=store,
         end=_end(descriptor) if where == "ec2" else End(),
         git=git,
-        **{"kafka": kafka, **_sinks(descriptor)},
+        set=recorded(overrides),
+        **{**sinks, **_sinks(descriptor)},
     )
 
 
@@ -105,15 +132,46 @@ def task_name(descriptor: Descriptor) -> str | None:
     return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
 
 
-def _strategy(descriptor: Descriptor) -> StrategyTable:
+def one_node_note(descriptor: Descriptor) -> str | None:
+    """Return what to say where this machine stands for several nodes that one mpirun starts; None where it does not."""
     hardware = descriptor.hardware
-    if hardware.strategy == "single_node" or hardware.distributed is None:
+    distributed = hardware.distributed
+    if hardware.strategy not in _MPI or distributed is None or distributed.num_instances == 1:
+        return None
+    processes = _on_one_node(distributed)
+    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
+    return f"{hardware.strategy}: this machine stands for {distributed.num_instances} nodes, as one node with {many}"
+
+
+def nodes_on_this_machine(descriptor: Descriptor) -> int:
+    """Return how many nodes, each with an agent, `descriptor` runs as here."""
+    return _strategy(descriptor, "local").nodes
+
+
+def _strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
+    hardware = descriptor.hardware
+    distributed = hardware.distributed
+    if hardware.strategy == "single_node" or distributed is None:
         return StrategyTable(name=hardware.strategy)
-    return StrategyTable(
+    table = StrategyTable(
         name=hardware.strategy,
-        nodes=hardware.distributed.num_instances,
-        processes_per_node=hardware.distributed.processes_per_instance,
+        nodes=distributed.num_instances,
+        processes_per_node=distributed.processes_per_instance,
+        cpus_per_process=distributed.cpus_per_process,
     )
+    if hardware.strategy not in _MPI:
+        return replace(table, max_restarts=distributed.max_restarts)
+    if where == "local":
+        table = replace(table, nodes=1, processes_per_node=_on_one_node(distributed))
+    return replace(
+        table, launch=MpiLaunch(distributed.launch), mpirun_options=tuple(distributed.mpirun_options)
+    )
+
+
+def _on_one_node(distributed: Distributed) -> str:
+    """Return how many processes all nodes have together. GPUs are there once, however many nodes share them."""
+    each = distributed.processes_per_instance
+    return each if each == "gpus" else str(distributed.num_instances * int(each))
 
 
 def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Path) -> Identity:
@@ -134,7 +192,9 @@ def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Pa
     return Identity(id=job_id, name=name, client_id=client_id, labels=labels)
 
 
-def _benchmark(descriptor: Descriptor, arguments: Sequence[str], *, inherit_env: bool) -> Benchmark:
+def _benchmark(
+    descriptor: Descriptor, arguments: Sequence[str], *, inherit_env: bool, exclusive: bool
+) -> Benchmark:
     ml, env = descriptor.ml, descriptor.env
     code = (ml.benchmark_code if ml else None) or ""
     args = (ml.args if ml else None) or ""
@@ -157,6 +217,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str], *, inherit_env:
         requirements=ml.script.requirements if ml and ml.script else None,
         user=env.user,
         buffering=Buffering(descriptor.output.buffering),
+        exclusive=exclusive,
     )
 
 
@@ -173,9 +234,50 @@ def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedel
         pull_timeout=_first(of("pull_timeout"), written.pull_timeout),
         grace=_first(of("grace"), written.grace),
         extract_timeout=_first(of("extract_timeout"), written.extract_timeout),
+        join=_first(of("join"), written.join),
         drain=_first(of("drain"), written.drain),
         no_output=of("no_output"),
     )
+
+
+def _repeat(descriptor: Descriptor, arguments: Sequence[str]) -> Repeat | None:
+    written = descriptor.repeat
+    if written is None:
+        return None
+    metric = None
+    if written.until is not None:
+        metric = written.metric or next(each.name for each in descriptor.output.every_metric if each.better)
+    return Repeat(
+        runs=written.runs or _MOST_RUNS,
+        warmup_runs=written.warmup_runs,
+        until=written.until,
+        metric=metric,
+        max_time=written.max_time,
+        prepare=_words(written.prepare),
+        cleanup=_words(written.cleanup),
+        keep_going=written.keep_going,
+        arms=tuple(_arm(descriptor, each, arguments) for each in written.arms),
+        seed=written.seed,
+    )
+
+
+def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str]) -> Arm:
+    """Return an arm: the benchmark with what is its own in place of what the descriptor says."""
+    ml = descriptor.ml or Ml()
+    own = {
+        name: value for name in ("benchmark_code", "args") if (value := getattr(written, name)) is not None
+    }
+    variables = descriptor.env.model_copy(update={"vars": {**descriptor.env.vars, **written.vars}})
+    whole = descriptor.model_copy(update={"ml": ml.model_copy(update=own), "env": variables})
+    benchmark = _benchmark(whole, arguments, inherit_env=False, exclusive=False)
+    return Arm(name=written.name, argv=benchmark.argv, script=benchmark.script, env=benchmark.env)
+
+
+def _words(code: str | None) -> tuple[str, ...]:
+    """Return a command and its arguments; several lines are for /bin/sh."""
+    if code is None:
+        return ()
+    return ("/bin/sh", "-c", code.strip()) if is_script(code) else tuple(shlex.split(code))
 
 
 def _first(value: timedelta | None, otherwise: timedelta) -> timedelta:
@@ -190,8 +292,7 @@ def _end(descriptor: Descriptor) -> End:
 def _check_remote(descriptor: Descriptor) -> None:
     """Refuse what only this machine knows, and what would carry a secret into user data."""
     references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
-    if descriptor.kafka and descriptor.kafka.sasl_password:
-        references["kafka.sasl_password"] = descriptor.kafka.sasl_password
+    references |= {".".join(path): text for path, text in sink_secrets(descriptor).items()}
     for key, reference in references.items():
         if reference.startswith("env:"):
             raise PlanError(
@@ -207,19 +308,63 @@ def _check_remote(descriptor: Descriptor) -> None:
 
 
 def metrics_of(descriptor: Descriptor) -> tuple[Metric, ...]:
-    """Return the metrics that a descriptor asks for."""
-    return tuple(map(_metric, descriptor.output.metrics))
+    """Return the metrics that a descriptor asks for, itself and by its presets."""
+    return tuple(_metric(each, warmup=descriptor.output.warmup) for each in descriptor.output.every_metric)
 
 
-def _metric(written: WrittenMetric) -> Metric:
+def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric:
+    if written.warmup is not None:
+        warmup = written.warmup
     return Metric(
         name=written.name,
-        pattern=written.pattern,
+        pattern=written.pattern or "",
+        json=written.json_key,
+        after=written.after,
+        until=written.until,
+        json_step=written.json_step,
+        json_labels=tuple(written.json_labels),
         units=written.units,
         better=Better(written.better) if written.better else None,
         required=written.required,
         number=NumberForm(written.number),
         repaint=Repaint(written.repaint),
+        over_ranks=OverRanks(written.over_ranks),
+        headline=Headline(written.headline),
+        tolerance=written.tolerance,
+        warmup=warmup if isinstance(warmup, timedelta) and warmup else None,
+        warmup_values=warmup if isinstance(warmup, int) else 0,
+    )
+
+
+def sink_secrets(tables: Descriptor | Job) -> dict[tuple[str, ...], str]:
+    """Return the references to secrets of the places that records go to, by their keys."""
+    kafka, prometheus = tables.kafka, tables.prometheus
+    every = {
+        ("kafka", "sasl_password"): kafka.sasl_password if kafka else None,
+        ("prometheus", "password"): prometheus.password if prometheus else None,
+    }
+    return {path: reference for path, reference in every.items() if reference}
+
+
+def _results(written: WrittenResults) -> Results:
+    return Results(
+        path=written.path,
+        format=ResultFormat(written.format),
+        metrics=tuple(written.metrics),
+        required=written.required,
+        better=Better(written.better) if written.better else None,
+        over_ranks=OverRanks(written.over_ranks),
+        headline=Headline(written.headline),
+        tolerance=written.tolerance,
+        values=tuple(written.values),
+        name=written.name,
+        name_from=written.name_from,
+        units=written.units,
+        units_from=written.units_from,
+        step=written.step,
+        labels=written.labels,
+        delimiter=written.delimiter,
+        header=written.header,
     )
 
 

@@ -1,4 +1,4 @@
-"""What somebody asks to run, and what is checked of it before anything is made."""
+"""A request to run a benchmark, and the checks before anything is created."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.errors import UsageError
 from executor.planning.git import git_state
+from executor.planning.service_request import ServiceRequest
 
+# What reads descriptors is imported where one is read: looking at a job needs this module, too, and nothing of that.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
+    from executor.descriptor.overrides import Override
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
 LAST = "last"
@@ -40,6 +43,17 @@ class FindingsError(BaiError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherArm:
+    """What turns a request into a comparison of two descriptors."""
+
+    file: Path
+    runs: int | None = None
+    """Of each arm."""
+    until: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRequest:
     """What somebody wants to run."""
 
@@ -50,6 +64,18 @@ class JobRequest:
     data_root: Path | None = None
     script: Path | None = None
     """A file or folder that becomes the one member of the scripts' folder, in place of what the descriptor names."""
+    overrides: tuple[Override, ...] = ()
+    """Values in place of what the file says."""
+    content: bytes | None = None
+    """What the file held when a job was made of it that is asked for again; None: what it holds now."""
+    scripts: Path | None = None
+    """The copy that such a job has kept of its scripts' folder, in place of what the descriptor names."""
+    other_arm: OtherArm | None = None
+    """The second of two descriptors that are compared in one job; `file` is the first."""
+    exclusive: bool = False
+    """Whether it begins only when no other job runs on this machine."""
+    service: ServiceRequest | None = None
+    """Where it came through the benchmark service: what that says. Nothing of this machine goes along then; `file` is a name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +89,7 @@ class Submitted:
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
     """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError."""
-    from executor.descriptor import load
+    from executor.descriptor import load, load_text
 
     for argument in job_request.arguments:
         try:
@@ -73,9 +99,28 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
                 f"the argument {os.fsencode(argument)!r} is not UTF-8, and a job descriptor holds text only; "
                 "give it another way, in a file for instance"
             ) from None
-    descriptor, findings = load(job_request.file, script=job_request.script)
+    if job_request.content is not None:
+        descriptor, findings = load_text(
+            job_request.content,
+            path=job_request.file,
+            script=job_request.script,
+            overrides=job_request.overrides,
+        )
+    else:
+        descriptor, findings = load(
+            job_request.file, script=job_request.script, overrides=job_request.overrides
+        )
     if descriptor is None:
         raise FindingsError(findings)
+    if (arm := job_request.other_arm) is not None:
+        from executor.planning.arms import as_arms
+
+        other, more = load(arm.file, script=job_request.script, overrides=job_request.overrides)
+        findings = [*findings, *more]
+        if other is None:
+            raise FindingsError(findings)
+        files = job_request.file, arm.file
+        descriptor = as_arms(files, (descriptor, other), runs=arm.runs, until=arm.until, seed=arm.seed)
     return descriptor, findings
 
 
@@ -104,39 +149,39 @@ def planned(
         data_root=job_request.data_root.absolute() if job_request.data_root is not None else None,
         home=Path.home(),
         git=git_state(folder),
-        kafka=settings.kafka,
+        sinks=settings.sinks,
         defaults=settings.limits,
+        overrides=job_request.overrides,
+        exclusive=job_request.exclusive,
     )
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:
-    """Raise UsageError for what would end a run on this machine before its benchmark starts, and costs little to know now."""
+    """Raise UsageError for what would end a run on this machine before its benchmark starts, as far as that is cheap to check."""
     from executor.descriptor.places import is_broker
+    from executor.planning.plan import sink_secrets
     from executor.planning.source_checks import refused_sources
 
-    password = job.kafka.sasl_password if job.kafka is not None else None
-    for path, name in unset_secrets(job.benchmark.secrets, password, environment):
+    for path, name in unset_secrets(job.benchmark.secrets, sink_secrets(job), environment):
         raise UsageError(
             f"{'.'.join(path)}: the environment variable {name} is not set; export it, and run again"
         )
     for broker in job.kafka.brokers if job.kafka is not None else ():
         if not is_broker(broker):
-            raise UsageError(f'kafka.brokers: "{broker}" is no broker\'s address; write host:port')
+            raise UsageError(f'kafka.brokers: "{broker}" is not a broker\'s address; write host:port')
     if refused := refused_sources(job.sources):
         raise UsageError(f"data.sources: {' '.join(refused)}")
 
 
 def unset_secrets(
-    references: Mapping[str, str], kafka_password: str | None, environment: Mapping[str, str]
+    references: Mapping[str, str], of_sinks: Mapping[tuple[str, ...], str], environment: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the key of each secret that is to come from an environment variable that is not set, and that variable.
 
-    references: those of the benchmark, by the variables that they are for.
+    references: those of the benchmark, by the variables that they are for. of_sinks: by their keys.
     """
     every: dict[tuple[str, ...], str] = {("env", "secrets", name): text for name, text in references.items()}
-    if kafka_password:
-        every["kafka", "sasl_password"] = kafka_password
-    for path, reference in every.items():
+    for path, reference in {**every, **of_sinks}.items():
         kind, _, name = reference.partition(":")
         if kind == "env" and name not in environment:
             yield path, name
@@ -153,24 +198,33 @@ def survey(
 def scripts_of_request(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
     """Return what of this machine becomes the scripts' folder; None where nothing does. Raises ScriptsError."""
     from executor.planning.job_sources import scripts_folder
-    from executor.planning.scripts_folder import one_member
+    from executor.planning.scripts_folder import ScriptsOrigin, one_member
 
     if job_request.script is not None:
         return one_member(job_request.script)
+    if job_request.scripts is not None:
+        return ScriptsOrigin(path=job_request.scripts)
     return scripts_folder(descriptor, folder=job_request.file.absolute().parent)
+
+
+def _asked_for(job: Job) -> Job:
+    """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it."""
+    strategy = dataclasses.replace(job.strategy, gpus=None)
+    return dataclasses.replace(job, git=None, set={}, strategy=strategy)
 
 
 def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
     """Raise UsageError where a job that exists already, `there`, is not the one that `job_request` makes."""
-    if dataclasses.replace(there, git=None) != dataclasses.replace(job, git=None):
+    if _asked_for(there) != _asked_for(job):
+        says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(
-            f'the job "{job.job.id}" exists already and runs something else than {job_request.file} says now; '
+            f'the job "{job.job.id}" exists already and runs something else than {says} now; '
             "give another --job-id, or none"
         )
 
 
 def new_job_id(job_request: JobRequest, descriptor: Descriptor) -> str:
-    """Return a job id of its own for `job_request`."""
+    """Return a new job id for `job_request`."""
     from executor.planning.plan import task_name
 
     name = task_name(descriptor) or job_request.file.absolute().parent.name

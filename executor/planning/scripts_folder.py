@@ -129,7 +129,7 @@ class ScriptsOrigin:
 
 
 def one_member(script: Path) -> ScriptsOrigin:
-    """Return `script`, a file or folder, as the one member of a scripts' folder. Raises ScriptsError."""
+    """Return a scripts' folder with `script`, a file or folder, as its only member. Raises ScriptsError."""
     path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
     try:
         mode = path.stat().st_mode

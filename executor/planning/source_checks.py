@@ -1,4 +1,4 @@
-"""Asks web servers before a run whether they have what it pulls: an address that is wrong is known in a second."""
+"""Asks web servers before a run whether they have what it pulls, so that a wrong address is found at once."""
 
 from __future__ import annotations
 

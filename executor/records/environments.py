@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, NodeRecord
+
+SUMMARY_NODES = 16
+"""Nodes whose machines a summary looks at: each is a request."""
+_RANKS = 6
+"""That are named in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +29,61 @@ class NodeEnvironment:
         return dict(self.__dict__)
 
 
-def environments(record: JobRecord) -> Iterator[NodeEnvironment]:
-    """Yield what each node of the job's last attempt ran on. Raises StoreError where the nodes cannot be listed."""
+def environments(record: JobRecord, *, most: int | None = None) -> Iterator[NodeEnvironment]:
+    """Yield what each node of the job's last attempt ran on, or the first `most` of them.
+
+    Raises StoreError where the nodes cannot be listed.
+    """
     nodes = record.nodes()
+    for node in [node for node in nodes if node.attempt == nodes[-1].attempt][:most]:
+        yield _environment(node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineWarning:
+    """What spoils a measurement on the machine of one or more nodes."""
+
+    sentence: str
+    ranks: tuple[int, ...]
+    """Of the nodes that it holds for."""
+    several: bool
+    """Whether the job has other nodes, too."""
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"sentence": self.sentence, "ranks": list(self.ranks)}
+
+    @property
+    def text(self) -> str:
+        """The sentence, with the nodes that it holds for where those are not all."""
+        if not self.several:
+            return self.sentence
+        shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
+        return f"node {shown}: {self.sentence}"
+
+
+def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
+    """Return what is worth a line in a summary of what `environments` warn of: not what holds on most desktop machines.
+
+    Each sentence once, with the nodes that it holds for.
+    """
+    ranks: dict[str, list[int]] = {}
+    count = 0
     for node in nodes:
-        if node.attempt == nodes[-1].attempt:
-            yield _environment(node)
+        count += 1
+        facts = node.environment or {}
+        minor = _sentences(facts.get("minor"))
+        for sentence in _sentences(facts.get("warnings")):
+            if sentence not in minor:
+                ranks.setdefault(sentence, []).append(node.rank)
+    return [
+        MachineWarning(sentence=sentence, ranks=tuple(found), several=len(found) < count)
+        for sentence, found in ranks.items()
+    ]
+
+
+def _sentences(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _environment(node: NodeRecord) -> NodeEnvironment:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.record import NodeRecord, Stream
+from bai_agent.job.record_types import (
+    BenchmarkExitEvent,
+    BenchmarkStartEvent,
+    JobResult,
+    OutcomeEvent,
+    PhaseEvent,
+    RunEvent,
+)
 from bai_agent.job.store import RecordError
-from bai_agent.job.store.directory import DirectoryStore
-from executor.records.reading import events_in, result_of
+from executor.records.nodes import with_rank
+from executor.records.reading import events_in, result_of, stop_order
 
 PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
@@ -27,13 +35,13 @@ _KEPT = PIECE // 4
 class News:
     """What came since the last look."""
 
-    before: tuple[Mapping[str, Any], ...]
+    before: tuple[RunEvent, ...]
     """Events that came before `log`."""
     log: bytes
     """As the benchmark printed it; may begin and end within a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
-    after: tuple[Mapping[str, Any], ...]
+    after: tuple[RunEvent, ...]
     """Events that came after the benchmark's last line; held back until `log` has reached it."""
     truncated: bool
     """The benchmark truncated its output: `log` is from its start again."""
@@ -41,17 +49,20 @@ class News:
     """Bytes of output before `log` that were passed over, because too much had come."""
     more: bool
     """There is more to be read at once."""
-    result: Mapping[str, Any] | None
+    result: JobResult | None
     """How the job ended, once it has. With `more` false nothing comes after this."""
+    ending: str | None = None
+    """Why the coordinator of several nodes has just told all to end."""
 
 
 class LineStream:
     """A growing stream of lines, read from the start in whole lines."""
 
-    def __init__(self, node: NodeRecord, stream: Stream, position: int = 0) -> None:
+    def __init__(self, node: NodeRecord, stream: Stream, *, piece: int = PIECE) -> None:
+        """piece: bytes that one look takes, where no line is longer."""
         self._node, self._stream = node, stream
-        self._position = position
-        self._limit = PIECE
+        self._position = 0
+        self._piece = self._limit = piece
 
     def read(self) -> tuple[bytes, bool]:
         """Return the next whole lines, and whether there are more. Raises StoreError."""
@@ -64,31 +75,37 @@ class LineStream:
                 f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
         # A line longer than a piece: take a larger one, or it would never end.
-        self._limit = self._limit * 2 if more and not end else PIECE
+        self._limit = self._limit * 2 if more and not end else self._piece
         self._position += end
         return content[:end], more
 
 
 class JobFollower:
-    """Follows a job through what one of its nodes leaves, from the beginning or, for its log, from `log_position` on.
+    """Follows a job through what its nodes leave, from the beginning or, for the log, from `log_position` on.
 
-    With `newest_only` it jumps ahead in a log that grows faster than it is read.
+    Log and events are those of the first node, which decides for the job; records come from all, of several with the label
+    `rank`. With `newest_only` it jumps ahead in a log that grows faster than it is read.
     """
 
-    def __init__(self, node: NodeRecord, *, log_position: int = 0, newest_only: bool = False) -> None:
+    def __init__(
+        self, node: NodeRecord, *, nodes: int = 1, log_position: int = 0, newest_only: bool = False
+    ) -> None:
         self._node = node
         self._newest_only = newest_only
         self._log_position = log_position
         self._events = LineStream(node, "events")
-        self._metrics = LineStream(node, "metrics")
-        self._held: list[dict[str, Any]] = []
+        every = [node] if nodes == 1 else [node.job.node(rank, attempt=node.attempt) for rank in range(nodes)]
+        self._metrics = [(each.rank, LineStream(each, "metrics")) for each in every]
+        self._held: list[RunEvent] = []
+        self._attempt = AttemptRecord(node.job, node.attempt) if nodes > 1 else None
+        """Until the coordinator's word that the job is to end was seen."""
 
     def observe(self) -> News:
         """Return what is new. Raises StoreError."""
         # The end is asked for first: what was written before it is then in this look or, with `more`, in the next.
         result = result_of(self._node.job)
         events, more_events = self._events.read()
-        before: list[dict[str, Any]] = []
+        before: list[RunEvent] = []
         for event in events_in(events):
             # All that follows the first one held back waits with it: the story keeps its order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
@@ -99,9 +116,9 @@ class JobFollower:
             self._log_position = 0
             content = self._node.read("log", 0, limit=PIECE)
         self._log_position += len(content)
-        records, more_records = self._metrics.read()
+        records, more_records = self._records()
         more = more_events or more_records or len(content) == PIECE
-        after: list[dict[str, Any]] = []
+        after: list[RunEvent] = []
         if not more:
             after, self._held = self._held, []
         return News(
@@ -113,7 +130,30 @@ class JobFollower:
             skipped=skipped,
             more=more,
             result=result,
+            ending=self._why_ending() if result is None else None,
         )
+
+    def _why_ending(self) -> str | None:
+        if self._attempt is None:
+            return None
+        try:
+            order = stop_order(self._attempt)
+        except RecordError:
+            # The result says it too, and comes soon.
+            self._attempt = None
+            return None
+        if order is None:
+            return None
+        self._attempt = None
+        return None if order.finished else order.sentence
+
+    def _records(self) -> tuple[bytes, bool]:
+        """Return the next records of all nodes, and whether there are more."""
+        if len(self._metrics) == 1:
+            return self._metrics[0][1].read()
+        pieces = [(rank, *stream.read()) for rank, stream in self._metrics]
+        content = b"".join(with_rank(piece, rank) for rank, piece, _ in pieces)
+        return content, any(more for _, _, more in pieces)
 
     def _jump(self) -> int:
         """Move to the newest output where too much has come; return how many bytes were passed over."""
@@ -128,7 +168,7 @@ class JobFollower:
 def was_truncated(node: NodeRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, to which it was read before."""
     # In a bucket it never does: what comes after a truncation is put behind what came before.
-    return isinstance(node.job.store, DirectoryStore) and node.size("log") < position
+    return node.job.store.folder is not None and node.size("log") < position
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
@@ -139,7 +179,7 @@ def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
     return start + max(0, node.read(stream, start - 1, limit=size + 1).find(b"\n"))
 
 
-def events_of(node: NodeRecord) -> Iterator[dict[str, Any]]:
+def events_of(node: NodeRecord) -> Iterator[RunEvent]:
     """Yield all events of a node. Raises StoreError."""
     stream, more = LineStream(node, "events"), True
     while more:
@@ -147,8 +187,22 @@ def events_of(node: NodeRecord) -> Iterator[dict[str, Any]]:
         yield from events_in(content)
 
 
-def _comes_after_output(event: Mapping[str, Any]) -> bool:
-    if event.get("type") == "phase":
-        phase = event.get("phase")
-        return phase in ("drain", "end") or (phase == "run" and event.get("state") == "finished")
-    return event.get("type") in ("benchmark_exited", "outcome")
+def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:
+    """Return when the benchmark was started (ms UTC), by repeat as far as that is known; None: the only run, or the first.
+
+    Raises StoreError.
+    """
+    events = events_of(node)
+    first = next((each.time for each in events if isinstance(each, BenchmarkStartEvent)), None)
+    result = result_of(node.job)
+    repeats = (result.repeats if result is not None else None) or ()
+    starts: dict[int | None, int] = {
+        each.repeat: each.started for each in repeats if each.started is not None
+    }
+    return {**starts, **({None: first} if first is not None else {})}
+
+
+def _comes_after_output(event: RunEvent) -> bool:
+    if isinstance(event, PhaseEvent):
+        return event.phase in ("drain", "end") or (event.phase == "run" and event.state == "finished")
+    return isinstance(event, (BenchmarkExitEvent, OutcomeEvent))

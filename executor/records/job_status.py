@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
 from bai_agent.job.run_directory import now_ms
 from executor.errors import NextStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """How one of several nodes stands. Times are ms UTC."""
+
+    rank: int
+    instance_id: str | None = None
+    """None until it has joined, and on this machine."""
+    address: str | None = None
+    """Where the others reach it; None until it has joined."""
+    phase: str | None = None
+    """None until its agent has started, and once its part has ended."""
+    since: int | None = None
+    """When the phase began."""
+    last_sign: int | None = None
+    """When it last gave a sign of life, by the store's clock."""
+    ended: int | None = None
+    outcome: str | None = None
+    """The value of an `Outcome`, once its part has ended."""
+    sentence: str | None = None
+    transports: dict[str, list[str]] | None = None
+    """By library ("NCCL") what it said that it moves data with; None where none has said so."""
+    trouble: str | None = None
+    """Why some of this cannot be told: what is wrong with its record."""
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return dict(self.__dict__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +67,16 @@ class JobStatus:
     benchmark_watched: bool | None = None
     """Whether the shim of that benchmark still runs."""
     cancelling: bool = False
-    where: str = "local"
-    """"local": on this machine; "ec2"."""
+    where: str
+    """The name of the backend that it runs on: "local" is this machine."""
     warnings: tuple[str, ...] = ()
     """What its agent warns of, while there is no result."""
     machine: str | None = None
     """What there is to say about its machines, in a sentence."""
     next_step: NextStep | None = None
     """What can be done about them."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """How each of several nodes stands, by rank, where that was asked for; empty for a job of one."""
 
     @property
     def seconds(self) -> float | None:
@@ -54,9 +86,11 @@ class JobStatus:
         return max(0, (self.ended or now_ms()) - self.started) / 1000
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON values, but for the next step, which is a command of whoever shows it."""
-        table = {name: value for name, value in self.__dict__.items() if name != "next_step"}
-        return {**table, "seconds": self.seconds}
+        """Return all of it as JSON values; `nodes` only where there are several."""
+        step = dataclasses.asdict(self.next_step) if self.next_step is not None else None
+        table = {**self.__dict__, "next_step": step, "seconds": self.seconds}
+        del table["nodes"]
+        return {**table, "nodes": [each.as_table() for each in self.nodes]} if self.nodes else table
 
 
 DIED = "DIED"
@@ -75,15 +109,17 @@ ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 GOES_ON = frozenset({Status.PENDING.value, Status.INITIALIZING.value, Status.RUNNING.value, SILENT, ENDING})
 """While a job has one of these, there is something to wait for."""
+NODES_END = "The job is being ended: {}"
+"""What is said once the coordinator of several nodes has told them to end."""
 ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
 
 
-def unknown_status(standing: JobStatus) -> str | None:
+def unknown_status(job_status: JobStatus) -> str | None:
     """Return a sentence where this version does not know the status that a job's record says; else None."""
-    if standing.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
+    if job_status.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
         return None
     return (
-        f'the record of {standing.job_id} says the status "{standing.status}", which this version of bai does not know; '
+        f'the record of {job_status.job_id} says the status "{job_status.status}", which this version of bai does not know; '
         "use the version that the job was started with, or a newer one"
     )
 
@@ -112,19 +148,20 @@ def created(record: JobRecord) -> int | None:
     return next((each.modified for each in record.store.find(key) if each.key == key), None)
 
 
-def ended_status(record: JobRecord, result: Mapping[str, Any]) -> JobStatus:
+def ended_status(record: JobRecord, result: JobResult, *, where: str) -> JobStatus:
     """Return how a job stands that ended with `result`."""
     return JobStatus(
         job_id=record.job_id,
-        status=str(result.get("status")),
+        status=result.status,
         phase=None,
-        since=result.get("ended"),
-        started=result.get("started"),
-        ended=result.get("ended"),
-        outcome=result.get("outcome"),
-        exit_code=result.get("exit_code"),
-        sentence=result.get("sentence"),
+        since=result.ended,
+        started=result.started,
+        ended=result.ended,
+        outcome=result.outcome,
+        exit_code=result.exit_code,
+        sentence=result.sentence,
         agent_alive=None,
+        where=where,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from bai_agent.errors import StoreError
 from bai_agent.job.store import RecordError, StoreRefusedError
 
-_AWAY = 600.0
+_TRY_FOR_S = 600.0
 """Seconds in which a store that cannot be reached is asked again."""
 
 
@@ -30,7 +30,7 @@ class RetryWindow:
         if (
             not self._far
             or isinstance(error, (StoreRefusedError, RecordError))
-            or self._clock() - self._reached > _AWAY
+            or self._clock() - self._reached > _TRY_FOR_S
         ):
             raise error
         return f"{error}; trying again"

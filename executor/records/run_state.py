@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from bai_agent.job.outcome import Status
+from bai_agent.job.record_types import (
+    AgentEvent,
+    NeighbourEvent,
+    OutcomeEvent,
+    PhaseEvent,
+    PullEvent,
+    RepeatEvent,
+    RunEvent,
+    SinkEvent,
+    StopEvent,
+    TransportEvent,
+    WaitEvent,
+    WarningEvent,
+)
 
 PHASES = ("prepare", "pull", "join", "run", "drain", "end")
 
 
-@dataclass(frozen=True)
-class Pulling:
-    """How far one source has come."""
-
-    src: str
-    bytes: int
-    total_bytes: int | None
-    objects: int
-    total_objects: int | None
-    done: bool
+def neighbour_sentence(job_id: str, *, there: bool) -> str:
+    """Say that another job is, or was, on the same machine."""
+    return f"The job {job_id} {'runs' if there else 'ran'} on this machine at the same time: both take from each other."
 
 
 @dataclass
@@ -32,56 +37,65 @@ class RunState:
     """The phase that is under way, or that comes next."""
     since: int | None = None
     finished: dict[str, float] = field(default_factory=dict)
-    pulls: dict[str, Pulling] = field(default_factory=dict)
+    pulls: dict[str, PullEvent] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     """By the name of each place that metrics and logs go to and that is out of reach: a sentence."""
+    waits: str | None = None
+    """For whom the run waits before it begins."""
+    neighbours: dict[str, bool] = field(default_factory=dict)
+    """Other jobs that ran on the same machine, and whether they still do."""
+    transports: dict[str, list[str]] = field(default_factory=dict)
+    """By library what it said that it moves data with."""
     stop: str | None = None
     """Why the run is being ended, once it is."""
+    repeat: str | None = None
+    """"run 3 of 10": the run that began last, of a job that does several."""
     outcome: str | None = None
     agents: int = 0
     """How often an agent was started."""
     last_event: int | None = None
 
-    def apply(self, event: Mapping[str, Any]) -> None:
-        time, kind = event.get("time"), event.get("type")
-        if isinstance(time, int):
-            self.last_event = time
-            self.started = self.started if self.started is not None else time
-        if kind == "agent_started":
-            self.agents += 1
-            # It tells anew of what is out of reach, and nothing of what came back while no agent was there.
-            self.troubles.clear()
-        elif kind == "phase" and event.get("state") == "started":
-            self.phase, self.since = str(event.get("phase")), time
-        elif kind == "phase" and event.get("state") == "finished":
-            self.finished[str(event.get("phase"))] = float(event.get("seconds") or 0.0)
-        elif kind == "pull":
-            self.pulls[str(event.get("src"))] = Pulling(
-                src=str(event.get("src")),
-                bytes=int(event.get("bytes") or 0),
-                total_bytes=event.get("total_bytes"),
-                objects=int(event.get("objects") or 0),
-                total_objects=event.get("total_objects"),
-                done=bool(event.get("done")),
-            )
-        elif kind == "stop":
-            self.stop = str(event.get("message") or event.get("reason"))
-        elif kind == "warning":
-            self.warnings.append(str(event.get("message")))
-        elif kind == "sink":
-            sink = str(event.get("sink"))
-            if event.get("error") is None:
-                self.troubles.pop(sink, None)
-            else:
-                self.troubles[sink] = str(event.get("message"))
-        elif kind == "outcome":
-            self.outcome = str(event.get("outcome"))
+    def apply(self, event: RunEvent) -> None:
+        self.last_event = event.time
+        self.started = self.started if self.started is not None else event.time
+        match event:
+            case AgentEvent():
+                self.agents += 1
+                # It tells anew of what is out of reach, and nothing of what came back while no agent was there.
+                self.troubles.clear()
+            case WaitEvent():
+                self.waits = event.message
+            case NeighbourEvent():
+                self.neighbours[event.job_id] = event.until is None
+            case PhaseEvent(state="started", phase=phase):
+                self.waits = self.waits if phase == "prepare" else None
+                self.phase, self.since = event.phase, event.time
+            case PhaseEvent(state="finished"):
+                self.finished[event.phase] = event.seconds or 0.0
+            case PullEvent():
+                self.pulls[event.src] = event
+            case RepeatEvent():
+                self.repeat = event.name
+            case StopEvent():
+                self.stop = event.message
+            case WarningEvent():
+                self.warnings.append(event.message)
+            case TransportEvent():
+                self.transports[event.library] = event.uses
+            case SinkEvent(error=None):
+                self.troubles.pop(event.sink, None)
+            case SinkEvent():
+                self.troubles[event.sink] = event.message
+            case OutcomeEvent():
+                self.outcome = event.outcome
 
     @property
     def cautions(self) -> tuple[str, ...]:
         """What a person should know while it goes on: warnings, and places that are out of reach."""
-        return (*self.warnings, *self.troubles.values())
+        beside = (neighbour_sentence(job_id, there=there) for job_id, there in self.neighbours.items())
+        waits = (self.waits,) if self.waits is not None else ()
+        return (*waits, *self.warnings, *beside, *self.troubles.values())
 
     @property
     def status(self) -> Status:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bai_agent.job.descriptor import Better, Job
+from bai_agent.job.descriptor import Better, Headline, Job, Metric, OverRanks
 from executor.records.reading import MalformedLines, records_in
 
 _TREND_POINTS = 256
+SAMPLE = 4096
+"""Values of a series that quantiles are made of: all, or a random choice. A "p95" of a choice lies between p94 and p96."""
+_RUN_SAMPLE = 256
+"""The same for each run of a job that repeats its benchmark."""
 _LABEL_SETS = 64
 """Rows of one metric; what has other labels shares the last one."""
+_ROWS = 1024
+"""The same where ranks are told apart."""
 _OTHERS = "{…}"
+RANK_LABELS = ("rank", "process_rank")
+"""Which node, and which process of the benchmark, a record comes from."""
 
 
 @dataclass
@@ -37,9 +47,78 @@ class Trend:
         self.points.extend(kept)
 
 
+class Sample:
+    """All values, while they are few; then a random choice of them, each as likely as any other (Vitter's reservoir, Li's skips)."""
+
+    def __init__(self, size: int = SAMPLE) -> None:
+        self.values: list[float] = []
+        self.seen = 0
+        self._size = size
+        self._chance: random.Random | None = None
+        self._weight = 1.0
+        self._next = 0
+        """Which of all values is the next to be chosen."""
+        self._ordered: tuple[int, list[float]] = (0, [])
+
+    def add_all(self, values: Sequence[float]) -> None:
+        begin = self.seen
+        self.seen += len(values)
+        if (room := self._size - len(self.values)) > 0:
+            self.values.extend(values[:room])
+        if self.seen <= self._size:
+            return
+        if self._chance is None:
+            # The same values give the same choice.
+            self._chance = random.Random(0)  # noqa: S311 - no secret depends on it
+            self._next = self._size - 1
+            self._skip(self._chance)
+        while self._next < self.seen:
+            self.values[self._chance.randrange(self._size)] = values[self._next - begin]
+            self._skip(self._chance)
+
+    def quantile(self, share: float) -> float:
+        """Return the value below which `share` of all lie, between the two nearest ones. There is one value at least."""
+        if self._ordered[0] != self.seen:
+            self._ordered = (self.seen, sorted(self.values))
+        return quantile(self._ordered[1], share)
+
+    def _skip(self, chance: random.Random) -> None:
+        self._weight *= math.exp(math.log(1 - chance.random()) / self._size)
+        self._next += 1 + math.floor(math.log(1 - chance.random()) / math.log1p(-self._weight))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the quantile of sorted values, interpolated: Hyndman and Fan's type 7."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    part = position - low
+    if not part:
+        return ordered[low]
+    between = ordered[low] * (1 - part) + ordered[low + 1] * part
+    return min(max(between, ordered[low]), ordered[low + 1])
+
+
+@dataclass
+class _OneRun:
+    """What stands for one of several runs of a job."""
+
+    last: float
+    minimum: float
+    maximum: float
+    mean: float = 0.0
+    sample: Sample = field(default_factory=lambda: Sample(_RUN_SAMPLE))
+
+    def add_all(self, values: Sequence[float]) -> None:
+        self.last = values[-1]
+        self.minimum = min(self.minimum, min(values))
+        self.maximum = max(self.maximum, max(values))
+        self.sample.add_all(values)
+        self.mean = _mean_with(self.mean, values, self.sample.seen)
+
+
 @dataclass
 class Series:
-    """One metric's statistics so far. `first`, `last`, `minimum`, `maximum` and `mean` count only where `count` > 0."""
+    """One metric's statistics so far. `first`, `last`, `minimum`, … count only where `count` > 0. Warm-up is left out of all."""
 
     name: str
     """With the labels of its records, where they have any: "latency{threads=4}"."""
@@ -55,24 +134,81 @@ class Series:
     metric: str = ""
     """The metric's name alone, where `name` holds labels."""
     labels: dict[str, str] = field(default_factory=dict)
+    headline_is: Headline | None = None
+    """Which of the numbers stands for a run; None where no descriptor says it: the last one."""
+    tolerance: float | None = None
+    left_out: int = 0
+    """Values of the warm-up."""
+    newest: float = 0.0
+    """The last value that was read, of the warm-up too."""
+    over: Mapping[str, float] = field(default_factory=dict)
+    """Of a row that is over several ranks: "median", "stdev", "p95" and "headline", made of theirs."""
+    sample: Sample = field(default_factory=Sample)
+    _squares: float = 0.0
+    """The sum of the squared distances from the mean."""
+    _runs: dict[int, _OneRun] = field(default_factory=dict)
 
-    def add_all(self, values: Sequence[float]) -> None:
-        """Take in `values`, in the order in which they were read; all finite."""
+    def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
+        """Take in `values`, in the order in which they were read; all finite. repeat: the run that they are of."""
         if not values:
             return
         if not self.count:
             self.first = values[0]
-        self.last = values[-1]
+        self.last = self.newest = values[-1]
         self.minimum = min(self.minimum, min(values))
         self.maximum = max(self.maximum, max(values))
+        before, mean = self.count, self.mean
         self.count += len(values)
-        # A running mean instead of a sum: the sum of large values would overflow, or lose the small ones.
-        share = len(values) / self.count
-        half = math.fsum(value / 2 / len(values) for value in values)
         # Rounded up, what is left of values near the largest float would be infinite: no mean is outside of all values.
-        mean = self.mean * (1 - share) + half * share * 2
-        self.mean = min(max(mean, self.minimum), self.maximum)
+        self.mean = min(max(_mean_with(mean, values, self.count), self.minimum), self.maximum)
+        self._squares += _squares(values, before, mean)
         self.trend.add_all(values)
+        self.sample.add_all(values)
+        if repeat is not None:
+            if repeat not in self._runs:
+                self._runs[repeat] = _OneRun(values[-1], math.inf, -math.inf)
+            self._runs[repeat].add_all(values)
+
+    def leave_out(self, values: Sequence[float]) -> None:
+        """Take note of values of the warm-up."""
+        self.left_out += len(values)
+        self.newest = values[-1]
+
+    @property
+    def runs(self) -> int:
+        """Of how many runs its values are, in a job that repeats its benchmark; 0 in others."""
+        return len(self._runs)
+
+    @property
+    def median(self) -> float:
+        return self.over["median"] if self.over else self.sample.quantile(0.5)
+
+    @property
+    def p95(self) -> float:
+        return self.over["p95"] if self.over else self.sample.quantile(0.95)
+
+    @property
+    def stdev(self) -> float | None:
+        """The standard deviation of a sample; None of one value."""
+        if self.over:
+            return self.over.get("stdev")
+        if self.count < 2:
+            return None
+        deviation = math.sqrt(self._squares / (self.count - 1))
+        if math.isfinite(deviation):
+            return deviation
+        # The squares are beyond any float. No two values are further apart than this.
+        return min(self.maximum / 2 - self.minimum / 2, sys.float_info.max / 2) * 2
+
+    @property
+    def headline(self) -> float:
+        """The number that stands for the run; of several runs the median of theirs."""
+        if self.over:
+            return self.over["headline"]
+        every: Sequence[Series | _OneRun] = list(self._runs.values()) or [self]
+        numbers = sorted(_headline(each, self.headline_is) for each in every)
+        middle = len(numbers) // 2
+        return numbers[middle] if len(numbers) % 2 else numbers[middle - 1] / 2 + numbers[middle] / 2
 
     @property
     def best(self) -> float | None:
@@ -88,10 +224,40 @@ class Series:
             table["labels"] = self.labels
         if self.count:
             table |= {"first": self.first, "last": self.last, "min": self.minimum, "max": self.maximum}
-            table |= {"mean": self.mean}
+            table |= {"mean": self.mean, "median": self.median, "stdev": self.stdev, "p95": self.p95}
+            if self.headline_is is not None:
+                table |= {"headline": self.headline, "headline_is": self.headline_is.value}
+        if self.left_out:
+            table |= {"warmup_left_out": self.left_out}
         if self.better is not None:
             table |= {"better": self.better.value, "best": self.best}
         return table
+
+
+def _headline(run: Series | _OneRun, how: Headline | None) -> float:
+    if how is Headline.MEDIAN:
+        return run.sample.quantile(0.5)
+    if how is Headline.MEAN:
+        return run.mean
+    return {Headline.MIN: run.minimum, Headline.MAX: run.maximum}.get(how, run.last) if how else run.last
+
+
+def _mean_with(mean: float, values: Sequence[float], count: int) -> float:
+    """Return the mean of `count` values, of which the last ones are `values` and the others have `mean`."""
+    # A running mean instead of a sum: the sum of large values would overflow, or lose the small ones.
+    share = len(values) / count
+    half = math.fsum(value / 2 / len(values) for value in values)
+    return mean * (1 - share) + half * share * 2
+
+
+def _squares(values: Sequence[float], before: int, mean: float) -> float:
+    """Return what `values` add to the sum of squared distances from the mean of `before` others (Chan et al. 1979)."""
+    own = _mean_with(0.0, values, len(values))
+    inside = sum((value - own) * (value - own) for value in values)
+    if not before:
+        return inside
+    apart = own - mean
+    return inside + apart * apart * (before / (before + len(values)) * len(values))
 
 
 def labelled_name(record: Mapping[str, Any]) -> str:
@@ -105,26 +271,38 @@ def labelled_name(record: Mapping[str, Any]) -> str:
 class Measurements:
     """The statistics of all metrics of a run, by where they come from."""
 
-    def __init__(self, job: Job | None = None) -> None:
+    def __init__(self, job: Job | None = None, *, starts: Mapping[int | None, int] | None = None) -> None:
         self.benchmark: dict[str, Series] = {}
         """What the benchmark printed or emitted, in the descriptor's order, then as it came."""
         self.host: dict[str, Series] = {}
         self.run: dict[str, Series] = {}
         self.records = 0
-        self.foreign = MalformedLines()
+        self.malformed = MalformedLines()
         self.last_timestamp: int | None = None
-        self._better = {metric.name: metric.better for metric in (job.metrics if job is not None else ())}
+        self.starts: dict[int | None, int] = dict(starts or {})
+        """When the benchmark was started (ms UTC), by repeat; None: the only run. Else the first value's time stands for it."""
+        named = job.named_metrics() if job is not None else ()
+        self._metrics = {metric.name: metric for metric in named}
+        self._warmed: dict[tuple[str, str, int | None], int] = {}
+        """How many values of a warm-up were left out."""
+        self.over_ranks: Mapping[str, OverRanks] = {metric.name: metric.over_ranks for metric in named}
+        """What is shown of a metric that several ranks print, by its name."""
+        self._rows: dict[str, set[str]] = {}
         self._label_sets: dict[str, set[str]] = {}
+        """By metric: the labels of its rows, without their ranks."""
         for metric in job.metrics if job is not None else ():
-            self.benchmark[metric.name] = Series(metric.name, metric.units, metric.better)
+            self.benchmark[metric.name] = self._described(Series(metric.name, metric.units), metric.name)
 
     def add_lines(self, content: bytes) -> None:
         """Take in whole lines of `metrics.jsonl`."""
-        values: dict[tuple[str, str], list[float]] = {}
-        firsts: dict[tuple[str, str], Mapping[str, Any]] = {}
+        values: dict[tuple[str, str, int | None, bool], list[float]] = {}
+        firsts: dict[tuple[str, str, int | None, bool], Mapping[str, Any]] = {}
         before = self.records
         for record in records_in(content):
-            key = (record["src"], record["name"] if "labels" not in record else self._row(record))
+            row = record["name"] if "labels" not in record else self._row(record)
+            metric = self._metrics.get(record["name"])
+            warm = metric is not None and self._is_warm_up(record, row, metric)
+            key = (record["src"], row, record.get("repeat"), warm)
             if key in values:
                 values[key].append(record["value"])
             else:
@@ -132,22 +310,46 @@ class Measurements:
                 firsts[key] = record
             self.records += 1
             self.last_timestamp = record["timestamp"]
-        self.foreign.add(content, taken=self.records - before)
-        for (source, name), found in values.items():
+        self.malformed.add(content, taken=self.records - before)
+        for key, found in values.items():
+            source, name, repeat, warm = key
             group = {"host": self.host, "run": self.run}.get(source, self.benchmark)
             series = group.get(name)
             if series is None:
-                series = group[name] = self._new_series(name, firsts[source, name])
+                series = group[name] = self._new_series(name, firsts[key])
                 self._forget_bare(series.metric)
-            series.add_all(found)
+            if warm:
+                series.leave_out(found)
+            else:
+                series.add_all(found, repeat=repeat)
+
+    def _is_warm_up(self, record: Mapping[str, Any], row: str, metric: Metric) -> bool:
+        """Return whether a value is to be left out."""
+        if record["src"] in ("host", "run") or not (metric.warmup_values or metric.warmup is not None):
+            return False
+        repeat = record.get("repeat")
+        if metric.warmup is not None:
+            first = self.starts.get(None) if not repeat else None
+            start: int = self.starts.setdefault(repeat, record["timestamp"] if first is None else first)
+            return bool(record["timestamp"] < start + metric.warmup.total_seconds() * 1000)
+        key = (record["src"], row, repeat)
+        left_out = self._warmed.get(key, 0)
+        if left_out >= metric.warmup_values:
+            return False
+        self._warmed[key] = left_out + 1
+        return True
 
     def _row(self, record: Mapping[str, Any]) -> str:
         """Return the name of the row that a record with labels belongs to: there are at most so many of a metric."""
         name = labelled_name(record)
-        rows = self._label_sets.setdefault(record["name"], set())
+        rows = self._rows.setdefault(record["name"], set())
         if name not in rows:
-            if len(rows) >= _LABEL_SETS:
+            own = {key: each for key, each in (record["labels"] or {}).items() if key not in RANK_LABELS}
+            row = labelled_name({**record, "labels": own})
+            sets = self._label_sets.setdefault(record["name"], set())
+            if (row not in sets and len(sets) >= _LABEL_SETS) or len(rows) >= _ROWS:
                 return f"{record['name']}{_OTHERS}"
+            sets.add(row)
             rows.add(name)
         return name
 
@@ -156,10 +358,17 @@ class Measurements:
         if name == record["name"]:
             return Series(name, units)
         labels = {} if name.endswith(_OTHERS) else dict(record["labels"])
-        better = self._better.get(record["name"])
-        return Series(name, units, better, metric=record["name"], labels=labels)
+        return self._described(Series(name, units, metric=record["name"], labels=labels), record["name"])
+
+    def _described(self, series: Series, metric: str) -> Series:
+        """Return a series with what the descriptor says of its metric."""
+        known = self._metrics.get(metric)
+        if known is not None:
+            series.better, series.headline_is = known.better, known.headline
+            series.tolerance = known.tolerance
+        return series
 
     def _forget_bare(self, metric: str) -> None:
         """Leave the metric itself out where all its records have labels: it is not one that was never seen."""
-        if metric in self.benchmark and not self.benchmark[metric].count:
+        if metric in self.benchmark and not (self.benchmark[metric].count or self.benchmark[metric].left_out):
             del self.benchmark[metric]

@@ -1,4 +1,4 @@
-"""Lines at the end of a terminal's output that are drawn again in their place, whatever moves them meanwhile."""
+"""Redraws lines at the end of a terminal's output in place, also after the terminal was resized."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class LiveBlock:
     goes that stood in a wrapped line differs between terminals.
     """
 
-    def __init__(self, console: Console, *, wraps: bool | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._wraps = wraps_again(os.environ) if wraps is None else wraps
+        self._wraps = wraps_again(os.environ)
         self._lines: list[str] = []
 
     def draw(self, what: RenderableType) -> None:
-        """Put `what` in the place of what stands there; of what is higher than the screen, the upper rows."""
+        """Replace the block by `what`, cut to the screen's height."""
         self.erase()
         console = self._console
         lines = [list(_stripped(line)) for line in console.render_lines(what, pad=False)]
@@ -34,7 +34,7 @@ class LiveBlock:
         console.print(Segments(_joined(lines)), end="", soft_wrap=True)
 
     def erase(self) -> None:
-        """Take it away; what is printed next stands in its place."""
+        """Erase the block; what is printed next takes its place."""
         if not self._lines:
             return
         above = sum(rows_of(line, self._console.width) if self._wraps else 1 for line in self._lines)
@@ -60,7 +60,7 @@ def wraps_again(environment: Mapping[str, str]) -> bool:
     return "TMUX" in environment or not ("XTERM_VERSION" in environment or "STY" in environment)
 
 
-def foreign_text(line: str) -> Text:
+def ansi_text(line: str) -> Text:
     """Return a line of a benchmark, with its colours."""
     return Text.from_ansi(line) if "\x1b" in line else Text(line)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from executor.quantities import size
-from executor.records.environments import NodeEnvironment
+from executor.records.environments import MachineWarning, NodeEnvironment
 
 _CHARACTERS = 1000
 """Of a line that are shown at most."""
+_WARNINGS = 4
+"""Lines of warnings in a summary."""
 _LISTED = 12
 """Items of a list that are shown at most."""
 
@@ -52,6 +54,14 @@ def environment_lines(node: NodeEnvironment) -> Iterator[tuple[str, str]]:
     warnings = facts.get("warnings")
     for each in warnings[:_LISTED] if isinstance(warnings, list) else ():
         yield "warning", str(each)[:_CHARACTERS]
+
+
+def warning_lines(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[tuple[str, str]]:
+    """Yield what a summary says of the machines that a job ran on: label and text. more: the command that shows all."""
+    for each in warnings[:_WARNINGS]:
+        yield "machine", each.text[:_CHARACTERS]
+    if len(warnings) > _WARNINGS:
+        yield "", f"and {len(warnings) - _WARNINGS} more: {more}"
 
 
 def _cpu(cpu: Mapping[str, Any]) -> Iterator[str | None]:

@@ -1,23 +1,28 @@
-"""What every view draws from, and what a view is."""
+"""The state that views draw, and the protocol of a view."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.record_types import BenchmarkStartEvent, JobResult, RunEvent, StopEvent
 from bai_agent.job.run_directory import now_ms
 from executor.program import command
+from executor.records.environments import MachineWarning
 from executor.records.follower import News
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 from executor.view.text import place
 
+if TYPE_CHECKING:
+    from executor.analysis.repeats import OverRuns
+
 
 @dataclass
 class JobView:
-    """All that is known of a job that somebody looks at."""
+    """All that is known of a followed job."""
 
     job_id: str
     job: Job
@@ -28,9 +33,15 @@ class JobView:
     state: RunState = field(default_factory=RunState)
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False
-    result: Mapping[str, Any] | None = None
+    result: JobResult | None = None
     command: Callable[..., str] = command
     """Makes the command line of a hint from its words."""
+    ending: str | None = None
+    """Why the coordinator of several nodes has told all to end, as a person was told."""
+    machine_warnings: Sequence[MachineWarning] = ()
+    """Of a job that has ended: what its machines were warned of when it began."""
+    over_runs: list[OverRuns] = field(default_factory=list)
+    """What its runs say together, of a job that did several."""
     partial: bool = False
     """The statistics do not cover all records: there were too many to read."""
 
@@ -40,6 +51,8 @@ class JobView:
     def apply(self, news: News) -> None:
         for event in (*news.before, *news.after):
             self.state.apply(event)
+            if isinstance(event, BenchmarkStartEvent):
+                self.measurements.starts.setdefault(None, event.time)
         if news.records and not self.partial:
             self.measurements.add_lines(news.records)
 
@@ -50,13 +63,15 @@ class JobView:
             for source in self.job.sources
         )
 
-    def is_last_word(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the summary, which comes next, says what `event` says: why a run ended before its benchmark began."""
-        return event.get("type") == "stop" and "run" not in (self.state.phase, *self.state.finished)
+    def is_last_word(self, event: RunEvent) -> bool:
+        """Return whether what `event` says, why a run ends, is known: of several nodes; or soon, by the summary, before the benchmark began."""
+        if not isinstance(event, StopEvent):
+            return False
+        return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
 
     @property
     def phase_seconds(self) -> float:
-        """How long the present phase has lasted."""
+        """Seconds that the current phase has lasted."""
         return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0
 
 
@@ -66,7 +81,7 @@ class View(Protocol):
     def begin(self, job_view: JobView) -> None: ...
 
     def notice(self, sentence: str) -> None:
-        """Say something about what `bai` itself does."""
+        """Show a message about what `bai` itself does."""
         ...
 
     def show(self, job_view: JobView, news: News) -> None:
@@ -78,7 +93,7 @@ class View(Protocol):
         ...
 
     def end(self, job_view: JobView) -> None:
-        """The job is over and `picture.result` is there."""
+        """Show the end; `job_view.result` is set."""
         ...
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from bai_agent.job.record_types import as_table, event_table
 from executor.records.follower import TRUNCATED, News
 from executor.view.job_view import JobView
 from executor.view.text import visible
@@ -31,7 +32,7 @@ class JsonView:
 
     def show(self, job_view: JobView, news: News) -> None:
         for event in news.before:
-            self._write(event)
+            self._write(event_table(event))
         if news.truncated:
             self._end_line()
             self.notice(TRUNCATED)
@@ -42,7 +43,7 @@ class JsonView:
             # The record is JSON already; reading it only to write it again would halve the pace.
             self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
-            self._write(event)
+            self._write(event_table(event))
         self._stream.flush()
 
     def refresh(self, job_view: JobView) -> None:
@@ -50,7 +51,7 @@ class JsonView:
 
     def end(self, job_view: JobView) -> None:
         self._end_line()
-        self._write({"type": "result", **(job_view.result or {})})
+        self._write({"type": "result", **(as_table(job_view.result) if job_view.result else {})})
         self._stream.flush()
 
     def close(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -12,10 +10,20 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from bai_agent.job.record_types import (
+    NeighbourEvent,
+    PullEvent,
+    RunEvent,
+    SinkEvent,
+    StopEvent,
+    WaitEvent,
+    WarningEvent,
+)
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
-from executor.records.run_state import PHASES, Pulling
-from executor.view.block import cropped, foreign_text
+from executor.records.over_ranks import over_ranks
+from executor.records.run_state import PHASES, neighbour_sentence
+from executor.view.block import ansi_text, cropped
 from executor.view.host import host_line
 from executor.view.job_view import JobView
 from executor.view.metrics import metric_table
@@ -64,7 +72,7 @@ class LiveView:
             self._tell(event)
         for event in news.after:
             # Warnings after the benchmark's end stand in the summary that comes next.
-            if event.get("type") != "warning":
+            if not isinstance(event, WarningEvent):
                 self._tell(event)
 
     def refresh(self, job_view: JobView) -> None:
@@ -88,13 +96,20 @@ class LiveView:
         self._flush()
         self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
 
-    def _tell(self, event: Mapping[str, Any]) -> None:
-        style = {"warning": "yellow", "sink": "yellow", "stop": "bold yellow"}.get(str(event.get("type")))
+    def _tell(self, event: RunEvent) -> None:
         last = self._picture is not None and self._picture.is_last_word(event)
-        if style is not None and not last:
-            with self._stage.above():
-                self._flush()
-                self._print(Text(f"[bai] {plain_text(str(event.get('message')))}", style=style))
+        if isinstance(event, (WarningEvent, SinkEvent, StopEvent)) and not last:
+            style = "bold yellow" if isinstance(event, StopEvent) else "yellow"
+            self._say(event.message, style)
+        elif isinstance(event, WaitEvent):
+            self._say(event.message, "cyan")
+        elif isinstance(event, NeighbourEvent) and event.until is None:
+            self._say(neighbour_sentence(event.job_id, there=True), "yellow")
+
+    def _say(self, sentence: str, style: str) -> None:
+        with self._stage.above():
+            self._flush()
+            self._print(Text(f"[bai] {plain_text(sentence)}", style=style))
 
     def _flush(self) -> None:
         """Print the lines that have come."""
@@ -105,13 +120,13 @@ class LiveView:
             self._say_skipped(f"{passed:,} lines")
         text = Text()
         for line in lines:
-            text.append_text(foreign_text(line)).append("\n")
+            text.append_text(ansi_text(line)).append("\n")
         text.right_crop(1)
         self._print(text)
 
     def _print_rest(self) -> None:
         for line in self._scroll.take_rest():
-            self._print(foreign_text(line))
+            self._print(ansi_text(line))
 
     def _say_skipped(self, what: str) -> None:
         dots = "…" if self._unicode else "..."
@@ -129,13 +144,14 @@ class LiveView:
         parts: list[RenderableType] = []
         current = self._scroll.current
         if current:
-            parts.append(cropped(foreign_text(current), width, unicode=self._unicode))
+            parts.append(cropped(ansi_text(current), width, unicode=self._unicode))
         parts.append(self._heading(job_view))
         parts.append(self._phases(job_view))
         parts.extend(self._pulls(job_view))
         # The other half of the screen is the benchmark's own.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
-        every = list(job_view.measurements.benchmark.values())
+        measured = job_view.measurements
+        every = over_ranks(measured.benchmark.values(), measured.over_ranks)
         if every:
             # Those that have values come first: of a thousand metrics the seen ones are of interest.
             seen = [series for series in every if series.count] + [one for one in every if not one.count]
@@ -152,6 +168,8 @@ class LiveView:
         if job_view.cancelling:
             title.append("cancelling ", style="bold yellow")
         title.append(phase, style="bold cyan").append(f" {seconds(job_view.phase_seconds)}")
+        if job_view.state.phase == "run" and job_view.state.repeat is not None:
+            title.append(f"  {plain_text(job_view.state.repeat)}")
         return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
 
     def _phases(self, job_view: JobView) -> RenderableType:
@@ -179,7 +197,7 @@ class LiveView:
         ]
         return [self._pull(pull) for pull in under_way[:_PULLS]]
 
-    def _pull(self, pull: Pulling) -> RenderableType:
+    def _pull(self, pull: PullEvent) -> RenderableType:
         name = place(pull.src).rstrip("/").rpartition("/")[2] or pull.src
         of = f" of {size(pull.total_bytes)}" if pull.total_bytes else ""
         objects = f" · {pull.objects:,} of {pull.total_objects:,}" if (pull.total_objects or 0) > 1 else ""

@@ -1,41 +1,62 @@
-"""A table of metrics that fits the screen: what does not fit goes, the least wanted first."""
+"""A table of metrics that fits the screen: the least important columns go first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor import Better, Headline
+from executor.analysis.steady import unsteady
 from executor.quantities import aligned, quantity
-from executor.records.statistics import Series
+from executor.records.over_ranks import Spread
+from executor.records.statistics import SAMPLE, Series
 from executor.view.text import plain_text, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""
 _TREND_WIDTH = (6, 24)
+_NAMED = 6
+"""Metrics that a note names."""
 
-_VALUES: dict[str, Callable[[Series], float]] = {
+_VALUES: dict[str, Callable[[Series], float | None]] = {
     "first": lambda series: series.first,
     "last": lambda series: series.last,
+    "median": lambda series: series.median,
+    "stdev": lambda series: series.stdev,
+    "p95": lambda series: series.p95,
     "min": lambda series: series.minimum,
     "max": lambda series: series.maximum,
     "mean": lambda series: series.mean,
 }
-_LEAST = dict.fromkeys(("last", "min", "max", "mean"), 6)
+_LEAST = dict.fromkeys(("last", "median", "stdev", "p95", "min", "max", "mean"), 6)
 """So that the columns do not jump with every other value."""
-_ORDER = ("metric", "units", "trend", "first", "last", "min", "max", "mean", "count")
+_SPREAD: dict[str, Callable[[Series], float]] = {
+    "last": lambda series: series.last,
+    "mean": lambda series: series.mean,
+}
+_ORDER = (
+    "metric", "units", "trend", "headline", "first", "last", "median", "stdev", "p95", "min", "max", "mean", "count",
+)  # fmt: skip
 
 
 def metric_table(
     all_series: Sequence[Series], *, width: int, rows: int = 15, summary: bool = False, unicode: bool = True
 ) -> Table:
-    """Return the first `rows` series as a table of at most `width` columns. A summary would rather show trends than units."""
+    """Return the first `rows` series as a table of at most `width` columns.
+
+    A summary has more figures, and would rather show trends than units.
+    """
     shown = all_series[:rows]
     # Of two wants that do not fit together the first wins.
-    wanted = ["metric", "last", "min", "max", "mean", "count"]
-    wanted += ["trend", "units", "first"] if summary else ["units", "trend"]
+    if summary:
+        # Where it is the last value there is a column of that anyway.
+        heads = ["headline"] if any(_has_headline(series) for series in shown) else []
+        wanted = ["metric", *heads, "last", "median", "stdev", "p95", "min", "max", "mean", "count"]
+        wanted += ["trend", "units", "first"]
+    else:
+        wanted = ["metric", "last", "min", "max", "mean", "count", "units", "trend"]
     cells = {
         name: [_cell(name, series, width // _NAME_SHARE, unicode=unicode) for series in shown]
         for name in wanted
@@ -72,6 +93,36 @@ def metric_table(
     return table
 
 
+def spread_table(every: Sequence[Spread], *, unicode: bool = True) -> Table:
+    """Return metrics of many ranks, a row for each: the least and the greatest that any of its ranks has."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+    table.add_column("metric", no_wrap=True, overflow="ellipsis", style="bold")
+    for heading in ("ranks", *(f"{name} of ranks" for name in _SPREAD), "count"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for spread in every:
+        units = spread.ranks[0].units
+        between = (_between(spread.between(_SPREAD[name]), units, unicode=unicode) for name in _SPREAD)
+        table.add_row(
+            Text(plain_text(spread.name) + direction(spread.ranks[0], unicode=unicode)),
+            f"{len(spread.ranks):,}",
+            *between,
+            f"{spread.count:,}",
+        )
+    return table
+
+
+def between_text(ends: tuple[float, float], units: str, *, unicode: bool = True) -> tuple[str, str]:
+    """Return the least and the greatest of some values for reading, and the units that are still to be named."""
+    texts = [quantity(end, units) for end in ends]
+    dash = " – " if unicode else " to "
+    return (texts[0][0] if texts[0] == texts[1] else dash.join(text for text, _ in texts)), texts[0][1]
+
+
+def _between(ends: tuple[float, float], units: str, *, unicode: bool) -> str:
+    text, named = between_text(ends, units, unicode=unicode)
+    return plain_text(f"{text} {named}".strip())
+
+
 def direction(series: Series, *, unicode: bool = True) -> str:
     """Return a sign for the direction in which the metric gets better, or nothing."""
     if series.better is None:
@@ -83,9 +134,7 @@ def direction(series: Series, *, unicode: bool = True) -> str:
 
 def _cell(name: str, series: Series, name_width: int, *, unicode: bool) -> str:
     if name == "metric":
-        return _shortened(plain_text(series.name), name_width, unicode=unicode) + direction(
-            series, unicode=unicode
-        )
+        return name_text(series, name_width, unicode=unicode)
     if name == "units":
         # Where the values say it, the column need not.
         return plain_text(quantity(series.last, series.units)[1])
@@ -93,7 +142,56 @@ def _cell(name: str, series: Series, name_width: int, *, unicode: bool) -> str:
         return ""
     if name == "count":
         return f"{series.count:,}"
-    return quantity(_VALUES[name](series), series.units)[0] if series.count else "-"
+    if name == "headline":
+        return _headline(series)
+    if name == "last" and not series.count and series.left_out:
+        # Of the warm-up: what a person who watches it wants to see.
+        return quantity(series.newest, series.units)[0]
+    value = _VALUES[name](series) if series.count else None
+    return quantity(value, series.units)[0] if value is not None else "-"
+
+
+def _has_headline(series: Series) -> bool:
+    return bool(series.count) and (series.runs > 1 or series.headline_is not in (None, Headline.LAST))
+
+
+def _headline(series: Series) -> str:
+    """Return the number that stands for the run, and which one it is."""
+    if not series.count or series.headline_is is None:
+        return "-"
+    number = quantity(series.headline, series.units)[0]
+    return number if series.headline_is is Headline.LAST else f"{series.headline_is.value} {number}"
+
+
+def metric_notes(every: Sequence[Series]) -> Iterator[tuple[str, str]]:
+    """Yield what has to be said of the figures in a table: the sentence, and its style."""
+    warm = [f"{series.name} ({series.left_out:,})" for series in every if series.left_out]
+    if warm:
+        more = f" and of {len(warm) - _NAMED} more" if len(warm) > _NAMED else ""
+        yield f"without the first values, which are warm-up, of {', '.join(warm[:_NAMED])}{more}", "dim"
+    runs = max((series.runs for series in every), default=0)
+    if runs > 1 and any(series.headline_is is not None for series in every):
+        yield f"headline: the median of {runs} runs", "dim"
+    marked = [(series.name, mark) for series in every if (mark := _unsteady(series)) is not None]
+    for name, mark in marked[:_NAMED]:
+        yield f"{name}: {mark}", "yellow"
+    if len(marked) > _NAMED:
+        yield f"and {len(marked) - _NAMED} more are not steady", "yellow"
+    if any(series.count > SAMPLE for series in every):
+        yield f"median and p95 of more than {SAMPLE:,} values are of a random choice of so many", "dim"
+
+
+def _unsteady(series: Series) -> str | None:
+    """Return why a series of one run is not steady. Of several runs each would have to be looked at by itself."""
+    if series.runs > 1 or not series.count:
+        return None
+    found = unsteady(series.trend.points, tolerance=series.tolerance)
+    return found.sentence if found is not None else None
+
+
+def name_text(series: Series, width: int, *, unicode: bool = True) -> str:
+    """Return a metric's name in about `width` columns, with the sign of its direction."""
+    return _shortened(plain_text(series.name), width, unicode=unicode) + direction(series, unicode=unicode)
 
 
 def _shortened(name: str, width: int, *, unicode: bool) -> str:

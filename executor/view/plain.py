@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from rich.console import Console
 
+from bai_agent.job.record_types import (
+    NeighbourEvent,
+    PhaseEvent,
+    PullEvent,
+    RunEvent,
+    SinkEvent,
+    StopEvent,
+    WaitEvent,
+    WarningEvent,
+)
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
+from executor.records.run_state import neighbour_sentence
 from executor.view.job_view import JobView
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
@@ -56,7 +66,7 @@ class PlainView:
             self._stream.flush()
         for event in news.after:
             # Warnings after the benchmark's end stand in the summary that comes next.
-            if event.get("type") != "warning":
+            if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
     def refresh(self, job_view: JobView) -> None:
@@ -80,14 +90,18 @@ class PlainView:
     def close(self) -> None:
         return
 
-    def _tell(self, job_view: JobView, event: Mapping[str, Any]) -> None:
-        kind = event.get("type")
-        if kind == "phase" and event.get("state") == "finished":
-            self.notice(f"{event.get('phase')} finished in {seconds(float(event.get('seconds') or 0))}")
-        elif kind == "pull" and event.get("done") and not job_view.own_copy(str(event.get("src"))):
-            self.notice(f"pulled {place(str(event.get('src')))}: {size(event.get('bytes') or 0)}")
-        elif kind in ("warning", "sink", "stop") and not job_view.is_last_word(event):
-            self.notice(str(event.get("message")))
+    def _tell(self, job_view: JobView, event: RunEvent) -> None:
+        match event:
+            case PhaseEvent(state="finished"):
+                self.notice(f"{event.phase} finished in {seconds(event.seconds or 0)}")
+            case PullEvent(done=True) if not job_view.own_copy(event.src):
+                self.notice(f"pulled {place(event.src)}: {size(event.bytes)}")
+            case WarningEvent() | SinkEvent() | StopEvent() if not job_view.is_last_word(event):
+                self.notice(event.message)
+            case WaitEvent():
+                self.notice(event.message)
+            case NeighbourEvent(until=None):
+                self.notice(neighbour_sentence(event.job_id, there=True))
 
     def _write_rest(self) -> None:
         if self._scroll is not None:

@@ -1,4 +1,4 @@
-"""A job's metrics as a person or a program wants them: statistics, JSON Lines, CSV."""
+"""Prints a job's metrics: statistics, JSON Lines, CSV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,16 +15,17 @@ from rich.text import Text
 
 from bai_agent.job.descriptor import Job
 from executor.quantities import quantity
+from executor.records.over_ranks import over_ranks
 from executor.records.reading import MalformedLines, records_in
 from executor.records.statistics import Measurements, Series
 from executor.view.listing import screen_width, show
-from executor.view.metrics import metric_table
+from executor.view.metrics import metric_notes, metric_table
 from executor.view.stage import DrawnTerminal
 from executor.view.text import plain_text, speaks_unicode, visible_bytes
 
 _COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
 _FORMULA = ("=", "+", "-", "@")
-_REFRESH = 0.3
+_REFRESH_S = 0.3
 _LIVE_ROWS = 40
 
 
@@ -37,20 +38,45 @@ def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLine
     return MalformedLines()
 
 
+class NamedRecords:
+    """Lets through the records of some metrics alone."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._seen: set[str] = set()
+
+    @property
+    def unseen(self) -> list[str]:
+        """The names that no record had."""
+        return sorted(self._names - self._seen)
+
+    def only(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield what `lines` hold of these metrics; what is no record stays, for whoever counts such lines."""
+        for content in lines:
+            yield b"".join(line for line in content.splitlines(keepends=True) if self._is_wanted(line))
+
+    def _is_wanted(self, line: bytes) -> bool:
+        try:
+            name = json.loads(line)["name"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return True
+        if isinstance(name, str) and name in self._names:
+            self._seen.add(name)
+            return True
+        return False
+
+
 def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
     """Print the records as CSV with a heading; return what was passed over."""
-    foreign = MalformedLines()
+    malformed = MalformedLines()
     writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for content in lines:
         records = [_for_spreadsheet(record) for record in records_in(content)]
-        for record in records:
-            if "labels" in record:
-                record["labels"] = json.dumps(record["labels"])
         writer.writerows(records)
-        foreign.add(content, taken=len(records))
+        malformed.add(content, taken=len(records))
         sys.stdout.flush()
-    return foreign
+    return malformed
 
 
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +88,9 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column in _COLUMNS:
         value = record.get(column)
-        if isinstance(value, (int, float, type(None))):
+        if column == "labels":
+            row[column] = json.dumps(value)
+        elif isinstance(value, (int, float, type(None))):
             row[column] = value
         else:
             text = plain_text(str(value))
@@ -70,9 +98,14 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
-    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over."""
-    measurements = Measurements(job)
+def print_statistics(
+    job: Job, lines: Iterator[bytes], follow: bool, *, starts: Mapping[int | None, int] | None = None
+) -> MalformedLines:
+    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over.
+
+    starts: when the benchmark was started (ms UTC), by repeat, for the warm-up.
+    """
+    measurements = Measurements(job, starts=starts)
     # Asked now: a live table puts something in the place of standard output that has no encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
@@ -80,7 +113,7 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Malforme
             measurements.add_lines(content)
         width = screen_width()
         show(_tables(measurements, width=width, rows=sys.maxsize, unicode=unicode))
-        return measurements.foreign
+        return measurements.malformed
     console = Console(highlight=False)
 
     def draw() -> RenderableType:
@@ -92,25 +125,27 @@ def print_statistics(job: Job, lines: Iterator[bytes], follow: bool) -> Malforme
     try:
         for content in lines:
             measurements.add_lines(content)
-            if time.monotonic() - shown > _REFRESH:
+            if time.monotonic() - shown > _REFRESH_S:
                 shown = time.monotonic()
                 stage.refresh()
     finally:
         stage.close()
         console.print(_tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode))
-    return measurements.foreign
+    return measurements.malformed
 
 
 def _tables(measurements: Measurements, *, width: int, rows: int, unicode: bool) -> RenderableType:
     parts: list[RenderableType] = []
     left = rows
-    for group in (measurements.benchmark, measurements.host):
-        every: list[Series] = list(group.values())
+    of_benchmark = over_ranks(measurements.benchmark.values(), measurements.over_ranks)
+    for every in (of_benchmark, list(measurements.host.values())):
         if not every or left <= 0:
             continue
         if parts:
             parts.append(Text())
         parts.append(metric_table(every, width=width, rows=left, summary=True, unicode=unicode))
+        if every is of_benchmark:
+            parts += [Text(plain_text(text), style=style) for text, style in metric_notes(every)]
         left -= len(every) + 2
     if measurements.run and left > 0:
         parts += [Text(), _facts(list(measurements.run.values())[:left])]

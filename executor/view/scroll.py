@@ -1,4 +1,4 @@
-"""The benchmark's output on its way to a screen: whole lines, the newest, as many as a person could see."""
+"""Buffers the benchmark's output for a screen: whole lines, only the newest where there are too many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REST = 65536
 
 
 class Scroll:
-    """Takes output in any pieces; gives lines fit for a terminal. What it cannot keep, it counts."""
+    """Takes output in any pieces and returns lines safe for a terminal. Counts what it drops."""
 
     def __init__(self, *, keep: int = 400) -> None:
         self._lines: deque[bytes] = deque(maxlen=keep)

@@ -1,4 +1,4 @@
-"""A terminal while a picture is drawn on it again and again: without cursor, and without echo of what is typed."""
+"""A terminal in which a block is redrawn: without cursor, and without echo."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class DrawnTerminal:
         self._stop_wanted = True
 
     def _stop(self) -> None:
-        """Stop this process as Ctrl-Z wants it, on a terminal as it was before."""
+        """Restore the terminal and stop this process, for Ctrl-Z."""
         self._stop_wanted = False
         self._block.erase()
         self._console.show_cursor(True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,12 +10,16 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode, signal_name
-from bai_agent.metrics.tally import never_a_number
+from bai_agent.job.record_types import BenchmarkExit, JobResult
 from executor.quantities import seconds, size
+from executor.records.over_ranks import over_ranks, spreads
 from executor.records.run_state import PHASES
+from executor.view.environment import warning_lines
+from executor.view.host import node_table
 from executor.view.job_view import JobView
-from executor.view.metrics import metric_table
+from executor.view.metrics import metric_notes, metric_table, spread_table
 from executor.view.text import plain_text, safe_line
 
 _ROWS = 30
@@ -26,46 +29,50 @@ _UNSEEN = 10
 
 def print_summary(console: Console, job_view: JobView, *, unicode: bool = True) -> None:
     """Print the outcome, the last lines of what failed, timings, metrics, and where the files are."""
-    result: Mapping[str, Any] = job_view.result or {}
+    result = job_view.result
     dot = " · " if unicode else " | "
-    code = int(result.get("exit_code", ExitCode.OURS))
-    benchmark: Mapping[str, Any] = result.get("benchmark") or {}
+    code = result.exit_code if result is not None else ExitCode.OURS
 
     def line(label: str, value: str, style: str = "default", *, copied: bool = False) -> None:
         _print_line(console, label, Text(plain_text(value), style=style), copied=copied)
 
     characters = "─" if unicode else "-"
     console.print(Rule(Text(job_view.job_id, style="bold"), align="left", style="dim", characters=characters))
-    if code != ExitCode.SUCCEEDED:
+    if result is not None and code != ExitCode.SUCCEEDED:
         print_last_lines(console, result, unicode=unicode)
     style = "bold green" if code == ExitCode.SUCCEEDED else "bold red"
     console.print(
-        Text(plain_text(str(result.get("sentence", ""))), style=style).append(
-            plain_text(f"  ({result.get('outcome')}: bai's exit code is {code})") if code else "", style="dim"
+        Text(plain_text(result.sentence if result is not None else ""), style=style).append(
+            plain_text(f"  ({result.outcome}: bai's exit code is {code})")
+            if result is not None and code
+            else "",
+            style="dim",
         ),
         soft_wrap=True,
     )
-    phases = {**(result.get("phases") or {}), **job_view.state.finished}
+    phases = {**((result and result.phases) or {}), **job_view.state.finished}
     line("phases", dot.join(f"{name} {seconds(phases[name])}" for name in PHASES if name in phases))
-    if facts := _facts(benchmark):
+    if result is not None and (facts := _facts(result.benchmark)):
         line("benchmark", dot.join(facts))
-    if git := result.get("git"):
-        dirty = ", with uncommitted changes" if git.get("dirty") else ""
-        branch = f" ({git['branch']})" if git.get("branch") else ""
-        line("git", f"{git.get('commit', '')[:12]}{branch}{dirty}")
-    for label, text, style in result_notes(result):
+    if result is not None and (git := result.git) is not None:
+        dirty = ", with uncommitted changes" if git.dirty else ""
+        branch = f" ({git.branch})" if git.branch else ""
+        line("git", f"{git.commit[:12]}{branch}{dirty}")
+    for label, text, style in result_notes(result) if result is not None else ():
         line(label, text, style)
-    if foreign := job_view.measurements.foreign.count:
+    more_of_machines = job_view.command("status", "-v", job_view.job_id)
+    for label, text in warning_lines(job_view.machine_warnings, more=more_of_machines):
+        line(label, text, "yellow")
+    if malformed := job_view.measurements.malformed.count:
         line(
             "warning",
-            f"{foreign:,} lines of its metrics are no metric records and were passed over",
+            f"{malformed:,} lines of its metrics are not metric records and were passed over",
             "yellow",
         )
     _print_metrics(console, job_view, unicode=unicode)
     line("files", job_view.place, copied=True)
-    if (artifacts := result.get("artifacts")) and artifacts.get("files"):
-        count = artifacts["files"]
-        files = f"{count:,} file{'' if count == 1 else 's'}, {size(artifacts['bytes'])}"
+    if result is not None and (kept := result.artifacts) is not None and kept.files:
+        files = f"{kept.files:,} file{'' if kept.files == 1 else 's'}, {size(kept.bytes)}"
         line(
             "artifacts",
             f"{files}, kept in {job_view.artifacts}" if job_view.artifacts else files,
@@ -75,25 +82,30 @@ def print_summary(console: Console, job_view: JobView, *, unicode: bool = True) 
     line("more", dot.join(more), copied=True)
 
 
-def result_notes(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def result_notes(result: JobResult) -> Iterator[tuple[str, str, str]]:
     """Yield what a result says beyond its outcome: label, text, style."""
-    if (kafka := result.get("kafka")) is not None:
-        lost = f", {kafka.get('undelivered'):,} not delivered" if kafka.get("undelivered") else ""
-        why = f" ({kafka['error']})" if lost and kafka.get("error") else ""
-        yield (
-            "kafka",
-            f"{kafka.get('delivered') or 0:,} messages delivered{lost}{why}",
-            "yellow" if lost else "default",
-        )
-    for warning in result.get("warnings") or ():
-        yield "warning", str(warning), "yellow"
+    if (kafka := result.kafka) is not None:
+        lost = f", {kafka.undelivered:,} not delivered" if kafka.undelivered else ""
+        why = f" ({kafka.error})" if lost and kafka.error else ""
+        style = "yellow" if lost else "default"
+        yield "kafka", f"{kafka.delivered or 0:,} messages delivered{lost}{why}", style
+    for library, uses in (result.transports or {}).items():
+        yield "transport", transport_sentence(library, uses), "default"
+    for warning in result.warnings or ():
+        yield "warning", warning, "yellow"
 
 
-def unseen_notes(names: Sequence[str], result: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+def transport_sentence(library: str, uses: Sequence[str]) -> str:
+    """Return what a library said that it moves data with."""
+    return f"{library}: {', '.join(uses)}"
+
+
+def unseen_notes(names: Sequence[str], result: JobResult | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of metrics without a value: label and text. Those that were no numbers differ from those never seen."""
-    matched = ((result or {}).get("metrics") or {}).get("never_numbers") or {}
+    extracted = result.metrics if result is not None else None
+    matched = (extracted.never_numbers if extracted is not None else None) or {}
     for name in [name for name in names if name in matched][:_UNSEEN]:
-        yield name, never_a_number(matched[name]["count"], matched[name]["first"])
+        yield name, never_a_number(matched[name].count, matched[name].first)
     never = [name for name in names if name not in matched]
     if never:
         more = f" and {len(never) - _UNSEEN:,} more" if len(never) > _UNSEEN else ""
@@ -113,17 +125,32 @@ def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> N
 
 
 def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> None:
-    seen = [series for series in job_view.measurements.benchmark.values() if series.count]
-    unseen = [series.name for series in job_view.measurements.benchmark.values() if not series.count]
-    if not seen and not unseen:
+    measured = job_view.measurements
+    unseen = [each.name for each in measured.benchmark.values() if not (each.count or each.left_out)]
+    all_warm = [each for each in measured.benchmark.values() if each.left_out and not each.count]
+    every = over_ranks((each for each in measured.benchmark.values() if each.count), measured.over_ranks)
+    seen, apart = spreads(every)
+    if not seen and not apart and not unseen and not all_warm:
         return
     console.print()
     more = job_view.command("metrics", job_view.job_id)
     if seen:
         table = metric_table(seen, width=console.width - 2, rows=_ROWS, summary=True, unicode=unicode)
         console.print(Padding(table, (0, 0, 0, 2)))
+    if apart:
+        console.print(Padding(spread_table(apart[:_ROWS], unicode=unicode), (0, 0, 0, 2)))
+    if (nodes := node_table(measured.host)) is not None:
+        console.print(Padding(nodes, (1, 0, 0, 2)))
     if len(seen) > _ROWS:
         console.print(Text(f"  and {len(seen) - _ROWS:,} more: {more}", style="dim"))
+    if job_view.over_runs:
+        from executor.view.over_runs import runs_table
+
+        console.print(Padding(runs_table(job_view.over_runs[:_ROWS], unicode=unicode), (1, 0, 0, 2)))
+    for text, style in metric_notes(seen[:_ROWS]):
+        _print_note(console, text, style)
+    for series in all_warm:
+        _print_note(console, f"{series.name}: all its values ({series.left_out:,}) are warm-up", "yellow")
     for label, text in unseen_notes(unseen, job_view.result):
         console.print(Text(f"  {plain_text(f'{label}: {text}')}", style="yellow"), soft_wrap=True)
     if job_view.partial:
@@ -133,8 +160,12 @@ def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> Non
     console.print()
 
 
-def print_last_lines(console: Console, result: Mapping[str, Any], *, unicode: bool) -> None:
-    lines = [safe_line(str(each)) for each in result.get("last_lines") or ()][-_LAST_LINES:]
+def _print_note(console: Console, text: str, style: str) -> None:
+    console.print(Padding(Text(plain_text(text), style=style), (0, 0, 0, 2)))
+
+
+def print_last_lines(console: Console, result: JobResult, *, unicode: bool) -> None:
+    lines = [safe_line(each) for each in result.last_lines or ()][-_LAST_LINES:]
     if not lines:
         return
     console.print(Text("the benchmark's last lines", style="dim"))
@@ -143,17 +174,22 @@ def print_last_lines(console: Console, result: Mapping[str, Any], *, unicode: bo
         console.print(Text(f"{bar} ", style="dim").append_text(Text.from_ansi(each)), soft_wrap=True)
 
 
-def _facts(benchmark: Mapping[str, Any]) -> list[str]:
+def _facts(benchmark: BenchmarkExit | None) -> list[str]:
+    if benchmark is None:
+        return []
     facts = []
-    if benchmark.get("exec_error"):
+    if benchmark.exec_error:
         facts.append("never ran")
-    elif benchmark.get("signal") is not None:
-        facts.append(signal_name(int(benchmark["signal"])))
-    elif benchmark.get("code"):
-        facts.append(f"exit code {benchmark['code']}")
-    for key, label in (("wall_seconds", "wall"), ("user_seconds", "user"), ("system_seconds", "system")):
-        if benchmark.get(key) is not None:
-            facts.append(f"{label} {seconds(float(benchmark[key]))}")
-    if benchmark.get("peak_memory_bytes"):
-        facts.append(f"peak memory {size(benchmark['peak_memory_bytes'])}")
+    elif benchmark.signal is not None:
+        facts.append(signal_name(benchmark.signal))
+    elif benchmark.code:
+        facts.append(f"exit code {benchmark.code}")
+    times = (
+        ("wall", benchmark.wall_seconds),
+        ("user", benchmark.user_seconds),
+        ("system", benchmark.system_seconds),
+    )
+    facts += [f"{label} {seconds(time)}" for label, time in times if time is not None]
+    if benchmark.peak_memory_bytes:
+        facts.append(f"peak memory {size(benchmark.peak_memory_bytes)}")
     return facts

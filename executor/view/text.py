@@ -1,4 +1,4 @@
-"""Foreign text, places and small pictures, as they appear on a screen."""
+"""Text of others, places and small pictures, as they appear on a screen."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from bai_agent.metrics.terminal import on_screen
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
+_LONGEST = 4000
+"""Characters of a line that are shown."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
 _INVISIBLE = (
@@ -49,25 +51,25 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
     return "".join(bars[round((each / 2 - low / 2) / span * (len(bars) - 1))] for each in means)
 
 
-def safe_line(line: str, *, limit: int = 4000) -> str:
-    """Return a foreign line fit for a terminal: colours stay, whatever else could move, ring or rewrite goes.
+def safe_line(line: str) -> str:
+    """Return `line`, which may hold anything, fit for a terminal: colours stay, other control sequences go.
 
-    Of parts between carriage returns the last one stays, as it would on a screen, and what backspaces overwrite goes. At most `limit` characters.
+    Of parts between carriage returns the last one stays, as it would on a screen, and what backspaces overwrite goes. At most `_LONGEST` characters.
     """
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
     if "\x08" in line and "\x1b" not in line:
         line = on_screen(line)
-    cut = len(line) - limit
+    cut = len(line) - _LONGEST
     if cut > 0:
-        line = line[:limit]
+        line = line[:_LONGEST]
     if not line.isprintable():
         line = _CONTROL.sub(_keep_colour, line.expandtabs(8))
     return f"{line} … ({cut:,} more characters)" if cut > 0 else line
 
 
 def plain_text(text: str) -> str:
-    """Return foreign words fit to stand in a sentence of ours: on one line, and nothing in them that a terminal obeys."""
+    """Return `text`, which may hold anything, as part of a sentence: one line, without control characters."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
 
 
@@ -85,7 +87,7 @@ def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flus
 
 
 def visible_bytes(lines: bytes) -> bytes:
-    """Return lines of JSON made `visible`; what is no UTF-8 becomes a question mark."""
+    """Return lines of JSON made `visible`; what is not UTF-8 becomes a question mark."""
     return visible(lines.decode(errors="replace")).encode()
 
 

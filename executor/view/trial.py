@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
+from bai_agent.job.job_result import never_a_number
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.tally import doubt_warning, never_a_number, not_a_number_warning
+from bai_agent.metrics.tally import doubt_warning, not_a_number_warning
 from executor.jobs.metrics_trial import MetricsTrial
 from executor.quantities import size
 from executor.view.listing import screen_width, show

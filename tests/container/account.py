@@ -29,7 +29,7 @@ STORE = f"s3://{BUCKET}/jobs"
 _METADATA = ("169.254.169.254", 80)
 
 
-class Account:
+class ContainerAccount:
     """One account with one bucket and, at a time, one instance. Made by `open_account`."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -82,6 +82,6 @@ class Account:
 
 
 @contextmanager
-def open_account(folder: Path) -> Iterator[Account]:
+def open_account(folder: Path) -> Iterator[ContainerAccount]:
     with ExitStack() as stack:
-        yield Account(folder, stack)
+        yield ContainerAccount(folder, stack)

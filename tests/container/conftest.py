@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container.account import Account, open_account
-from container.instance import Instance
+from container.account import ContainerAccount, open_account
+from container.instance import ContainerInstance
 
 if not Path("/etc/instance").is_dir():
     # Not the image of Dockerfile.test: scripts/test-container runs them there.
@@ -15,14 +15,14 @@ if not Path("/etc/instance").is_dir():
 
 
 @pytest.fixture(scope="session")
-def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerAccount]:
     with open_account(tmp_path_factory.mktemp("account")) as account:
         yield account
 
 
 @pytest.fixture
-def instance(account: Account) -> Iterator[Instance]:
+def instance(account: ContainerAccount) -> Iterator[ContainerInstance]:
     """A fresh instance that has not been started yet."""
-    instance = Instance(account)
+    instance = ContainerInstance(account)
     yield instance
     instance.take_power()

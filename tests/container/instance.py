@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from container.account import REGION, Account
+from container.account import REGION, ContainerAccount
 from sandbox.fake_aws.machine.facts import Facts
 
 ROLE = "bai-instance"
@@ -25,10 +25,10 @@ _POWER_OFF = Path("/run/power-off")
 """Where the programs of `guest/usr/sbin` write down that they were called: uptime, name, arguments."""
 
 
-class Instance:
+class ContainerInstance:
     """Has no state but the container's own: there is one at a time."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ContainerAccount) -> None:
         number = time.monotonic_ns() & 0xFFFF_FFFF_FFFF
         self.instance_id = f"i-0{number:016x}"
         self.credentials = account.identities.of_instance(self.instance_id)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import tomli_w
-from container.account import BUCKET, REGION, STORE, Account
-from container.instance import Instance
+from container.account import BUCKET, REGION, STORE, ContainerAccount
+from container.instance import ContainerInstance
 from sandbox.fake_aws.calls import Call
 
 from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Output, Power, Store
@@ -32,13 +32,13 @@ echo "weights" >model.bin
 
 
 @pytest.fixture(scope="session")
-def bundle(account: Account) -> Bundle:
+def bundle(account: ContainerAccount) -> Bundle:
     """The one that `bai` builds, from wheels that the image has."""
     built = build(platform.machine(), cache=cache_folder(os.environ), download=False)
     return account.put_bundle(built.path.read_bytes())
 
 
-def descriptor(account: Account, job_id: str, script: str) -> str:
+def descriptor(account: ContainerAccount, job_id: str, script: str) -> str:
     job = Job(
         job=Identity(id=job_id, name=job_id),
         benchmark=Benchmark(script=script),
@@ -50,7 +50,7 @@ def descriptor(account: Account, job_id: str, script: str) -> str:
     return tomli_w.dumps(job_table(job))
 
 
-def boot(account: Account, bundle: Bundle, job_id: str, **given: Any) -> Boot:
+def boot(account: ContainerAccount, bundle: Bundle, job_id: str, **given: Any) -> Boot:
     """Return what the instance of a job is told."""
     usual: dict[str, Any] = {
         "job_id": job_id,
@@ -63,7 +63,7 @@ def boot(account: Account, bundle: Bundle, job_id: str, **given: Any) -> Boot:
     return Boot(**(usual | given))
 
 
-def steps(instance: Instance) -> list[str]:
+def steps(instance: ContainerInstance) -> list[str]:
     """Return what the console tells of the boot, and its last word."""
     said = read_console(instance.console)
     return [each.text for each in said.steps] + [f"{said.end} {said.detail}".strip()] * (said.end is not None)
@@ -73,7 +73,7 @@ def steps(instance: Instance) -> list[str]:
 class Trained:
     """What is left when a job has run."""
 
-    instance: Instance
+    instance: ContainerInstance
     told: bytes
     """User data."""
     asked: str
@@ -84,8 +84,8 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(account: Account, bundle: Bundle) -> Trained:
-    instance = Instance(account)
+def trained(account: ContainerAccount, bundle: Bundle) -> Trained:
+    instance = ContainerInstance(account)
     told = user_data(boot(account, bundle, "trains", job_toml=descriptor(account, "trains", TRAINING)))
     try:
         instance.boot(told)
@@ -112,7 +112,9 @@ def test_the_machine_takes_each_step_and_powers_off(trained: Trained, bundle: Bu
     assert trained.asked == "shutdown -h now"
 
 
-def test_result_output_metrics_and_artifacts_are_in_the_store(account: Account, trained: Trained) -> None:
+def test_result_output_metrics_and_artifacts_are_in_the_store(
+    account: ContainerAccount, trained: Trained
+) -> None:
     record = account.record("trains")
     result = record.result()
     assert result is not None
@@ -160,7 +162,9 @@ def test_no_credential_is_left_behind(trained: Trained) -> None:
     ] == []
 
 
-def test_a_failing_benchmark_powers_off_too(account: Account, instance: Instance, bundle: Bundle) -> None:
+def test_a_failing_benchmark_powers_off_too(
+    account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
+) -> None:
     job = descriptor(account, "fails", "#!/bin/sh\necho step 1 loss 1\nexit 7\n")
     instance.boot(user_data(boot(account, bundle, "fails", job_toml=job)))
 
@@ -173,7 +177,7 @@ def test_a_failing_benchmark_powers_off_too(account: Account, instance: Instance
 
 
 def test_a_descriptor_that_did_not_fit_comes_from_the_store(
-    account: Account, instance: Instance, bundle: Bundle
+    account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "large", TRAINING).encode()
     account.s3.put_object(Bucket=BUCKET, Key="jobs/large/job.toml", Body=job)
@@ -186,7 +190,7 @@ def test_a_descriptor_that_did_not_fit_comes_from_the_store(
     assert steps(instance)[-1] == "done 0"
 
 
-def test_a_broken_bundle_ends_the_machine(account: Account, instance: Instance) -> None:
+def test_a_broken_bundle_ends_the_machine(account: ContainerAccount, instance: ContainerInstance) -> None:
     broken = account.put_bundle(b"no archive")
     job = descriptor(account, "never-starts", TRAINING)
     instance.boot(user_data(boot(account, broken, "never-starts", job_toml=job)))
@@ -198,7 +202,7 @@ def test_a_broken_bundle_ends_the_machine(account: Account, instance: Instance) 
 
 
 def test_the_deadline_ends_a_machine_whose_agent_does_not(
-    account: Account, instance: Instance, bundle: Bundle
+    account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "for-ever", "#!/bin/sh\necho step 1 loss 1\nexec sleep 3600\n")
     deadman = timedelta(seconds=12)
@@ -210,8 +214,8 @@ def test_the_deadline_ends_a_machine_whose_agent_does_not(
     assert account.record("for-ever").result() is None
 
 
-def test_init_commands_run_before_the_job_and_their_failure_ends_the_machine(
-    account: Account, instance: Instance, bundle: Bundle
+def test_failing_init_commands_end_the_machine_before_the_job(
+    account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "prepared", TRAINING)
     commands = ("echo ready >/var/lib/prepared", "test -s /var/lib/prepared && exit 3")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.desk import Desk, new_desk
 from sandbox.fake_aws import FakeAws, open_fake_aws
+from sandbox.sandbox_cli import SandboxCli, sandbox_cli
 
 pytest.register_assert_rewrite("sandbox.ends")
 
@@ -24,6 +24,6 @@ def aws(tmp_path: Path) -> Iterator[FakeAws]:
 
 
 @pytest.fixture
-def desk(aws: FakeAws, tmp_path: Path) -> Desk:
+def cli(aws: FakeAws, tmp_path: Path) -> SandboxCli:
     """Somebody who runs benchmarks on this AWS."""
-    return new_desk(aws, tmp_path / "desk")
+    return sandbox_cli(aws, tmp_path / "cli")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sandbox.desk import Desk
 from sandbox.fake_aws import Machine
+from sandbox.sandbox_cli import SandboxCli
 
 WAITS = """\
 echo begun
@@ -17,17 +17,17 @@ echo over
 RUN = "/var/lib/bai/jobs/job"
 
 
-def ended(desk: Desk, machine: Machine, *last_words: str) -> dict[str, Any]:
+def ended(cli: SandboxCli, machine: Machine, *last_words: str) -> dict[str, Any]:
     """Wait for the machine's own end, and return what `bai status` says after it."""
     machine.wait_off()
-    instance = desk.aws.instance(machine.instance_id)
+    instance = cli.aws.instance(machine.instance_id)
     assert instance["State"]["Name"] == "terminated"
     assert instance["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert machine.exit_codes[-1] == 0
     assert re.findall(r"BAI-END ([^\r\n]*)", machine.console()) == [*last_words]
-    status = desk.status()
+    status = cli.status()
     print(status["sentence"])
-    assert not [call for call in desk.aws.calls if call.action == "TerminateInstances"]
+    assert not [call for call in cli.aws.calls if call.action == "TerminateInstances"]
     return status
 
 

@@ -12,8 +12,8 @@ from instance_jobs import JOB, bundle
 import bai_agent
 from cloud_init.baked import bake
 from sandbox.fake_aws import FakeAws, Machine
-from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, MachineImage
+from sandbox.fake_aws.machine.shape import MachineShape
 from sandbox.launches import launch, user_data
 
 DESCRIPTOR = f"""
@@ -28,7 +28,7 @@ argv = ["true"]
 """
 
 
-def baked(tmp_path: Path, *, agent: str) -> Shape:
+def baked(tmp_path: Path, *, agent: str) -> MachineShape:
     """Return the shape of machines of an image with `agent` in it, beside the real agent's reading of descriptors."""
     content = io.BytesIO(bundle(agent))
     archive = tmp_path / "bundle.tar.gz"
@@ -40,22 +40,23 @@ def baked(tmp_path: Path, *, agent: str) -> Shape:
     (root / "etc/cloud").mkdir(parents=True)
     bake(archive, root=root)
     files = {f"/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    return Shape(files=files)
+    return MachineShape(files=files)
 
 
-def boot(aws: FakeAws, shape: Shape, content: bytes, image: Image = DEBIAN) -> Machine:
+def boot(aws: FakeAws, shape: MachineShape, content: bytes, image: MachineImage = DEBIAN) -> Machine:
     aws.shape = shape
     return launch(aws, ImageId=image.image_id, UserData=content)[0]
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
-def test_a_bare_job_descriptor_runs_and_ends(aws: FakeAws, tmp_path: Path, image: Image) -> None:
+def test_a_bare_job_descriptor_runs_and_ends(aws: FakeAws, tmp_path: Path, image: MachineImage) -> None:
     machine = boot(aws, baked(tmp_path, agent="end(0)"), DESCRIPTOR.encode(), image)
     machine.wait_off()
     assert "BAI-END done 0" in machine.console()
     assert machine.read("/var/lib/bai/job.toml") == DESCRIPTOR.encode()
     # 24 h, and the limits that a descriptor has by itself, and a quarter of an hour
     assert machine.read("/var/lib/bai/boot/limit") == b"92790\n"
+    assert b"nodes=1\n" in machine.read("/var/lib/bai/boot/settings")
     assert not [call for call in aws.calls if call.identity == "instance"]
 
 

@@ -131,7 +131,7 @@ def test_missing_keys_are_forbidden_to_who_may_not_list(aws: FakeAws) -> None:
     assert refused(s3.get_object, Bucket=aws.bucket, Key="none") == ("NoSuchKey", 404)
 
 
-def test_what_a_policy_does_not_allow_is_refused_in_each_services_words(aws: FakeAws) -> None:
+def test_a_forbidden_call_is_refused_in_each_services_words(aws: FakeAws) -> None:
     aws.policies.attach("user")
     s3, ec2 = aws.client("s3"), aws.client("ec2")
     [machine] = launch(aws, UserData=IDLE)

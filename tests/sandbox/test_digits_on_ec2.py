@@ -1,4 +1,4 @@
-"""The whole way of a job: from `bai run` at a desk to a machine that is gone, and its numbers in Kafka and S3."""
+"""The whole way of a job: from `bai run` to a machine that is gone, and its numbers in Kafka and S3."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 from kafka_brokers import Broker
 
 from sandbox.deep_learning import PLACE, pytorch
-from sandbox.desk import Desk
-from sandbox.fake_aws import FakeAws, Machine, Shape
+from sandbox.fake_aws import FakeAws, Machine, MachineShape
+from sandbox.sandbox_cli import SandboxCli
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "benchmark.toml"
 MEASURED = ("accuracy", "loss", "throughput")
 
 
 def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
-    aws: FakeAws, desk: Desk, kafka: Broker
+    aws: FakeAws, cli: SandboxCli, kafka: Broker
 ) -> None:
     aws.expose(int(kafka.address.rpartition(":")[2]))
-    aws.shape = Shape(mounts={PLACE: pytorch()})
+    aws.shape = MachineShape(mounts={PLACE: pytorch()})
     job = f"digits-{uuid.uuid4().hex[:8]}"
 
     run = f"run {EXAMPLE} --on ec2 --job-id {job} -- --epochs 3"
-    done = desk.bai(*run.split(), environment={"BAI_KAFKA_BROKERS": kafka.address})
+    done = cli.bai(*run.split(), env={"BAI_KAFKA_BROKERS": kafka.address})
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.stdout + done.stderr
     assert "at most 1.9 instance hours, about 0.20 USD at 0.1018 USD an hour (AWS's price list" in done.stderr
     assert "step=600" in done.stdout
     assert "The benchmark finished successfully" in done.stdout
@@ -48,7 +48,7 @@ def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
     assert {"agent", "scripts", "data"} <= read
 
     # What it measured is in Kafka, and the same in S3, with log, artifact and result.
-    stored = desk.objects(f"jobs/{job}/")
+    stored = cli.objects(f"jobs/{job}/")
     node = "attempts/0/nodes/0"
     records = [json.loads(line) for line in stored[f"{node}/metrics/{0:020}.jsonl"].splitlines()]
     assert _measured(records) == _measured(_messages(kafka, job))
@@ -61,8 +61,16 @@ def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
     assert list(result["phases"]) == ["prepare", "pull", "join", "run", "drain"]
 
     # Somebody who comes later is told the same.
-    status = desk.status(job)
+    status = cli.status(job)
     assert (status["status"], status["where"], status["machine"]) == ("SUCCEEDED", "ec2", None)
+
+    # And what it ran on: the machine as it told its agent.
+    environment = json.loads(stored[f"{node}/environment.json"])
+    assert environment["instance"]["id"] == machine.instance_id
+    assert environment["cpu"]["count"] >= 1
+    shown = cli.bai("status", job, "-v").stdout
+    assert f"instance  {environment['instance']['type']}, {machine.instance_id}" in shown
+    assert f"kernel    {environment['system']['kernel']}" in shown
 
     print(_timings(machine, stored[f"{node}/events.jsonl"]))
 

@@ -13,8 +13,8 @@ from datetime import timedelta
 
 import pytest
 
-from sandbox.desk import Desk
 from sandbox.ends import RUN, WAITS, agent, ended, outcome, wait_inside
+from sandbox.sandbox_cli import SandboxCli
 
 LOSS = """
 [[output.metrics]]
@@ -24,9 +24,9 @@ pattern = 'loss=(\\S+)'
 """
 
 
-def test_an_agent_that_is_killed_twice(desk: Desk) -> None:
+def test_an_agent_that_is_killed_twice(cli: SandboxCli) -> None:
     """Guardian: starts it again, up to six times; the benchmark does not notice."""
-    machine = desk.submit(desk.descriptor(WAITS))
+    machine = cli.submit(cli.descriptor(WAITS))
     for starts in (1, 2):
         started = f"grep -c agent_started {RUN}/events.jsonl | grep -qx {starts}"
         wait_inside(machine, f"[ -e {RUN}/started.json ] && {started}")
@@ -34,142 +34,142 @@ def test_an_agent_that_is_killed_twice(desk: Desk) -> None:
         machine.wait_for(f"agent start {starts + 1}")
     machine.write("/var/go", "")
 
-    status = ended(desk, machine, "done 0")
+    status = ended(cli, machine, "done 0")
 
     assert outcome(status) == ("SUCCEEDED", "succeeded", 0)
-    stored = desk.objects("jobs/job/attempts/0/nodes/0/")
+    stored = cli.objects("jobs/job/attempts/0/nodes/0/")
     assert stored[f"log/{0:020}"] == b"begun\nover\n"
     assert stored["events.jsonl"].count(b"agent_started") == 3
     assert stored["events.jsonl"].count(b"benchmark_started") == 1
 
 
-def test_a_job_that_is_cancelled(desk: Desk) -> None:
+def test_a_job_that_is_cancelled(cli: SandboxCli) -> None:
     """Agent: ends the benchmark with SIGTERM, keeps what it said, and does not wait for its limits."""
-    machine = desk.submit(desk.descriptor(f"trap 'echo farewell; exit' TERM\n{WAITS}"))
+    machine = cli.submit(cli.descriptor(f"trap 'echo farewell; exit' TERM\n{WAITS}"))
     wait_inside(machine, f"grep -q begun {RUN}/output.log")
-    assert desk.bai("cancel", "job").returncode == 0
+    assert cli.bai("cancel", "job").code == 0
 
-    status = ended(desk, machine, "done 4")
+    status = ended(cli, machine, "done 4")
 
     assert outcome(status) == ("CANCELED", "cancelled", 4)
-    assert desk.bai("logs", "job").stdout.endswith("farewell\n")
+    assert cli.bai("logs", "job").stdout.endswith("farewell\n")
 
 
-def test_a_spot_machine_that_ec2_takes_back(desk: Desk) -> None:
+def test_a_spot_machine_that_ec2_takes_back(cli: SandboxCli) -> None:
     """Agent: hears the notice, ends the benchmark with SIGTERM, and has all in the store before EC2's time."""
     code = f"trap 'echo farewell; echo kept >kept.txt; exit' TERM\n{WAITS}"
     more = '[aws.ec2.run_instances.InstanceMarketOptions]\nMarketType = "spot"\n[output]\nartifacts = ["kept.txt"]\n'
-    machine = desk.submit(desk.descriptor(code, more=more))
+    machine = cli.submit(cli.descriptor(code, more=more))
     wait_inside(machine, f"grep -q begun {RUN}/output.log")
-    desk.aws.give_spot_notice(machine.instance_id, after=timedelta(minutes=2))
+    cli.aws.give_spot_notice(machine.instance_id, after=timedelta(minutes=2))
 
-    status = ended(desk, machine, "done 5")
+    status = ended(cli, machine, "done 5")
 
     assert outcome(status) == ("ERROR", "interrupted", 5)
     assert "EC2 takes this spot instance back (terminate at " in status["sentence"]
-    log = desk.bai("logs", "job").stdout
+    log = cli.bai("logs", "job").stdout
     assert (log.startswith("begun\n"), log.endswith("farewell\n")) == (True, True)
-    assert desk.objects("jobs/job/artifacts/") == {"kept.txt": b"kept\n"}
+    assert cli.objects("jobs/job/artifacts/") == {"kept.txt": b"kept\n"}
 
 
-def test_a_bundle_that_is_not_what_was_submitted(desk: Desk) -> None:
+def test_a_bundle_that_is_not_what_was_submitted(cli: SandboxCli) -> None:
     """Guardian: powers off when the bundle's sha256 is wrong, after asking again for five seconds."""
-    assert desk.bai("bundle", "--arch", "x86_64", "--upload").returncode == 0
-    [(name, content)] = desk.objects("agent/").items()
+    assert cli.bai("bundle", "--arch", "x86_64", "--upload").code == 0
+    [(name, content)] = cli.objects("agent/").items()
     broken = content[:-1] + bytes([content[-1] ^ 1])
-    desk.aws.client("s3", "setup").put_object(Bucket=desk.aws.bucket, Key=f"agent/{name}", Body=broken)
+    cli.aws.client("s3", "setup").put_object(Bucket=cli.aws.bucket, Key=f"agent/{name}", Body=broken)
 
-    machine = desk.submit(desk.descriptor(WAITS))
-    status = ended(desk, machine, "fetch-corrupt")
+    machine = cli.submit(cli.descriptor(WAITS))
+    status = ended(cli, machine, "fetch-corrupt")
 
     assert outcome(status) == ("ERROR", "boot_failed", 5)
     assert "the agent's bundle is not what was submitted" in status["sentence"]
 
 
-def test_a_benchmark_that_never_ends(desk: Desk) -> None:
+def test_a_benchmark_that_never_ends(cli: SandboxCli) -> None:
     """Agent: ends it after max_runtime and grace, three seconds here, though it ignores SIGTERM."""
     limits = 'max_runtime = "2s"\ngrace = "1s"'
-    machine = desk.submit(desk.descriptor('trap "" TERM; while :; do sleep 0.2; done', limits=limits))
+    machine = cli.submit(cli.descriptor('trap "" TERM; while :; do sleep 0.2; done', limits=limits))
 
-    status = ended(desk, machine, "done 3")
+    status = ended(cli, machine, "done 3")
 
     assert outcome(status) == ("FAILED", "max_runtime", 3)
     assert status["result"]["benchmark"]["signal"] == 9
 
 
-def test_a_benchmark_that_forks_and_hides(desk: Desk) -> None:
+def test_a_benchmark_that_forks_and_hides(cli: SandboxCli) -> None:
     """Shim: ends all descendants when the benchmark has ended; shown on a machine that is kept, so that no power-off did it."""
     hidden = "trap '' TERM HUP; while :; do sleep 0.4242; done"
     code = f'(setsid sh -c "{hidden}" hidden >/dev/null 2>&1 &)\nsleep 0.5\nexit 3'
-    machine = desk.submit(desk.descriptor(code, ec2='keep_on_failure = "5m"'))
+    machine = cli.submit(cli.descriptor(code, ec2='keep_on_failure = "5m"'))
     machine.wait_for("keeping this machine for 300 s")
 
     assert machine.inside.processes("0.4242") == []
-    kept = desk.status()
+    kept = cli.status()
     assert outcome(kept) == ("FAILED", "failed", 1)
     assert kept["result"]["benchmark"]["left_behind"] >= 1
     assert f"{machine.instance_id} is kept to look into" in kept["machine"]
-    assert desk.aws.state(machine.instance_id) == "running"
+    assert cli.aws.state(machine.instance_id) == "running"
 
-    assert desk.bai("release", "job").returncode == 0
-    assert ended(desk, machine, "done 1")["machine"] is None
+    assert cli.bai("release", "job").code == 0
+    assert ended(cli, machine, "done 1")["machine"] is None
 
 
-def test_a_reboot_in_the_middle(desk: Desk) -> None:
+def test_a_reboot_in_the_middle(cli: SandboxCli) -> None:
     """Boothook: starts the guardian again, whose agent ends the job: what was lost is not measured a second time."""
-    machine = desk.submit(desk.descriptor("echo begun >>/var/begun\nreboot -ff\nsleep 600"))
+    machine = cli.submit(cli.descriptor("echo begun >>/var/begun\nreboot -ff\nsleep 600"))
 
-    status = ended(desk, machine, "done 5")
+    status = ended(cli, machine, "done 5")
 
     assert outcome(status) == ("ERROR", "lost", 5)
     assert machine.exit_codes == [133, 0]
     assert machine.read("/var/begun") == b"begun\n"
 
 
-def test_a_reboot_that_all_are_told_of(desk: Desk) -> None:
+def test_a_reboot_that_all_are_told_of(cli: SandboxCli) -> None:
     """As above. The guardian says farewell, and the benchmark was ended by the machine, whoever of us went first."""
-    machine = desk.submit(desk.descriptor("echo begun >>/var/begun\nreboot\nsleep 600"))
+    machine = cli.submit(cli.descriptor("echo begun >>/var/begun\nreboot\nsleep 600"))
 
-    status = ended(desk, machine, "terminated", "done 5")
+    status = ended(cli, machine, "terminated", "done 5")
 
     assert outcome(status) == ("ERROR", "interrupted", 5)
     assert machine.exit_codes == [133, 0]
     assert machine.read("/var/begun") == b"begun\n"
 
 
-def test_user_data_over_the_limit(desk: Desk) -> None:
+def test_user_data_over_the_limit(cli: SandboxCli) -> None:
     """No layer has to act: the descriptor is read from the store, checked by its sha256."""
     ballast = "\n".join(f"# {random.Random(line).randbytes(100).hex()}" for line in range(300))
-    machine = desk.submit(desk.descriptor(f"echo begun\n{ballast}"))
+    machine = cli.submit(cli.descriptor(f"echo begun\n{ballast}"))
 
-    assert outcome(ended(desk, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
-    stored = desk.objects("jobs/job/")
+    assert outcome(ended(cli, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
+    stored = cli.objects("jobs/job/")
     assert len(stored["job.toml"]) > 16_384
     request = json.loads(stored["attempts/0/launch.json"])["request"]
     assert len(base64.b64decode(request["UserData"])) < 16_384
-    read = [call.resource for call in desk.aws.calls if call.instance_id and call.action == "GetObject"]
-    assert f"{desk.aws.bucket}/jobs/job/job.toml" in read
+    read = [call.resource for call in cli.aws.calls if call.instance_id and call.action == "GetObject"]
+    assert f"{cli.aws.bucket}/jobs/job/job.toml" in read
 
 
-def test_kafka_that_cannot_be_reached(desk: Desk) -> None:
+def test_kafka_that_cannot_be_reached(cli: SandboxCli) -> None:
     """Agent: waits for limits.drain, two seconds here; what was not delivered is in the result."""
-    file = desk.descriptor("echo loss=0.5", limits='max_runtime = "1m"\ndrain = "2s"', more=LOSS)
-    machine = desk.submit(file, environment={"BAI_KAFKA_BROKERS": "127.0.0.1:1"})
+    file = cli.descriptor("echo loss=0.5", limits='max_runtime = "1m"\ndrain = "2s"', more=LOSS)
+    machine = cli.submit(file, env={"BAI_KAFKA_BROKERS": "127.0.0.1:1"})
 
-    status = ended(desk, machine, "done 0")
+    status = ended(cli, machine, "done 0")
 
     assert outcome(status) == ("SUCCEEDED", "succeeded", 0)
     assert status["result"]["kafka"]["undelivered"] > 0
     assert [each["value"] for each in status["metrics"] if each["name"] == "loss"] == [0.5]
 
 
-def test_a_role_that_may_not_read(desk: Desk) -> None:
+def test_a_role_that_may_not_read(cli: SandboxCli) -> None:
     """Guardian: powers off when S3 refuses the bundle, after asking again for a minute: a role may be new."""
-    policies = desk.aws.policies
+    policies = cli.aws.policies
     policies.attach("instance", policies.documented("instance").without("ReadWhatWasSubmitted"))
-    machine = desk.submit(desk.descriptor(WAITS))
+    machine = cli.submit(cli.descriptor(WAITS))
 
-    status = ended(desk, machine, "fetch-denied")
+    status = ended(cli, machine, "fetch-denied")
 
     assert outcome(status) == ("ERROR", "boot_failed", 5)
     assert "s3:GetObject" in status["sentence"]
@@ -178,13 +178,13 @@ def test_a_role_that_may_not_read(desk: Desk) -> None:
     }
 
 
-def test_a_role_that_may_not_write(desk: Desk) -> None:
+def test_a_role_that_may_not_write(cli: SandboxCli) -> None:
     """Agent: ends before the benchmark when the store refuses it; its result is written by who asks for it."""
-    policies = desk.aws.policies
+    policies = cli.aws.policies
     policies.attach("instance", policies.documented("instance").without("WriteWhatNodesReport"))
-    machine = desk.submit(desk.descriptor("echo begun >/var/begun"))
+    machine = cli.submit(cli.descriptor("echo begun >/var/begun"))
 
-    status = ended(desk, machine, "done 5")
+    status = ended(cli, machine, "done 5")
 
     assert outcome(status) == ("ERROR", "store_failed", 5)
     assert "access denied; the credentials need s3:GetObject and s3:PutObject" in status["sentence"]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.desk import new_desk
 from sandbox.fake_aws import Call, FakeAws, open_fake_aws
 from sandbox.fake_aws.control_plane.images import DEBIAN
 from sandbox.fake_aws.fake_aws import ROLE
@@ -20,6 +19,7 @@ from sandbox.fake_aws.iam.identities import SETUP
 from sandbox.fake_aws.iam.permissions import needed
 from sandbox.fake_aws.iam.policies import Policies
 from sandbox.fake_aws.iam.policy import Permission, Policy
+from sandbox.sandbox_cli import sandbox_cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 IDENTITIES = ("user", "executor", "instance")
@@ -159,6 +159,7 @@ def test_without_any_of_its_statements_a_policy_is_too_small(runs: Runs, identit
 def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
     policy, around = runs.policy(identity), runs.policies.around
     instance = f"arn:aws:ec2:{around.region}:{around.account}:instance/i-1"
+    group = f"arn:aws:ec2:{around.region}:{around.account}:security-group/sg-1"
     role = f"arn:aws:iam::{around.account}:role"
     tagged_later = {"ec2:CreateAction": "CreateTags"}
     for_lambda = {"iam:PassedToService": "lambda.amazonaws.com"}
@@ -167,6 +168,10 @@ def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
         Permission(action="ec2:RunInstances", resource=instance),
         Permission(action="ec2:CreateTags", resource=instance),
         Permission(action="ec2:CreateTags", resource=instance, context=tagged_later),
+        Permission(action="ec2:CreateSecurityGroup", resource=group),
+        Permission(action="ec2:CreateTags", resource=group, context=tagged_later),
+        Permission(action="ec2:AuthorizeSecurityGroupIngress", resource=group),
+        Permission(action="ec2:DeleteSecurityGroup", resource=group),
         Permission(action="iam:PassRole", resource=f"{role}/{ROLE}", context=for_lambda),
         Permission(
             action="iam:PassRole",
@@ -224,24 +229,24 @@ def _work(aws: FakeAws, folder: Path, identity: str) -> None:
     """Do what can be done with jobs: by hand all of it, as the service what it does."""
     groups = aws.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
     named = json.dumps([groups[0]["GroupId"]])
-    desk = new_desk(aws, folder, identity=identity, more=f"security_groups = {named}")
+    cli = sandbox_cli(aws, folder, identity=identity, more=f"security_groups = {named}")
     (folder / "scripts").mkdir()
     (folder / "scripts" / "empty.txt").write_text("")
     (folder / "local.txt").write_text("local\n")
     works, fails, hangs, refused = (f"{identity}-{what}" for what in ("works", "fails", "hangs", "refused"))
 
     def bai(*arguments: str | Path, code: int = 0) -> str:
-        done = desk.bai(*arguments)
-        assert done.returncode == code, f"{arguments}: {done.stdout}{done.stderr}"
+        done = cli.bai(*arguments)
+        assert done.code == code, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
     public = replace(DEBIAN, image_id=f"ssm:{DEBIAN.parameters[0]}")
-    file = desk.descriptor(WORKS, more=NEEDS.format(data=aws.data_bucket), image=public)
+    file = cli.descriptor(WORKS, more=NEEDS.format(data=aws.data_bucket), image=public)
     if identity == "user":
         assert "0.024" in bai("plan", file, "--on", "ec2")
         # A network without a way to S3, as moto's is, is a finding.
         bai("doctor", file, code=5)
-    machine = desk.submit(file, job_id=works)
+    machine = cli.submit(file, job_id=works)
     machine.wait_for("agent start 1")
     bai("status", works)
     bai("logs", works, "--boot")
@@ -252,14 +257,14 @@ def _work(aws: FakeAws, folder: Path, identity: str) -> None:
 
     # Its descriptor does not fit into user data.
     large = f"exit 1\n# {random.Random(0).randbytes(20_000).hex()}"
-    file = desk.descriptor(large, ec2='keep_on_failure = "5m"')
-    kept = desk.submit(file, job_id=fails)
+    file = cli.descriptor(large, ec2='keep_on_failure = "5m"')
+    kept = cli.submit(file, job_id=fails)
     kept.wait_for("keeping this machine for 300 s")
     bai("release", fails)
     kept.wait_off()
 
     # It takes its time to end, so that there is a machine left for the second cancel.
-    hanging = desk.submit(desk.descriptor("trap '' TERM\nsleep 600"), job_id=hangs)
+    hanging = cli.submit(cli.descriptor("trap '' TERM\nsleep 600"), job_id=hangs)
     hanging.wait_for("agent start 1")
     bai("cancel", hangs)
     bai("cancel", hangs, "--now")
@@ -267,8 +272,18 @@ def _work(aws: FakeAws, folder: Path, identity: str) -> None:
     bai("reap")
 
     # moto knows none of these; what was asked for counts.
+    rare = cli.descriptor("true", more=RARE)
+    if identity == "user":
+        # The key pair and the placement group are not there: of what to correct, the descriptor comes first.
+        bai("doctor", rare, code=2)
     aws.fail("RunInstances", code="InvalidParameterValue", status=400)
-    bai("submit", desk.descriptor("true", more=RARE), "--job-id", refused, code=5)
+    bai("submit", rare, "--job-id", refused, code=5)
+
+    # Several machines without a configured group get one, which goes when they are refused.
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("security_groups", "# security_groups"))
+    aws.fail("RunInstances", code="InvalidParameterValue", status=400)
+    bai("submit", cli.descriptor("true", nodes=2), "--job-id", f"{identity}-together", code=5)
 
 
 def _empty(aws: FakeAws, *folders: str) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from sandbox.fake_aws import FakeAws
-from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, MachineImage
 from sandbox.fake_aws.machine.roots import cloud_init
 from sandbox.launches import launch, user_data
 
@@ -30,7 +30,7 @@ poweroff
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def test_user_data_boots_reads_s3_with_the_role_and_powers_off(aws: FakeAws, image: Image) -> None:
+def test_user_data_boots_reads_s3_with_the_role_and_powers_off(aws: FakeAws, image: MachineImage) -> None:
     aws.client("s3").put_object(Bucket=aws.bucket, Key="jobs/hello", Body=b"good morning")
     script = READ_S3.replace("BUCKET", aws.bucket)
     boothook = 'echo "BOOTHOOK $INSTANCE_ID" >/dev/console'

@@ -10,8 +10,8 @@ import secrets
 
 from kafka_brokers import PASSWORD, USER, Broker
 
-from sandbox.desk import Desk
 from sandbox.fake_aws import FakeAws
+from sandbox.sandbox_cli import SandboxCli
 
 TABLES = """
 [[output.metrics]]
@@ -29,7 +29,7 @@ sasl_password = "ssm:/bai/kafka"
 """
 
 
-def test_planted_secrets_are_found_nowhere(aws: FakeAws, desk: Desk, kafka: Broker) -> None:
+def test_planted_secrets_are_found_nowhere(aws: FakeAws, cli: SandboxCli, kafka: Broker) -> None:
     broker = kafka.listeners["SASL_PLAINTEXT"]
     aws.expose(int(broker.rpartition(":")[2]))
     token = f"planted-{secrets.token_hex(16)}"
@@ -37,7 +37,7 @@ def test_planted_secrets_are_found_nowhere(aws: FakeAws, desk: Desk, kafka: Brok
         aws.client("ssm", "setup").put_parameter(Name=name, Value=value, Type="SecureString")
     code = 'echo loss=0.5\nprintf %s "$TOKEN" | sha256sum\nenv | grep -v ^TOKEN=\nexit 1'
     more = TABLES.format(broker=broker, user=USER)
-    machine = desk.submit(desk.descriptor(code, ec2='keep_on_failure = "5m"', more=more))
+    machine = cli.submit(cli.descriptor(code, ec2='keep_on_failure = "5m"', more=more))
     machine.wait_for("keeping this machine for 300 s")
 
     mine = aws.identities.of("user")
@@ -53,7 +53,7 @@ def test_planted_secrets_are_found_nowhere(aws: FakeAws, desk: Desk, kafka: Brok
     }
 
     # They were used: the benchmark had its secret, the broker was given its password.
-    stored = desk.objects("jobs/job/")
+    stored = cli.objects("jobs/job/")
     log = stored[f"attempts/0/nodes/0/log/{0:020}"].decode()
     assert hashlib.sha256(token.encode()).hexdigest() in log
     kafka_result = json.loads(stored["result.json"])["kafka"]
@@ -68,10 +68,10 @@ def test_planted_secrets_are_found_nowhere(aws: FakeAws, desk: Desk, kafka: Brok
         "tags": json.dumps(instance["Tags"]),
         "the console": machine.console(),
         "what calls say": repr([call for call in aws.calls if call.identity == "user"]),
-        **{f"s3: {key}": content.decode(errors="replace") for key, content in desk.objects().items()},
-        **{f"at the desk: {path}": path.read_text() for path in desk.folder.rglob("*") if path.is_file()},
-        "bai status": desk.bai("status", "job").stdout,
-        "bai logs --boot": desk.bai("logs", "job", "--boot").stdout,
+        **{f"s3: {key}": content.decode(errors="replace") for key, content in cli.objects().items()},
+        **{f"at the cli: {path}": path.read_text() for path in cli.folder.rglob("*") if path.is_file()},
+        "bai status": cli.bai("status", "job").stdout,
+        "bai logs --boot": cli.bai("logs", "job", "--boot").stdout,
     }
     found = [
         (what, where) for where, text in places.items() for what, secret in planted.items() if secret in text

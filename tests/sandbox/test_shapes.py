@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.fake_aws import FakeAws, Machine, Shape, hide_python
-from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, Image
+from sandbox.fake_aws import FakeAws, Machine, MachineShape, hide_python
+from sandbox.fake_aws.control_plane.images import DEBIAN, TRIXIE, MachineImage
 from sandbox.launches import launch, user_data
 
 SAY = 'say() { echo "$*" >/dev/console; }\n'
 UP = SAY + "say IS-UP"
 
 
-def booted(aws: FakeAws, shape: Shape, *, runcmd: str = UP, image: Image = DEBIAN) -> Machine:
+def booted(aws: FakeAws, shape: MachineShape, *, runcmd: str = UP, image: MachineImage = DEBIAN) -> Machine:
     aws.shape = shape
     [machine] = launch(aws, ImageId=image.image_id, UserData=user_data(runcmd=runcmd))
     return machine
@@ -30,7 +30,7 @@ def test_files_are_injected_replaced_and_removed_in_the_machine_only(aws: FakeAw
     deaf = '#!/bin/sh\necho "DEAF $*" >/dev/console\n'
     machine = booted(
         aws,
-        Shape(
+        MachineShape(
             files={"/usr/sbin/shutdown": deaf, "/etc/motd": "moin\n"},
             remove=["/usr/bin/curl", "/usr/bin/pye*"],
             mounts={"/opt/pytorch": tmp_path / "heavy"},
@@ -52,19 +52,21 @@ def test_files_are_injected_replaced_and_removed_in_the_machine_only(aws: FakeAw
 
 
 def test_without_python_cloud_init_still_runs(aws: FakeAws) -> None:
-    machine = booted(aws, hide_python(Shape()), runcmd=SAY + 'say "FOUND $(command -v python3 || echo none)"')
+    machine = booted(
+        aws, hide_python(MachineShape()), runcmd=SAY + 'say "FOUND $(command -v python3 || echo none)"'
+    )
     machine.wait_for("FOUND none")
     assert machine.run(["/usr/libexec/platform-python", "-c", "print(1)"]).stdout == "1\n"
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(aws: FakeAws, image: Image) -> None:
+def test_signatures_are_invalid_until_the_clock_is_set(aws: FakeAws, image: MachineImage) -> None:
     aws.client("s3").put_object(Bucket=aws.bucket, Key="hello", Body=b"good morning")
     mine = aws.identities.of("user")
     read = f'curl -s --aws-sigv4 aws:amz:eu-central-1:s3 --user {mine.access_key}:{mine.secret_key} "$AWS_ENDPOINT_URL/{aws.bucket}/hello"'
     machine = booted(
         aws,
-        Shape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc)),
+        MachineShape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc)),
         runcmd=SAY + f'while :; do say "IN $(date +%Y): $({read})"; sleep 0.3; done',
         image=image,
     )
@@ -76,20 +78,20 @@ def test_a_clock_that_is_not_set_makes_signatures_invalid_until_it_is(aws: FakeA
 
 
 def test_the_network_comes_late(aws: FakeAws) -> None:
-    machine = booted(aws, Shape(network_after=timedelta(seconds=4)))
+    machine = booted(aws, MachineShape(network_after=timedelta(seconds=4)))
     machine.wait_for("IS-UP", seconds=120)
     assert machine.timings["token"] > 4
 
 
 def test_tmp_is_read_only_and_the_disk_is_full(aws: FakeAws) -> None:
     script = SAY + "touch /tmp/x || say TMP-READ-ONLY; dd if=/dev/zero of=/var/fill bs=1M || say DISK-FULL"
-    machine = booted(aws, Shape(tmp_read_only=True, disk="48m"), runcmd=script)
+    machine = booted(aws, MachineShape(tmp_read_only=True, disk="48m"), runcmd=script)
     machine.wait_for("TMP-READ-ONLY")
     machine.wait_for("DISK-FULL")
 
 
 def test_a_halted_machine_goes_on_costing(aws: FakeAws) -> None:
-    machine = booted(aws, Shape(), runcmd="systemctl halt")
+    machine = booted(aws, MachineShape(), runcmd="systemctl halt")
     machine.wait_for("Halting system.")
     with pytest.raises(TimeoutError):
         machine.wait_off(seconds=3)
@@ -103,7 +105,7 @@ def test_a_hosts_port_is_at_the_same_address_in_the_machine(aws: FakeAws) -> Non
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         aws.expose(port)
-        machine = booted(aws, Shape())
+        machine = booted(aws, MachineShape())
 
         def serve() -> None:
             connection, _ = server.accept()
@@ -119,7 +121,7 @@ def test_a_hosts_port_is_at_the_same_address_in_the_machine(aws: FakeAws) -> Non
 
 
 def test_a_process_can_be_found_and_killed(aws: FakeAws) -> None:
-    machine = booted(aws, Shape(), runcmd=UP + "\nsleep 4242 || say KILLED-WITH $?")
+    machine = booted(aws, MachineShape(), runcmd=UP + "\nsleep 4242 || say KILLED-WITH $?")
     machine.wait_for("IS-UP")
     machine.run(["sh", "-c", "until pgrep -f '^sleep 4242'; do sleep 0.1; done"])
     [process] = [each for each in machine.inside.processes("sleep 4242") if each.argv[0] == "sleep"]

@@ -14,8 +14,8 @@ from instance_jobs import JOB, bundle
 from cloud_init.user_data import Boot, Bundle, user_data
 from executor.backends.ec2.console import read_console
 from sandbox.deep_learning import with_newer_python
-from sandbox.fake_aws import FakeAws, Machine, Shape, hide_python
-from sandbox.fake_aws.control_plane.images import BULLSEYE, DEBIAN, TRIXIE, Image
+from sandbox.fake_aws import FakeAws, Machine, MachineShape, hide_python
+from sandbox.fake_aws.control_plane.images import BULLSEYE, DEBIAN, TRIXIE, MachineImage
 from sandbox.fake_aws.fake_aws import REGION
 from sandbox.fake_aws.machine.roots import cloud_init, root
 from sandbox.launches import launch
@@ -40,7 +40,7 @@ NOT_OURS = re.compile("install-hotplug|emit_upstart|apt_preserve_sources_list")
 """A namespace has no udev to talk to; and a newer cloud-init does not like all that Debian 11 has configured."""
 
 
-def start(aws: FakeAws, *, agent: str = AGENT, image: Image = DEBIAN, **given: Any) -> Machine:
+def start(aws: FakeAws, *, agent: str = AGENT, image: MachineImage = DEBIAN, **given: Any) -> Machine:
     """Launch one instance with our user data."""
     content = bundle(agent)
     sha256 = hashlib.sha256(content).hexdigest()
@@ -60,16 +60,16 @@ def start(aws: FakeAws, *, agent: str = AGENT, image: Image = DEBIAN, **given: A
 
 
 @pytest.fixture(params=[BULLSEYE, DEBIAN, TRIXIE], ids=lambda image: image.variant)
-def image(request: pytest.FixtureRequest, aws: FakeAws) -> Image:
+def image(request: pytest.FixtureRequest, aws: FakeAws) -> MachineImage:
     """An image whose machines can run an agent."""
-    found: Image = request.param
+    found: MachineImage = request.param
     root(found.variant)  # made before anybody waits for a machine of it
     if found is BULLSEYE:
-        aws.shape = with_newer_python(Shape())
+        aws.shape = with_newer_python(MachineShape())
     return found
 
 
-def test_a_job_runs_and_the_instance_is_terminated(aws: FakeAws, image: Image) -> None:
+def test_a_job_runs_and_the_instance_is_terminated(aws: FakeAws, image: MachineImage) -> None:
     machine = start(aws, image=image)
     machine.wait_off()
     console = machine.console()
@@ -81,7 +81,7 @@ def test_a_job_runs_and_the_instance_is_terminated(aws: FakeAws, image: Image) -
     assert read_console(console).end == "done"
 
 
-def test_a_machine_is_healthy_while_its_job_runs(aws: FakeAws, image: Image) -> None:
+def test_a_machine_is_healthy_while_its_job_runs(aws: FakeAws, image: MachineImage) -> None:
     """cloud-init has finished and found no fault in what it was given; nothing waits for us."""
     machine = start(aws, agent="time.sleep(600)", image=image)
     machine.wait_for("agent start 1")
@@ -108,7 +108,7 @@ def test_somebody_who_terminates_the_instance_is_not_held_up(aws: FakeAws) -> No
     assert "BAI-END terminated" in machine.console()
 
 
-def test_a_reboot_in_the_middle_is_survived(aws: FakeAws, image: Image) -> None:
+def test_a_reboot_in_the_middle_is_survived(aws: FakeAws, image: MachineImage) -> None:
     machine = start(
         aws, image=image, agent="os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
     )
@@ -118,15 +118,15 @@ def test_a_reboot_in_the_middle_is_survived(aws: FakeAws, image: Image) -> None:
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_reboot_loop_is_ended_by_the_boothook(aws: FakeAws, image: Image) -> None:
+def test_a_reboot_loop_is_ended_by_the_boothook(aws: FakeAws, image: MachineImage) -> None:
     machine = start(aws, image=image, agent="os.system('reboot'); time.sleep(600)")
     machine.wait_off(seconds=180)
     assert machine.exit_codes == [133, 133, 133, 0]
     assert "BAI-END too-many-boots" in machine.console()
 
 
-def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(aws: FakeAws) -> None:
-    aws.shape = Shape(prepare="sed -i 's/^ - runcmd/ - never/' /etc/cloud/cloud.cfg")
+def test_a_boot_without_guardian_is_ended_by_the_deadman(aws: FakeAws) -> None:
+    aws.shape = MachineShape(prepare="sed -i 's/^ - runcmd/ - never/' /etc/cloud/cloud.cfg")
     machine = start(aws, deadman=timedelta(seconds=5))
     machine.wait_off()
     assert "BAI-END deadline" in machine.console()
@@ -134,10 +134,12 @@ def test_a_boot_that_never_comes_to_the_guardian_is_ended_by_the_deadman(aws: Fa
 
 
 @pytest.mark.parametrize(
-    ("image", "shape"), [(DEBIAN, hide_python(Shape())), (BULLSEYE, Shape())], ids=["none", "old"]
+    ("image", "shape"),
+    [(DEBIAN, hide_python(MachineShape())), (BULLSEYE, MachineShape())],
+    ids=["none", "old"],
 )
-def test_cloud_inits_own_python_is_enough_to_say_that_there_is_none_for_the_agent(
-    aws: FakeAws, image: Image, shape: Shape
+def test_cloud_inits_python_reports_that_the_agent_has_none(
+    aws: FakeAws, image: MachineImage, shape: MachineShape
 ) -> None:
     """Neither on the image nor, as no repository can be reached, from the distribution."""
     root(image.variant)
@@ -150,7 +152,7 @@ def test_cloud_inits_own_python_is_enough_to_say_that_there_is_none_for_the_agen
 
 
 def test_a_late_network_and_a_read_only_tmp_do_not_matter(aws: FakeAws) -> None:
-    aws.shape = Shape(network_after=timedelta(seconds=30), tmp_read_only=True)
+    aws.shape = MachineShape(network_after=timedelta(seconds=30), tmp_read_only=True)
     machine = start(aws)
     machine.wait_off(seconds=180)
     assert "BAI-END done 0" in machine.console()
@@ -158,7 +160,7 @@ def test_a_late_network_and_a_read_only_tmp_do_not_matter(aws: FakeAws) -> None:
 
 def test_a_clock_that_jumps_ahead_ends_no_job(aws: FakeAws) -> None:
     now = datetime.now(timezone.utc)
-    aws.shape = Shape(clock=now)
+    aws.shape = MachineShape(clock=now)
     machine = start(aws, agent="exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)")
     machine.wait_for("agent start 1")
     machine.set_clock(now + timedelta(days=3650))
@@ -171,7 +173,7 @@ def test_a_clock_that_jumps_ahead_ends_no_job(aws: FakeAws) -> None:
 
 def test_a_clock_that_jumps_back_prolongs_no_job(aws: FakeAws) -> None:
     now = datetime.now(timezone.utc)
-    aws.shape = Shape(clock=now)
+    aws.shape = MachineShape(clock=now)
     machine = start(aws, agent="time.sleep(600)", deadman=timedelta(seconds=15))
     machine.wait_for("agent start 1")
     machine.set_clock(now - timedelta(days=3650))
@@ -181,7 +183,7 @@ def test_a_clock_that_jumps_back_prolongs_no_job(aws: FakeAws) -> None:
 
 def test_a_shutdown_that_hangs_leaves_the_deadman_running(aws: FakeAws) -> None:
     """This cloud-init's units are stopped, with all that they started, at the begin of each shutdown."""
-    aws.shape = Shape(files={"/etc/systemd/system/stuck.service": STUCK})
+    aws.shape = MachineShape(files={"/etc/systemd/system/stuck.service": STUCK})
     machine = start(aws, agent="time.sleep(600)")
     machine.wait_for("agent start 1")
     machine.run(["systemctl", "start", "stuck"])

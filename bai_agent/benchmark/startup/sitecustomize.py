@@ -21,7 +21,7 @@ def _write_whole_lines() -> None:
 
 
 def _flush_often() -> None:
-    import threading
+    import threading  # only where a timer flushes: this runs in every Python process of the benchmark
 
     streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
 
@@ -68,7 +68,7 @@ def _run_the_next() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
-    from importlib.util import module_from_spec
+    from importlib.util import module_from_spec  # only where there is another one
 
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,10 @@ from bai_agent.errors import StoreError
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+    from bai_agent.aws.s3_client import Patience
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
 
 class StoreRefusedError(StoreError):
     """The store says no, and will say so again: a wrong bucket, no rights, no credentials."""
@@ -30,7 +35,7 @@ class MissingObjectError(StoreError):
 
 
 class RecordError(StoreError):
-    """An object is there, and not what its name says: broken, foreign, or of another version."""
+    """An object is not what its name says: corrupt, written by another tool, or of another version."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class JobStore(Protocol):
 
     @property
     def url(self) -> str: ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this machine that holds the objects; None where they are elsewhere."""
+        ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
         """Write an object. With `if_absent`, return False and leave it alone where one is already there."""
@@ -76,6 +86,10 @@ class JobStore(Protocol):
         """Delete every object whose key starts with `prefix`, which ends in a slash; absent ones are no error."""
         ...
 
+    def remove(self, key: str) -> None:
+        """Delete one object; an absent one is no error."""
+        ...
+
 
 def open_store(
     url: str,
@@ -84,19 +98,22 @@ def open_store(
     endpoint: str | None = None,
     credentials: Callable[[], S3Credential] | None = None,
     quick: bool = False,
+    patience: Patience | None = None,
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
     The others are for S3. region: the bucket's, found out where it is not said. endpoint: another server than AWS's own.
     credentials: whose (see `bai_agent.aws.credentials.from_botocore`); unset, those of the environment, the AWS
     configuration or the instance's role. quick: it is asked in passing; nothing is tried again or waited for.
+    patience: how long a request may take, where neither is right.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        # Both import this module, for the errors that they raise.
         from bai_agent.job.store.directory import DirectoryStore
 
         return DirectoryStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))
-    if url.startswith("s3://"):
+    if is_s3(url):
         bucket, _, prefix = url[len("s3://") :].partition("/")
         prefix = prefix.strip("/")
         if bucket and all(part not in ("", ".", "..") for part in prefix.split("/") if prefix):
@@ -108,14 +125,24 @@ def open_store(
                 region=region,
                 endpoint=endpoint,
                 credentials=credentials,
-                patience=QUICK if quick else PATIENCE,
+                patience=patience or (QUICK if quick else PATIENCE),
             )
-    raise StoreError(f'"{url}" is no job store; write file:///absolute/folder or s3://bucket/prefix')
+    raise StoreError(f'"{url}" is not a job store; write file:///absolute/folder or s3://bucket/prefix')
+
+
+def scheme_of(named: str) -> str:
+    """Return the scheme of a store's URL ("file", "s3"); "" for what is not a URL, which is a path."""
+    scheme, separator, _ = named.partition("://")
+    return scheme if separator and _SCHEME.fullmatch(scheme) else ""
+
+
+def is_s3(named: str) -> bool:
+    return scheme_of(named) == "s3"
 
 
 def check_key(key: str) -> list[str]:
     """Return the parts of `key`. Raises StoreError where it could not name an object everywhere."""
     parts = key.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise StoreError(f'"{key}" is no key of an object')
+        raise StoreError(f'"{key}" is not a key of an object')
     return parts

@@ -22,7 +22,7 @@ _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
 
 @dataclass(frozen=True)
 class DirectoryStore:
-    """Each object is a file; a key is its path. Drafts (writes under way, or cut short by a kill) are no objects."""
+    """Each object is a file; a key is its path. Drafts (writes under way, or cut short by a kill) are not objects."""
 
     folder: Path
 
@@ -84,6 +84,11 @@ class DirectoryStore:
         with _plain_errors(prefix):
             if path.is_dir():
                 shutil.rmtree(path)
+
+    def remove(self, key: str) -> None:
+        path = self._path(key)
+        with _plain_errors(key):
+            path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         return self.folder.joinpath(*check_key(key))

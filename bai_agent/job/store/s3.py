@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import BaseError
 
 from bai_agent.aws.s3_client import Patience, connect
 from bai_agent.aws.s3_errors import S3Error, classify_s3_error, code_of, is_refusal
@@ -45,6 +48,8 @@ _DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject bel
 class S3Store:
     """Each object is an object. Keys never go beyond the prefix."""
 
+    folder = None
+
     def __init__(
         self,
         bucket: str,
@@ -73,8 +78,6 @@ class S3Store:
         return self._url
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        import obstore
-
         check_key(key)
         with self._plain_errors(key):
             try:
@@ -91,8 +94,6 @@ class S3Store:
         return True
 
     def put_file(self, key: str, path: Path) -> None:
-        import obstore
-
         check_key(key)
         size = path.stat().st_size
         part = max(_PART, -(-size // _PARTS))
@@ -107,8 +108,6 @@ class S3Store:
             )
 
     def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
-        import obstore
-
         check_key(key)
         if limit == 0:
             return b""
@@ -128,8 +127,6 @@ class S3Store:
                 raise
 
     def find(self, prefix: str) -> list[StoredObject]:
-        import obstore
-
         with self._plain_errors(prefix):
             if not prefix or prefix.endswith("/"):
                 found = self._below(prefix)
@@ -143,15 +140,11 @@ class S3Store:
         return sorted(found, key=lambda each: each.key)
 
     def folders(self, prefix: str) -> list[str]:
-        import obstore
-
         with self._plain_errors(prefix):
             around = obstore.list_with_delimiter(self._client, prefix.rstrip("/") or None)
             return sorted(each.rstrip("/").rpartition("/")[2] for each in around["common_prefixes"])
 
     def delete(self, prefix: str) -> None:
-        import obstore
-
         if not prefix.endswith("/"):
             raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
         with self._plain_errors(prefix):
@@ -159,16 +152,17 @@ class S3Store:
             if keys:
                 obstore.delete(self._client, keys)
 
-    def _below(self, folder: str) -> list[StoredObject]:
-        import obstore
+    def remove(self, key: str) -> None:
+        check_key(key)
+        with self._plain_errors(key), suppress(FileNotFoundError):
+            obstore.delete(self._client, key)
 
+    def _below(self, folder: str) -> list[StoredObject]:
         pages = obstore.list(self._client, folder.rstrip("/") or None, chunk_size=1000)
         return [_described(each) for page in pages for each in page]
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
-        from obstore.exceptions import BaseError
-
         where = f"the job store {self._url}/{key}"
         try:
             yield

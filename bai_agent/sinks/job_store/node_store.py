@@ -1,4 +1,4 @@
-"""A node's place in a job store that is elsewhere, and the claim to it."""
+"""A node's part of a remote job store, and the claim to it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,10 @@ class NodeStore:
     def put_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.put(name, json.dumps(value).encode() + b"\n")
 
-    def put_result(self, content: bytes) -> None:
-        """Write how this node ended; rank 0 says it of the job too, unless somebody has said it before."""
+    def put_result(self, content: bytes, job: bytes | None) -> None:
+        """Write how this node ended, and where it decides for the job how that did, unless somebody has said it before."""
         self.put("result.json", content)
-        if self.rank == 0 and not self.record.store.put(
-            self.record.key("result.json"), content, if_absent=True
-        ):
+        if job is not None and not self.record.store.put(self.record.key("result.json"), job, if_absent=True):
             log.info("the job store holds a result of this job already")
 
     def claim(
@@ -60,7 +58,7 @@ class NodeStore:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> bool:
-        """Take this place; return True. It is taken by making `ready.json`; the machine that has it already may take it again.
+        """Claim this node's rank by creating `ready.json`; return True. The machine that holds the claim may repeat it.
 
         Where two launches of the job came through, only machines that `launched.json` names may; where none is written
         within LAUNCH_SECONDS, who comes first. A store that is away is asked again while not `until()`. The descriptor is
@@ -98,7 +96,7 @@ class NodeStore:
             found = {each.key for each in store.find(self.record.key(f"attempts/{self.attempt}/launch"))}
             return not found.intersection(names)
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{store.url}/{names[1]} is no JSON: {error}") from error
+            raise StoreError(f"{store.url}/{names[1]} is not JSON: {error}") from error
         named = launched.get("instances") if isinstance(launched, dict) else None
         chosen = named if isinstance(named, list) else []
         if instance in chosen:

@@ -30,7 +30,7 @@ class UploadOffset:
 
 
 class StreamUpload:
-    """Brings one file into the store. Raises OSError and StoreError.
+    """Uploads one file to the store. Raises OSError and StoreError.
 
     put: takes an object's start and content. save: makes a position durable. With `whole_lines` what stands after the last
     newline waits.

@@ -1,4 +1,4 @@
-"""Brings the run directory into the job store while the run goes on, on a thread that nobody has to wait for.
+"""Uploads the run directory to the job store during the run, on a thread of its own.
 
 The files are the buffer: the store may be away for as long as it likes, and a restarted agent goes on where
 `store.offset` says. Sending something twice is harmless: the same content goes under the same name.
@@ -41,18 +41,14 @@ class UploadBacklog:
 class StoreUploader(threading.Thread):
     """Keeps a node's place in the store up to date: its log, its metrics, its events, at last its result."""
 
-    def __init__(
-        self, place: NodeStore, rundir: RunDir, *, object_bytes: int = OBJECT_BYTES, poll: float = _POLL
-    ) -> None:
+    def __init__(self, place: NodeStore, rundir: RunDir) -> None:
         super().__init__(name="The job store", daemon=True)
         self._place = place
         self._rundir = rundir
-        self._poll = poll
-        self._full = object_bytes
         reached = _read_reached(rundir.store_offset)
         # By the names that a benchmark does not know, should it rename or delete its log.
         self._streams = {
-            name: self._stream(name, path, reached, object_bytes)
+            name: self._stream(name, path, reached)
             for name, path in (
                 ("log", rundir.kept_output),
                 ("metrics", rundir.kept_metrics),
@@ -61,7 +57,8 @@ class StoreUploader(threading.Thread):
         self._due = dict.fromkeys(self._streams, 0.0)
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
         self._events_due = 0.0
-        self._events_sent = -1
+        self._lines_sent: dict[str, int] = {}
+        """How much was sent of each file of lines that is replaced whole."""
         self._environment_sent = False
         self._result_sent = False
         self._publish = False
@@ -76,11 +73,11 @@ class StoreUploader(threading.Thread):
 
     @property
     def error(self) -> str | None:
-        """What keeps the job store from taking anything now."""
+        """Why the job store takes nothing at the moment; None while it does."""
         return self._error
 
     def hurry(self) -> int:
-        """Ask for all that there is to be sent now, without waiting for more; return which time of asking this is."""
+        """Request an immediate upload of what is there; return the request's sequence number."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
@@ -128,7 +125,7 @@ class StoreUploader(threading.Thread):
             while True:
                 self._serve()
         except BaseException:
-            # The thread's outermost frame: a defect, or a panic of obstore's, which is no Exception, must end in the result,
+            # The thread's outermost frame: a defect, or a panic of obstore's, which is not an Exception, must end in the result,
             # not on a terminal that nobody sees.
             log.exception("the job store: the uploader ended by a defect")
             with self._changed:
@@ -153,7 +150,7 @@ class StoreUploader(threading.Thread):
         with self._changed:
             self._answered = asked
             self._changed.notify_all()
-        self._wait(self._poll, than=asked)
+        self._wait(_POLL, than=asked)
 
     def _wait(self, seconds: float, *, than: int) -> None:
         """Wait, but not when more has been asked for than that."""
@@ -164,7 +161,7 @@ class StoreUploader(threading.Thread):
         publish = self._publish
         for name, stream in self._streams.items():
             pending = stream.pending()
-            if pending and (everything or pending >= self._full or time.monotonic() >= self._due[name]):
+            if pending and (everything or pending >= OBJECT_BYTES or time.monotonic() >= self._due[name]):
                 while stream.send():
                     continue
                 self._due[name] = time.monotonic() + self._interval[name]
@@ -175,25 +172,30 @@ class StoreUploader(threading.Thread):
             self._place.put("environment.json", self._rundir.environment.read_bytes())
             self._environment_sent = True
         if publish and everything and not self._result_sent:
-            self._place.put_result(self._rundir.result.read_bytes())
+            self._place.put_result(
+                self._rundir.result.read_bytes(), job_result_of(self._rundir, rank=self._place.rank)
+            )
             self._result_sent = True
 
     def _send_events(self) -> None:
+        for path in (self._rundir.events, self._rundir.repeats):
+            self._send_lines(path)
+
+    def _send_lines(self, path: Path) -> None:
+        sent = self._lines_sent.get(path.name, -1)
         try:
-            if self._rundir.events.stat().st_size == self._events_sent:
+            if path.stat().st_size == sent:
                 return
-            content = self._rundir.events.read_bytes()
+            content = path.read_bytes()
         except FileNotFoundError:
             return  # the benchmark may have taken it away, and the result is still to be sent
         content = content[: content.rfind(b"\n") + 1]
-        if len(content) != self._events_sent:
-            self._place.put("events.jsonl", content)
-            self._events_sent = len(content)
+        if len(content) != sent:
+            self._place.put(path.name, content)
+            self._lines_sent[path.name] = len(content)
             self._events_due = time.monotonic() + _FIRST_INTERVAL
 
-    def _stream(
-        self, name: str, path: Path, reached: dict[str, UploadOffset], object_bytes: int
-    ) -> StreamUpload:
+    def _stream(self, name: str, path: Path, reached: dict[str, UploadOffset]) -> StreamUpload:
         suffix = ".jsonl" if name == "metrics" else ""
 
         def put(start: int, content: bytes) -> None:
@@ -209,7 +211,6 @@ class StoreUploader(threading.Thread):
             put=put,
             save=save,
             whole_lines=name == "metrics",
-            object_bytes=object_bytes,
         )
 
     def _failed(self, reason: str) -> None:
@@ -219,6 +220,13 @@ class StoreUploader(threading.Thread):
         if reason != last or now - when > _SAME_WARNING_SECONDS:
             log.warning("%s", reason)
             self._warned = (now, reason)
+
+
+def job_result_of(rundir: RunDir, *, rank: int) -> bytes | None:
+    """Return the result of the whole job, where this node decides for it; None where it does not."""
+    if rundir.job_result.exists():
+        return rundir.job_result.read_bytes()
+    return rundir.result.read_bytes() if rank == 0 else None
 
 
 def _read_reached(path: Path) -> dict[str, UploadOffset]:

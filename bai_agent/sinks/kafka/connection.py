@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from bai_agent.job.descriptor import Kafka
 from bai_agent.job.redaction import Redactor
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
 
+# kafka-python takes half a second of imports, and most jobs have no Kafka: it is imported where it is used.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
@@ -35,7 +36,7 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ConnectError(BaiError):
-    """Kafka cannot be reached, or does not want us."""
+    """Kafka cannot be reached, or refuses the connection."""
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
@@ -82,9 +83,9 @@ def connect(
 
     from kafka import KafkaProducer
 
-    with _explained(kafka):
-        _create_topic(kafka, settings)
-        with _owned_client(KafkaProducer) as own:
+    with explained(kafka):
+        create_topics([kafka.topic], settings)
+        with owned_client(KafkaProducer) as own:
             return KafkaProducer(
                 **settings,
                 **own,
@@ -132,27 +133,38 @@ def _same_partition() -> Any:
     return SamePartition()
 
 
-def _create_topic(kafka: Kafka, settings: Mapping[str, Any]) -> None:
+def create_topics(
+    topics: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    partitions: int = PARTITIONS,
+    replicas: int | None = None,
+) -> None:
+    """Create those of `topics` that do not exist. replicas: unset, three, or one for each broker where these are fewer.
+
+    Raises ConnectError where one cannot be seen, and what the library raises.
+    """
     from kafka import KafkaAdminClient
     from kafka.errors import AuthorizationError, TopicAlreadyExistsError
 
-    with _owned_client(KafkaAdminClient) as own:
+    with owned_client(KafkaAdminClient) as own:
         admin = KafkaAdminClient(**settings, **own)
         try:
-            (topic,) = admin.describe_topics([kafka.topic])
-            if topic["error_code"] == 0:
+            there = admin.describe_topics(list(topics))
+            missing = [each["name"] for each in there if each["error_code"] != 0]
+            if not missing:
                 return
-            replicas = min(MAX_REPLICAS, len(admin.describe_cluster()["brokers"]))
-            job_request = {kafka.topic: {"num_partitions": PARTITIONS, "replication_factor": replicas}}
-            admin.create_topics(job_request, timeout_ms=_REQUEST_MS)
-            log.info(
-                "Kafka: created topic %s with %d partitions, %d replicas", kafka.topic, PARTITIONS, replicas
-            )
-        except TopicAlreadyExistsError:
-            return
+            copies = replicas or min(MAX_REPLICAS, len(admin.describe_cluster()["brokers"]))
+            for topic in missing:
+                try:
+                    wanted = {topic: {"num_partitions": partitions, "replication_factor": copies}}
+                    admin.create_topics(wanted, timeout_ms=_REQUEST_MS)
+                except TopicAlreadyExistsError:
+                    continue
+                log.info("Kafka: created topic %s with %d partitions, %d replicas", topic, partitions, copies)
         except AuthorizationError as error:
             raise ConnectError(
-                f"Kafka: topic {kafka.topic} cannot be seen, and not created either ({error}); "
+                f"Kafka: topic {', '.join(topics)} cannot be seen, and not created either ({error}); "
                 "create it, or permit Describe and Write on it",
                 permanent=True,
             ) from error
@@ -161,7 +173,7 @@ def _create_topic(kafka: Kafka, settings: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _owned_client(owner: Any) -> Iterator[dict[str, Any]]:
+def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
     """Close the network client when the constructor of its `owner` raises: else that leaves sockets and a thread behind,
     at each attempt to reach a broker that is not there.
     """
@@ -183,7 +195,7 @@ def _owned_client(owner: Any) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _explained(kafka: Kafka) -> Iterator[None]:
+def explained(kafka: Kafka) -> Iterator[None]:
     """Turn what kafka-python raises into ConnectError."""
     from kafka.errors import (
         AuthorizationError,

@@ -1,4 +1,4 @@
-"""What kafka-python logs: kept from filling the log, and asked for the reasons that its exceptions leave out."""
+"""Limits what kafka-python logs, and keeps the reasons that its exceptions leave out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def last_trouble() -> Exception | None:
 
 
 def forget_trouble() -> None:
-    """Begin anew: what the library logged so far explains nothing that is to come."""
+    """Forget what the library has logged so far."""
     _LIBRARY_LOG.last = None
 
 
@@ -57,6 +57,7 @@ def _tells_more(new: Exception, old: Exception | None) -> bool:
 
     (After a refused password the library often sees nothing but the closed socket.)
     """
+    # Imported late, as in connection.py.
     from kafka.errors import BrokerResponseError, KafkaTimeoutError
 
     def rank(error: Exception | None) -> int:

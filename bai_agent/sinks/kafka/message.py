@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 
 from bai_agent.job.descriptor import Job
+from bai_agent.sinks.labels import labels_of
+from bai_agent.sinks.record import HOST, read_record
 
 
 @dataclass(frozen=True)
-class Message:
+class MetricMessage:
     """One record of `metrics.jsonl` on its way to Kafka."""
 
     value: bytes
@@ -19,58 +20,28 @@ class Message:
     """`job`, `rank` and `seq`: together they name the record, so that a reader can tell a repetition."""
 
 
-class MessageWriter:
+class MetricMessageWriter:
     """Turns the records of one node of a job into messages."""
 
     def __init__(self, job: Job, *, rank: int) -> None:
         identity = job.job
         self.key = identity.client_id.encode()
-        labels = dict(identity.labels)
-        # After the user's own: nobody can pass for another job by a label's name.
-        labels["action-id"] = identity.action_id or identity.id
-        labels["client-id"] = identity.client_id
-        if identity.parent_action_id is not None:
-            labels["parent-action-id"] = identity.parent_action_id
-        self._reserved = labels
+        labels = self._reserved = labels_of(job, rank=rank)
         # Encoded once: they are most of a message, and the same in nearly all.
         self._labels = json.dumps(labels)
         self._headers = [("job", identity.id.encode()), ("rank", str(rank).encode())]
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
 
-    def write(self, line: bytes) -> Message | None:
+    def write(self, line: bytes) -> MetricMessage | None:
         """Return the message of one line of `metrics.jsonl`; None where host metrics are not wanted.
 
-        Raises ValueError where the line is no record.
+        Raises ValueError where the line is not a record.
         """
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise ValueError("not a JSON object")
-        if record.get("src") == "host" and not self._host_metrics:
+        record = read_record(line)
+        if record.src == HOST and not self._host_metrics:
             return None
-        name, value, timestamp, seq = (record.get(key) for key in ("name", "value", "timestamp", "seq"))
-        if not isinstance(name, str) or type(timestamp) is not int or type(seq) is not int:
-            raise ValueError("name, timestamp or seq is missing")
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not _is_finite(value):
-            raise ValueError("the value is no finite number")
-        text = json.dumps({"name": name, "value": value, "timestamp": timestamp})
-        own = record.get("labels")
+        text = json.dumps({"name": record.name, "value": record.value, "timestamp": record.timestamp})
         # The job's come last, for the same reason.
-        labels = json.dumps({**_labels_in(own), **self._reserved}) if own is not None else self._labels
+        labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
         message = f'{text[:-1]}, "labels": {labels}}}'
-        return Message(message.encode(), [*self._headers, ("seq", b"%d" % seq)])
-
-
-def _labels_in(labels: object) -> dict[str, str]:
-    """Return the labels of a record. Raises ValueError where they are none."""
-    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
-        raise ValueError("the labels are not texts by name")
-    return labels
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except (
-        OverflowError
-    ):  # an integer beyond what a double holds: readers of the topic could not take it either
-        return False
+        return MetricMessage(message.encode(), [*self._headers, ("seq", b"%d" % record.seq)])

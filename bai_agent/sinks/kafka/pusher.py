@@ -1,4 +1,4 @@
-"""Sends the records of `metrics.jsonl` to Kafka, on a thread that nobody has to wait for.
+"""Sends the records of `metrics.jsonl` to Kafka, on a thread of its own.
 
 The file is the buffer: it is read a batch at a time, and `kafka.offset` moves on when the broker has acknowledged the
 whole batch. So a broker may be away for as long as it likes, and a killed agent sends at most one batch twice.
@@ -18,12 +18,12 @@ from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.backlog import Backlog, read_progress, write_progress
 from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.kafka.backlog import Backlog, read_progress, write_progress
 from bai_agent.sinks.kafka.connection import ConnectError, connect, release
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
-from bai_agent.sinks.kafka.message import MessageWriter
-from bai_agent.sinks.kafka.send import NotAcknowledgedError, Outgoing, Sender
+from bai_agent.sinks.kafka.message import MetricMessageWriter
+from bai_agent.sinks.kafka.send import BatchSender, NotAcknowledgedError, Outgoing
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
 """How often the file is looked at: a part of what a line takes from its print to the topic."""
-_FIRST_PAUSE, _LONGEST_PAUSE, _PERMANENT_PAUSE = 0.25, 5.0, 30.0
-_DRAINING_PAUSE = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0
+_DRAINING_PAUSE_S = 0.5
 _SAME_WARNING_SECONDS = 300.0
 
 
@@ -56,14 +56,14 @@ class KafkaPusher(threading.Thread):
         self._client_id = f"bai-{job.job.id}-{rank}"
         self._environment = environment
         self._redactor = redactor or Redactor()
-        writer = MessageWriter(job, rank=rank)
+        writer = MetricMessageWriter(job, rank=rank)
         self._key = writer.key
-        self._backlog = Backlog(rundir.metrics, writer)
+        self._backlog = Backlog(rundir.metrics, writer.write, size=lambda message: len(message.value))
         self._offset_file = rundir.kafka_offset
         # Replaced whole, by the thread alone: readers see one state or the next.
         self._progress = read_progress(rundir.kafka_offset)
         self._outgoing: Outgoing | None = None
-        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._error: str | None = None
         self._connected = False
         self._warned = (-_SAME_WARNING_SECONDS, "")
@@ -81,7 +81,7 @@ class KafkaPusher(threading.Thread):
 
     @property
     def malformed(self) -> int:
-        """Lines of `metrics.jsonl` so far that are no records; they were passed over."""
+        """Lines of `metrics.jsonl` so far that are not records; they were passed over."""
         return self._progress.malformed
 
     @property
@@ -90,7 +90,7 @@ class KafkaPusher(threading.Thread):
         return self._error
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver what is left, and say what became of everything. Call it when nobody writes to `metrics.jsonl` any more.
+        """Deliver what is left and return a summary of the whole run. Call it when `metrics.jsonl` is complete.
 
         Returns as soon as all is delivered or cannot be, and by `deadline` (of `time.monotonic()`) whatever the broker does.
         """
@@ -111,8 +111,10 @@ class KafkaPusher(threading.Thread):
         if not undelivered:
             return Delivery(delivered=after.delivered, undelivered=0, error=None)
         why = self._why()
-        told = f"{undelivered} of {after.delivered + undelivered} metric messages did not reach Kafka: {why}."
-        return Delivery(delivered=after.delivered, undelivered=undelivered, error=why, warnings=(told,))
+        warning = (
+            f"{undelivered} of {after.delivered + undelivered} metric messages did not reach Kafka: {why}."
+        )
+        return Delivery(delivered=after.delivered, undelivered=undelivered, error=why, warnings=(warning,))
 
     def run(self) -> None:
         quieten()
@@ -139,7 +141,7 @@ class KafkaPusher(threading.Thread):
             if error.permanent and self._finishing.is_set():
                 self._drained.set()
             else:
-                self._pause(_PERMANENT_PAUSE if error.permanent else None)
+                self._pause(_PERMANENT_PAUSE_S if error.permanent else None)
             return
         self._connected = True
         try:
@@ -160,7 +162,7 @@ class KafkaPusher(threading.Thread):
 
         Raises NotAcknowledgedError.
         """
-        sender = Sender(
+        sender = BatchSender(
             producer, topic=self._kafka.topic, key=self._key, is_over=self._is_over, warn=self._warn
         )
         while not self._is_over():
@@ -196,7 +198,7 @@ class KafkaPusher(threading.Thread):
         forget_trouble()
         if batch.malformed:
             self._warn(
-                f"{batch.malformed} lines of metrics.jsonl before byte {batch.end} are no records; passed over"
+                f"{batch.malformed} lines of metrics.jsonl before byte {batch.end} are not records; passed over"
             )
         try:
             write_progress(self._offset_file, self._progress)
@@ -208,13 +210,13 @@ class KafkaPusher(threading.Thread):
     def _is_over(self) -> bool:
         return self._drained.is_set() or time.monotonic() > self._drain_until
 
-    def _pause(self, seconds: float | None = None) -> None:
-        if seconds is None:
-            seconds = self._backoff.next()
+    def _pause(self, pause_s: float | None = None) -> None:
+        if pause_s is None:
+            pause_s = self._backoff.next()
         if self._finishing.is_set():
-            time.sleep(max(0.0, min(seconds, _DRAINING_PAUSE, self._drain_until - time.monotonic())))
+            time.sleep(max(0.0, min(pause_s, _DRAINING_PAUSE_S, self._drain_until - time.monotonic())))
         else:
-            self._finishing.wait(seconds)
+            self._finishing.wait(pause_s)
 
     def _failed(self, reason: str) -> None:
         self._error = reason
@@ -235,7 +237,7 @@ class KafkaPusher(threading.Thread):
         if self._progress.refused:
             reasons.append(f"Kafka refused {self._progress.refused} messages; agent.log says why")
         if self._progress.malformed:
-            reasons.append(f"{self._progress.malformed} lines of metrics.jsonl are no records")
+            reasons.append(f"{self._progress.malformed} lines of metrics.jsonl are not records")
         if not reasons:
             reasons.append("the time for delivering the last messages was over (limits.drain)")
             trouble = last_trouble()

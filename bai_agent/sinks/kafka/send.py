@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
-from bai_agent.sinks.kafka.backlog import MAX_RECORDS, Batch
+from bai_agent.sinks.backlog import MAX_RECORDS, Batch
 from bai_agent.sinks.kafka.library_log import last_trouble
-from bai_agent.sinks.kafka.message import Message
+from bai_agent.sinks.kafka.message import MetricMessage
 
+# kafka-python takes half a second of imports, and most jobs have no Kafka: it is imported where it is used.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
@@ -28,15 +29,15 @@ class NotAcknowledgedError(BaiError):
 class Outgoing:
     """A batch on its way: kept over reconnections, so that what the broker refuses is not offered for ever."""
 
-    batch: Batch
-    messages: list[Message]
+    batch: Batch[MetricMessage]
+    messages: list[MetricMessage]
     """Those that it has neither acknowledged nor refused."""
     at_a_time: int = MAX_RECORDS
     refused: int = 0
 
 
-class Sender:
-    """Sends through one producer. `is_over`: whether nobody waits for an answer any more."""
+class BatchSender:
+    """Sends through one producer. `is_over`: returns whether to stop waiting for answers."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Sender:
         self._warn = warn
 
     def send(self, outgoing: Outgoing) -> bool:
-        """Send what is left of `outgoing`; return whether the producer is still of use. Raises NotAcknowledgedError.
+        """Send what is left of `outgoing`; return whether the producer can be used again. Raises NotAcknowledgedError.
 
         Idempotence makes a refusal fatal: the producer then fails whatever it still holds with the same error. So who was
         meant is certain only for a message that was sent alone; a refused group is offered again in halves.
@@ -96,7 +97,7 @@ class Sender:
             return False
         return True
 
-    def _future(self, message: Message) -> Any:
+    def _future(self, message: MetricMessage) -> Any:
         from kafka.errors import MessageSizeTooLargeError
         from kafka.future import Future
 

@@ -13,13 +13,21 @@ from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
-from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.backend import BackendOptions, Console, Location, SubmitListener
+from bai_agent.job.store import is_s3
+from executor.backends.backend import (
+    BackendOptions,
+    ConsoleOutput,
+    Location,
+    SubmitListener,
+    named_store,
+)
 from executor.errors import UsageError
 from executor.records.job_status import JobStatus
 from executor.records.reading import result_of
 
+# What only one method needs is imported there: a job of this machine asks `owns`, and AWS's library takes half a second.
 if TYPE_CHECKING:
+    from bai_agent.job.store import JobStore
     from executor.backends.ec2.launch.plan import Ec2Plan
     from executor.backends.ec2.monitor.monitor import JobMonitor
     from executor.backends.ec2.monitor.watcher import InstanceWatcher
@@ -33,6 +41,7 @@ class Ec2Backend:
 
     name = "ec2"
     remote = True
+    option_names = ("profile", "region", "bucket")
 
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
@@ -45,7 +54,24 @@ class Ec2Backend:
         return self._options.settings()
 
     def owns(self, record: JobRecord) -> bool:
-        return not isinstance(record.store, DirectoryStore)
+        return is_s3(record.store.url)
+
+    def open_store(self, named: str | None) -> JobStore | None:
+        chosen = named_store(named)
+        if chosen is not None and not is_s3(chosen):
+            return None
+        settings = self._options.settings()
+        url = chosen or settings.store_url
+        if url is None:
+            return None
+        # Whoever has no bucket does not wait for what asks AWS.
+        from executor.backends.ec2.job_store import open_bucket
+
+        return open_bucket(url, settings)
+
+    def store_option(self) -> str | None:
+        # Jobs are submitted to the configured bucket, whatever store is named.
+        return self._options.settings().store_url if named_store(self._options.store) else None
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         from executor.backends.ec2.bundle.bundle import cache_folder
@@ -61,17 +87,15 @@ class Ec2Backend:
         descriptor: Descriptor,
         *,
         job_id: str | None,
-        said: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> Iterator[Ec2Plan]:
         from executor.backends.ec2.launch.plan import Ec2Plan, planned_launch
         from executor.planning.request import survey
 
         settings = self._options.settings()
-        launch = planned_launch(job_request, descriptor, settings, job_id=job_id, said=said)
+        launch = planned_launch(job_request, descriptor, settings, job_id=job_id, on_progress=on_progress)
         with launch as (made, uploads, aws):
-            if (scripts := survey(job_request, descriptor)) is not None:
-                said(f"scripts: {scripts.sentence()}")
-            yield Ec2Plan(made, uploads, settings, aws, scripts, said)
+            yield Ec2Plan(made, uploads, settings, aws, lambda: survey(job_request, descriptor), on_progress)
 
     def submit(
         self,
@@ -95,17 +119,17 @@ class Ec2Backend:
 
         return statuses_on_ec2(records, self._settings)
 
-    def follow(self, record: JobRecord, *, said: Callable[[str], None]) -> InstanceWatcher:
+    def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> InstanceWatcher:
         from executor.backends.ec2.monitor.watcher import InstanceWatcher
 
         return InstanceWatcher(self._monitor(record))
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
         if (result := result_of(record)) is not None:
-            told = f"it has ended before: {result.get('sentence')}"
+            message = f"it has ended before: {result.sentence}"
         else:
-            told = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
-        return f"{told.rstrip('.')}; {self._end_machines(record)}" if now else told
+            message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
+        return f"{message.rstrip('.')}; {self._end_machines(record)}" if now else message
 
     def resume(self, record: JobRecord) -> str:
         raise UsageError(f"the job {record.job_id} in {record.store.url} does not run on this machine")
@@ -117,10 +141,15 @@ class Ec2Backend:
         first = record.store.put(record.key("release.json"), content, if_absent=True)
         return "released" if first else "it was released before"
 
-    def consoles(self, record: JobRecord) -> list[Console]:
+    def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
+        found = self._monitor(record).consoles()
+        if not found:
+            on_status(
+                f"EC2 knows no machine of {record.job_id} any more; a console is kept for about an hour after its end"
+            )
         return [
-            Console(instance_id=machine.id, state=machine.state, node=machine.index, text=text)
-            for machine, text in self._monitor(record).consoles()
+            ConsoleOutput(instance_id=machine.id, state=machine.state, node=machine.index, text=text)
+            for machine, text in found
         ]
 
     def location(self, record: JobRecord) -> Location:
@@ -151,7 +180,7 @@ class Ec2Backend:
         return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
 
     def _keeps_nothing(self, record: JobRecord) -> str | None:
-        """Return why no machine of the job is kept, or will be; None where one is, or may be for all that can be seen."""
+        """Return why the job keeps no machine and will keep none; None where it keeps one, or may."""
         monitor = self._monitor(record)
         if monitor.job.end.keep_on_failure is None:
             return "it keeps no machine to look into (keep_on_failure is not set)"

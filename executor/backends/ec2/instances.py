@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 from bai_agent.errors import BaiError
 from executor.backends.ec2.console import Console, read_console
 from executor.backends.ec2.session import FAILURES, aws_error, code_of
+from executor.descriptor.ec2_table import ON_DEMAND
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -44,6 +45,8 @@ class Instance:
     index: int = 0
     """Which of its launch it is: its rank."""
     type: str = ""
+    market: str = ON_DEMAND
+    """InstanceLifecycle, where EC2 says one: "spot"."""
     operation: str = ""
     """UsageOperation, which says what its licences cost; empty where EC2 does not say."""
     tenancy: str = "default"
@@ -92,7 +95,7 @@ def instances_of_attempt(ec2: EC2Client, job_id: str, attempt: int, *, store: st
 
 
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
-    """Return the instances of these ids that EC2 still knows; an unknown one is no error. Raises BaiError.
+    """Return the instances of these ids that EC2 still knows; an unknown one is not an error. Raises BaiError.
 
     For those whose tags are gone: a terminated instance loses them while EC2 still shows it.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
@@ -119,7 +122,7 @@ def console_of(ec2: EC2Client, instance_id: str) -> str:
     """Return what is on an instance's console: the newest 64 KiB, or what EC2 last kept where it has no newer. Raises BaiError."""
     with plain_errors(f"reading the console of {instance_id}"):
         try:
-            # botocore decodes it, and puts U+FFFD for what is no text.
+            # botocore decodes it, and puts U+FFFD for what is not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
         except ClientError as error:
             # Instances that are not on Nitro know no "Latest".
@@ -145,7 +148,7 @@ def read_consoles(
 
 
 def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> list[str]:
-    """Terminate those instances that carry this job's tag; return their ids. One that is gone is no error. Raises BaiError."""
+    """Terminate those instances that carry this job's tag; return their ids. One that is gone is not an error. Raises BaiError."""
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     for instance_id in ours:
         terminate_one(ec2, instance_id)
@@ -153,7 +156,7 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
 
 
 def terminate_one(ec2: EC2Client, instance_id: str) -> None:
-    """Terminate an instance; one that EC2 knows no more is no error. Raises BaiError."""
+    """Terminate an instance; one that EC2 knows no more is not an error. Raises BaiError."""
     with plain_errors(f"terminating {instance_id}"):
         try:
             ec2.terminate_instances(InstanceIds=[instance_id])
@@ -179,10 +182,10 @@ def _answered(answer: Mapping[str, Any]) -> datetime | None:
     """Return when AWS gave this answer, by its own clock."""
     date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
     try:
-        moment = parsedate_to_datetime(date) if date else None
+        time = parsedate_to_datetime(date) if date else None
     except ValueError:
         return None
-    return moment if moment is not None and moment.tzinfo is not None else None
+    return time if time is not None and time.tzinfo is not None else None
 
 
 def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
@@ -194,6 +197,7 @@ def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
         state=item["State"]["Name"],
         index=int(item.get("AmiLaunchIndex") or 0),
         type=item.get("InstanceType", ""),
+        market=item.get("InstanceLifecycle") or ON_DEMAND,
         operation=item.get("UsageOperation") or "",
         tenancy=(item.get("Placement") or {}).get("Tenancy") or "default",
         zone=(item.get("Placement") or {}).get("AvailabilityZone", ""),
@@ -207,7 +211,7 @@ def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
 
 
 def _moment_in(text: str) -> datetime | None:
-    """Return the moment in a text such as "User initiated (2026-11-20 22:10:31 GMT)"."""
+    """Return the time in a text such as "User initiated (2026-11-20 22:10:31 GMT)"."""
     inside = text.rpartition("(")[2].removesuffix(")").removesuffix(" GMT").removesuffix(" UTC")
     try:
         return datetime.strptime(inside, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)

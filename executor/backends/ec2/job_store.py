@@ -21,10 +21,7 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
 
     quick: it is asked in passing, without waiting for it.
     """
-    region = settings.region if url == settings.store_url else None
+    ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
+    region = settings.region if ours else None
     aws = AwsSession(settings.region or _ANY_REGION, settings.aws_profile)
     return open_store(url, region=region, credentials=from_botocore(aws.credentials()), quick=quick)
-
-
-def is_bucket(named: str) -> bool:
-    return named.startswith("s3://")

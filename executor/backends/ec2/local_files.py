@@ -1,4 +1,4 @@
-"""What a job on EC2 takes along from this machine: scripts, and data that lies here, as objects of the exchange bucket."""
+"""The local files of a job on EC2, as objects of the staging bucket: scripts and data."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
 
 def name_region(store: JobStore, region: str) -> None:
-    """Take note that machines are launched in `region`. Raises StoreError."""
+    """Record that machines are launched in `region`. Raises StoreError."""
     # Written anew, so that a lifecycle rule that deletes old jobs does not delete it while there are newer ones.
     store.put(f"{_FOLDER}{region}", b"{}\n")
 

@@ -1,10 +1,10 @@
-"""Clients of AWS's services: always with a region and with time limits, in the name of the configured profile."""
+"""Clients of AWS services: always with a region and timeouts, with the credentials of the configured profile."""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from bai_agent.errors import BaiError
+from executor.backends.ec2.shared import once
 from executor.config import Settings
 from executor.errors import UsageError
 from executor.unattended import is_unattended
@@ -74,13 +75,18 @@ class CredentialsError(UsageError):
 
 @dataclass(frozen=True)
 class AwsSession:
-    """AWS in one region, in one name."""
+    """AWS in one region, with one profile's credentials."""
 
     region: str
     profile: str | None = None
+    _clients: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Those that were made, by what they were made for: each takes a tenth of a second, and they may be used by several threads."""
 
     @cached_property
     def session(self) -> boto3.Session:
+        return once(("session", self.region, self.profile), self._new_session)
+
+    def _new_session(self) -> boto3.Session:
         try:
             session = boto3.Session(profile_name=self.profile, region_name=self.region)
         except ProfileNotFound as error:
@@ -99,7 +105,7 @@ class AwsSession:
         return client
 
     def quick_client(self) -> EC2Client:
-        """Return a client that is soon done: for what is done in passing."""
+        """Return a client with short timeouts, for requests that may fail."""
         client: EC2Client = self._client("ec2", _QUICK)
         return client
 
@@ -107,8 +113,8 @@ class AwsSession:
         client: IAMClient = self._client("iam", _USUAL)
         return client
 
-    def s3(self, *, endpoint: str | None = None) -> S3Client:
-        client: S3Client = self._client("s3", _USUAL, endpoint_url=endpoint)
+    def s3(self) -> S3Client:
+        client: S3Client = self._client("s3", _USUAL)
         return client
 
     def ssm(self) -> SSMClient:
@@ -119,8 +125,16 @@ class AwsSession:
         client: STSClient = self._client("sts", _USUAL)
         return client
 
+    def sqs(self) -> Any:
+        """Return a client for queues: its longest wait for a message ends before it gives up."""
+        return self._client("sqs", _USUAL)
+
+    def service_quotas(self) -> Any:
+        """Return a client for the account's quotas with short timeouts: the answer is optional."""
+        return self._client("service-quotas", _QUICK)
+
     def pricing(self) -> PricingClient:
-        """Return a client for the price list that is soon done: the answer is pleasant to have, no more."""
+        """Return a client for the price list with short timeouts: the answer is optional."""
         client: PricingClient = self._client("pricing", _QUICK, region_name=_PRICE_LIST_REGION)
         return client
 
@@ -140,12 +154,20 @@ class AwsSession:
         return found
 
     def _client(self, service: Any, config: Config, **options: Any) -> Any:
+        wanted = (service, id(config), *sorted(options.items()))
+        if wanted in self._clients:
+            return self._clients[wanted]
         try:
-            return self.session.client(service, config=config, **options)
+            client = once(
+                ("client", self.region, self.profile, *wanted),
+                lambda: self.session.client(service, config=config, **options),
+            )
         except (CredentialRetrievalError, InvalidConfigError, ProfileNotFound) as error:
             raise _unusable(error) from error
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"{service} cannot be used in region {self.region}: {error}") from error
+        self._clients[wanted] = client
+        return client
 
 
 def aws_of(settings: Settings, *, region: str | None = None) -> AwsSession:
@@ -182,7 +204,7 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
 
 
 def unasked() -> CredentialsError:
-    """Return what an EOFError of AWS's library means: it wanted to ask somebody for the code of a second factor."""
+    """Return the error for an EOFError of AWS's library: it wanted to prompt for the code of a second factor."""
     return CredentialsError(
         "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
         "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
@@ -212,7 +234,7 @@ def _unusable(error: Failure) -> CredentialsError:
 
 
 def clock_problem(error: ClientError) -> str | None:
-    """Return what AWS finds wrong with the time of a request, as half a sentence; None where that is not it.
+    """Return what AWS finds wrong with the time of a request, as half a sentence; None for any other error.
 
     RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which says that temporary
     credentials that have expired end so too. RequestTimeTooSkewed is S3's; the others refuse the signature, and say why.
@@ -222,7 +244,7 @@ def clock_problem(error: ClientError) -> str | None:
         return None
     date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     off = _seconds_off(date)
-    if off is not None and abs(off) < _TOLERATED and code == "RequestExpired":
+    if off is not None and abs(off) < _CLOCK_TOLERANCE_S and code == "RequestExpired":
         return "the AWS credentials have expired; renew them"
     by = "" if off is None else f": AWS's says {date}"
     hint = "" if code != "RequestExpired" or off is not None else ", or the AWS credentials have expired"
@@ -248,7 +270,7 @@ _UNTIMELY = frozenset(
 )
 _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
-_TOLERATED = 240.0
+_CLOCK_TOLERANCE_S = 240.0
 """Seconds: services differ, and the strictest takes five minutes."""
 NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}

@@ -1,9 +1,9 @@
-"""The exchange bucket: what goes from here to instances, under names made of its content, uploaded once."""
+"""The staging bucket: files for instances, named by their content and uploaded once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,22 +30,22 @@ class Upload:
 
 
 def staging_bucket(settings: Settings) -> JobStore:
-    """Return the exchange bucket as a store of objects. Raises UsageError, StoreError."""
+    """Return the staging bucket as a store of objects. Raises UsageError, StoreError."""
     aws = AwsSession(settings.need_region(), settings.aws_profile)
     return open_store(
         f"s3://{settings.need_bucket()}", region=aws.region, credentials=from_botocore(aws.credentials())
     )
 
 
-def check_region(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError where the exchange bucket lies in another region than the configured one.
+def check_region(settings: Settings) -> None:
+    """Raise UsageError where the staging bucket lies in another region than the configured one.
 
     Every request is signed for the configured region, here and on instances, and S3 refuses those for another. Where S3 does not
     say in which region the bucket is, nothing is known against it.
     """
     bucket, region = settings.need_bucket(), settings.need_region()
     there = bucket_region(
-        bucket, endpoint=endpoint_of(environment), environment={**environment, "AWS_REGION": region}
+        bucket, endpoint=endpoint_of(os.environ), environment={**os.environ, "AWS_REGION": region}
     )
     if there != region:
         raise UsageError(
@@ -67,7 +67,7 @@ def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
 def upload(
     bucket: JobStore, uploads: Sequence[Upload], *, on_upload: Callable[[Upload], None] = lambda upload: None
 ) -> None:
-    """Bring what is missing into the bucket; `on_upload` hears of each before. Raises StoreError."""
+    """Upload what is missing in the bucket; `on_upload` is called before each. Raises StoreError."""
 
     def bring(each: Upload) -> None:
         on_upload(each)

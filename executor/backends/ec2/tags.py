@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import Identity, Job
 from executor.backends.ec2.instances import ATTEMPT_TAG, CLIENT_TAG, EXPIRES_TAG, JOB_TAG, STORE_TAG
 
 OURS = "bai:"
@@ -27,13 +27,25 @@ def job_tags(job: Job, *, expires: str) -> dict[str, str]:
         CLIENT_TAG: identity.client_id,
         EXPIRES_TAG: expires,
         STORE_TAG: job.store.url if job.store else "",
+        **_service_tags(identity),
         **{f"{OURS}label:{key}": value for key, value in sorted(identity.labels.items())},
     }
     return sanitised(tags)
 
 
+def _service_tags(identity: Identity) -> dict[str, str]:
+    """Return the tags of a job that came through the benchmark service."""
+    said = {
+        "action-id": identity.action_id,
+        "parent-action-id": identity.parent_action_id,
+        "username": identity.username,
+        "created-by": identity.created_by,
+    }
+    return {f"{OURS}{name}": value for name, value in said.items() if value is not None}
+
+
 def sanitised(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return `tags` as AWS takes them: shortened, and with _ for what is not allowed."""
+    """Return `tags` as AWS accepts them: shortened, with _ for characters that are not allowed."""
     clean = {clean_text(key)[:KEY_LIMIT]: clean_text(value)[:VALUE_LIMIT] for key, value in tags.items()}
     return dict(list(clean.items())[:COUNT_LIMIT])
 
@@ -43,6 +55,6 @@ def clean_text(text: str) -> str:
     return _FORBIDDEN.sub("_", text)
 
 
-def tag_time(moment: datetime) -> str:
+def tag_time(time: datetime) -> str:
     """Return a time (UTC) as it stands in a tag: 2026-11-20T22:00:00Z."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Moments as tags and records hold them."""
+"""Timestamps in tags and records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import datetime, timezone
 _LAST_YEAR = 9999
 
 
-def parse_moment(text: object) -> datetime | None:
-    """Return a moment such as "2026-11-20T22:00:00Z"; None where `text` is none, or one that nothing could follow."""
+def parse_timestamp(text: object) -> datetime | None:
+    """Return the time of a text such as "2026-11-20T22:00:00Z"; None where `text` is not one, or too late for any arithmetic."""
     try:
-        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return None
-    if moment.year >= _LAST_YEAR:
+    if time.year >= _LAST_YEAR:
         return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

@@ -14,7 +14,6 @@ from bai_agent.errors import BaiError, BusyError
 from bai_agent.job.agent_start import NotStartedError, start_agent
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
-from bai_agent.job.store.directory import DirectoryStore
 
 _LAST_BYTES = 65536
 _LAST_WORDS = 300
@@ -28,10 +27,11 @@ class AgentError(BaiError):
 
 
 @dataclass(frozen=True)
-class LocalAgent:
-    """The agent of a job whose record is a folder of this machine."""
+class NodeAgent:
+    """The agent of one node of a job whose record is a folder of this machine."""
 
     record: JobRecord
+    rank: int
     rundir: RunDir
     descriptor: Path
     folder: Path
@@ -40,19 +40,17 @@ class LocalAgent:
     def alive(self) -> bool:
         return is_locked(self.rundir.agent_lock)
 
+    def done(self) -> bool:
+        """Return whether this node has nothing more to do. The first one also writes the job's result, and is not done before."""
+        return self.rank > 0 and self.rundir.result.exists()
+
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or what ends it, still runs; it may without an agent, and even without its shim."""
         return self.benchmark_watched() or bool(find_remains(self.rundir))
 
     def benchmark_watched(self) -> bool:
-        """Return whether the benchmark's shim runs, which ends it when it is asked to, and knows how it ends."""
         return is_locked(self.rundir.shim_lock)
 
     def last_words(self) -> str:
-        """Return the last line of the agent's log that says something, without its time; "" where there is none.
-
-        Whoever shows it takes out what a terminal would obey.
-        """
         try:
             with self.rundir.agent_log.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -65,36 +63,95 @@ class LocalAgent:
         return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 
     def start(self) -> None:
-        """Start the agent in a session of its own and return when it runs. Raises AgentError.
-
-        Started again it goes on where the last one died; where one lives already, nothing happens.
-        """
+        """Start the agent in a session of its own and return when it runs. Raises AgentError."""
         make_folder(self.rundir.path, private=self.folder)
         try:
-            start_agent(self.descriptor, self.rundir)
+            start_agent(self.descriptor, self.rundir, [f"--rank={self.rank}"])
         except NotStartedError as error:
             if not self.alive():
-                raise AgentError(f"the agent of {self.record.job_id} did not start: {error}") from error
+                which = f" on node {self.rank}" if self.rank else ""
+                raise AgentError(
+                    f"the agent of {self.record.job_id}{which} did not start: {error}"
+                ) from error
+
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """The agents of a job whose record is a folder of this machine: one for each of its nodes, as if they were one."""
+
+    nodes: tuple[NodeAgent, ...]
+
+    @property
+    def rundir(self) -> RunDir:
+        """The first node's."""
+        return self.nodes[0].rundir
+
+    @property
+    def descriptor(self) -> Path:
+        return self.nodes[0].descriptor
+
+    def alive(self) -> bool:
+        """Return whether each node's agent lives, unless it has done its work."""
+        return all(node.alive() or node.done() for node in self.nodes)
+
+    def benchmark_alive(self) -> bool:
+        """Return whether the benchmark, or what ends it, still runs; it may without an agent, and even without its shim."""
+        return any(node.benchmark_alive() for node in self.nodes)
+
+    def benchmark_watched(self) -> bool:
+        """Return whether each benchmark's shim runs, which ends it when it is asked to, and knows how it ends."""
+        return all(node.benchmark_watched() for node in self.nodes if node.benchmark_alive()) and any(
+            node.benchmark_watched() for node in self.nodes
+        )
+
+    def last_words(self) -> str:
+        """Return the last line of a dead agent's log that says something, without its time; "" where there is none.
+
+        Whoever shows it takes out what a terminal would obey.
+        """
+        dead = [node for node in self.nodes if not node.alive() and not node.done()] or self.nodes[:1]
+        return next((words for node in dead if (words := node.last_words())), "")
+
+    def start(self) -> None:
+        """Start the agents that do not live. Raises AgentError.
+
+        Started again they go on where the last ones died; where one lives already, nothing happens.
+        """
+        for node in self.nodes:
+            if not node.alive() and not node.done():
+                node.start()
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:
         """Hold the job's locks, so that no agent can start meanwhile; yield False where anything of the job lives."""
-        if not self.rundir.path.is_dir():
-            yield True
-            return
+        there = [node.rundir for node in self.nodes if node.rundir.path.is_dir()]
         with ExitStack() as stack:
             try:
-                for lock in (self.rundir.agent_lock, self.rundir.shim_lock):
-                    stack.enter_context(locked(lock))
+                for rundir in there:
+                    for lock in (rundir.agent_lock, rundir.shim_lock):
+                        stack.enter_context(locked(lock))
             except BusyError:
                 yield False
                 return
-            yield not find_remains(self.rundir)
+            yield not any(find_remains(rundir) for rundir in there)
 
 
 def local_agent(record: JobRecord) -> LocalAgent | None:
-    """Return the agent of a job on this machine; None where the record is not a folder here."""
-    if not isinstance(record.store, DirectoryStore):
+    """Return the agents of a job on this machine; None where the record is not a folder here."""
+    if (folder := record.store.folder) is None:
         return None
-    folder = record.store.folder
-    return LocalAgent(record, RunDir(folder / record.node().place), folder / record.key("job.toml"), folder)
+    descriptor = folder / record.key("job.toml")
+    return LocalAgent(
+        tuple(
+            NodeAgent(record, rank, RunDir(folder / record.node(rank).place), descriptor, folder)
+            for rank in range(_nodes(record))
+        )
+    )
+
+
+def _nodes(record: JobRecord) -> int:
+    """Return how many nodes a job has; of one whose descriptor is broken, one is looked at."""
+    try:
+        return record.job().strategy.nodes
+    except BaiError:
+        return 1

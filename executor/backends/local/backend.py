@@ -9,12 +9,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.backend import BackendOptions, Console, Location, SubmitListener
+from executor.backends.backend import (
+    BackendOptions,
+    ConsoleOutput,
+    Location,
+    SubmitListener,
+    named_store,
+)
 from executor.backends.local.agent import LocalAgent, local_agent
-from executor.backends.local.job_store import store_at
+from executor.backends.local.job_store import is_local, store_at
 from executor.backends.local.watcher import AgentWatcher
 from executor.errors import UsageError
 from executor.records.follower import events_of
@@ -22,9 +29,11 @@ from executor.records.job_status import DIED, JobStatus, created, ended_status, 
 from executor.records.reading import result_of
 from executor.records.run_state import RunState
 
+# What only one method needs is imported there: looking at a job does not wait for what reads descriptors.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.planning.request import JobRequest, Submitted
+    from executor.planning.scripts_folder import ScriptsSurvey
 
 
 class LocalBackend:
@@ -32,19 +41,26 @@ class LocalBackend:
 
     name = "local"
     remote = False
+    option_names = ()
 
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
 
     def owns(self, record: JobRecord) -> bool:
-        return isinstance(record.store, DirectoryStore)
+        return record.store.folder is not None
+
+    def open_store(self, named: str | None) -> DirectoryStore | None:
+        return store_at(named, exists=True) if is_local(named_store(named) or "") else None
+
+    def store_option(self) -> str | None:
+        return self._options.store
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         """Return warnings about secrets: who runs it later may have what is not set here."""
         from executor.descriptor import Finding, Severity
+        from executor.planning.plan import sink_secrets
         from executor.planning.request import unset_secrets
 
-        password = descriptor.kafka.sasl_password if descriptor.kafka is not None else None
         return [
             Finding(
                 file=str(job_request.file),
@@ -53,7 +69,7 @@ class LocalBackend:
                 fix=f"export {name} before `bai run`, which would refuse to start",
                 severity=Severity.WARNING,
             )
-            for path, name in unset_secrets(descriptor.env.secrets, password, os.environ)
+            for path, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ)
         ]
 
     @contextmanager
@@ -63,8 +79,9 @@ class LocalBackend:
         descriptor: Descriptor,
         *,
         job_id: str | None,
-        said: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> Iterator[LocalPlan]:
+        from executor.planning.plan import one_node_note
         from executor.planning.request import check_id, new_job_id, planned, survey
 
         if job_id is not None:
@@ -73,9 +90,11 @@ class LocalBackend:
         # Each plan is a job of its own, as each `bai run` is.
         drawn = job_id or new_job_id(job_request, descriptor)
         job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=None)
-        if (scripts := survey(job_request, descriptor, leave_out=[store.folder])) is not None:
-            said(f"scripts: {scripts.sentence()}")
-        yield LocalPlan(job)
+        yield LocalPlan(
+            job,
+            survey=lambda: survey(job_request, descriptor, leave_out=[store.folder]),
+            one_node=one_node_note(descriptor),
+        )
 
     def submit(
         self,
@@ -86,7 +105,10 @@ class LocalBackend:
         listener: SubmitListener,
     ) -> Submitted:
         from executor.backends.local.submission import submit
+        from executor.planning.plan import one_node_note
 
+        if note := one_node_note(descriptor):
+            listener.on_progress(note)
         store = store_at(self._options.store)
         submitted = submit(job_request, descriptor, store, job_id=job_id, on_submit=listener.on_submit)
         agent = _agent(submitted.record)
@@ -101,7 +123,7 @@ class LocalBackend:
         alive = agent.alive()
         result = result_of(record)
         if result is not None:
-            return replace(ended_status(record, result), agent_alive=alive)
+            return replace(ended_status(record, result, where=self.name), agent_alive=alive)
         state = RunState()
         for event in events_of(record.node()):
             state.apply(event)
@@ -116,6 +138,7 @@ class LocalBackend:
             exit_code=None,
             sentence=None,
             agent_alive=alive,
+            where=self.name,
             last_words=None if alive else agent.last_words() or None,
             benchmark_alive=None if alive else agent.benchmark_alive(),
             benchmark_watched=None if alive else agent.benchmark_watched(),
@@ -126,26 +149,26 @@ class LocalBackend:
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
         return [self._status_or_why(record) for record in records]
 
-    def follow(self, record: JobRecord, *, said: Callable[[str], None]) -> AgentWatcher:
-        return AgentWatcher(_agent(record), record, said)
+    def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> AgentWatcher:
+        return AgentWatcher(_agent(record), record, on_status)
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
         if now:
             raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
         if (result := result_of(record)) is not None:
-            return f"it has ended before: {result.get('sentence')}"
-        told = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
+            return f"it has ended before: {result.sentence}"
+        message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
         agent = _agent(record)
         if not agent.alive():
             # Nobody else would end a benchmark that still runs, or write the job's result.
             agent.start()
-            told = f"{told}; its agent had died and was started again to end the job"
-        return told
+            message = f"{message}; its agent had died and was started again to end the job"
+        return message
 
     def resume(self, record: JobRecord) -> str:
         agent = _agent(record)
         if (result := result_of(record)) is not None:
-            return f"it has ended: {result.get('sentence')}"
+            return f"it has ended: {result.sentence}"
         if agent.alive():
             return "its agent is running"
         agent.start()
@@ -154,7 +177,7 @@ class LocalBackend:
     def release(self, record: JobRecord) -> str:
         raise UsageError(f"{record.job_id} runs on this machine, which nothing keeps")
 
-    def consoles(self, record: JobRecord) -> list[Console]:
+    def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
         raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
 
     def location(self, record: JobRecord) -> Location:
@@ -176,9 +199,11 @@ class LocalPlan:
     """A job descriptor, which `bai-agent run` takes."""
 
     job: Job
+    survey: Callable[[], ScriptsSurvey | None]
+    one_node: str | None
+    """That this machine stands for several nodes, where they would be one."""
 
     def table(self) -> dict[str, Any]:
-        from bai_agent.job.descriptor_file import job_table
 
         return job_table(self.job)
 
@@ -186,6 +211,11 @@ class LocalPlan:
         from executor.planning.job_toml import job_toml
 
         return job_toml(self.job)
+
+    def notes(self) -> list[str]:
+        scripts = self.survey()
+        notes = [f"scripts: {scripts.sentence()}"] if scripts is not None else []
+        return notes + ([self.one_node] if self.one_node is not None else [])
 
     def user_data(self) -> bytes:
         raise UsageError("--user-data is for instances; add `--on ec2`")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.run_directory import RunDir, make_folder
+from bai_agent.job.run_directory import make_folder
 from bai_agent.job.store.directory import DirectoryStore
 from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.repetition import kept_scripts
 
 _DRAFTS = ".drafts"
 """A folder of the store, so that a rename publishes a job; no job can have this id."""
@@ -28,10 +29,9 @@ class JobDraft:
     record: JobRecord
     """Where it is made; it has the keys that the job will have."""
 
-    @property
-    def scripts(self) -> Path:
-        """Where the copy of its scripts goes: where its agent uses them, so that there is one copy."""
-        return scripts_of(self.record)
+    def scripts(self, *, nodes: int = 1) -> Path:
+        """Return where the copy of its scripts goes."""
+        return kept_scripts(self.record, nodes=nodes)
 
     def publish(self, descriptor: bytes) -> bool:
         """Make it a job of the store; return False where the store has a job of this id already. Raises StoreError."""
@@ -61,7 +61,7 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
         stack.callback(_remove, folder)
         draft = JobDraft(store, JobRecord(DirectoryStore(folder), job_id))
         try:
-            make_folder(draft.scripts.parent, private=store.folder)
+            make_folder(draft.scripts().parent, private=store.folder)
         except OSError as error:
             raise _unwritable(error) from error
         yield draft
@@ -81,12 +81,6 @@ def remove_abandoned(store: DirectoryStore) -> None:
     remove_unowned(drafts)
     with suppress(OSError):
         drafts.rmdir()  # while nobody else makes a job
-
-
-def scripts_of(record: JobRecord) -> Path:
-    """Return the scripts' folder of the first node of a job in a folder."""
-    assert isinstance(record.store, DirectoryStore)
-    return RunDir(record.store.folder / record.node().place).scripts
 
 
 def _folder_of(record: JobRecord) -> Path:

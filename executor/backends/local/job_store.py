@@ -8,7 +8,9 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import StoreError
+from bai_agent.job.store import scheme_of
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.backend import named_store
 from executor.errors import UsageError
 
 
@@ -18,12 +20,10 @@ def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectorySto
     exists: a `folder` must be there, as somebody looks for jobs in it; else it is made with its first job.
     Raises UsageError, StoreError.
     """
-    named = str(folder) if folder is not None else os.environ.get("BAI_STORE") or ""
-    if named.startswith("s3://"):
-        raise UsageError(
-            f"{named} holds jobs on EC2; jobs on this machine need a folder: name one with --store"
-        )
-    if named.startswith("file://"):
+    named = str(folder) if folder is not None else named_store(None) or ""
+    if not is_local(named):
+        raise UsageError(f"{named} is not a folder, which jobs on this machine need; name one with --store")
+    if scheme_of(named) == "file":
         named = os.fsdecode(unquote_to_bytes(urlsplit(named).path))
     chosen = Path(named) if named else Path.home() / ".bai" / "jobs"
     path = Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - resolve() would follow links
@@ -38,5 +38,10 @@ def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectorySto
             f"the job store {path} cannot be read: {error.strerror}; name another with --store or BAI_STORE"
         ) from error
     if not is_folder:
-        raise UsageError(f"the job store {path} is no folder; name one with --store or BAI_STORE")
+        raise UsageError(f"the job store {path} is not a folder; name one with --store or BAI_STORE")
     return DirectoryStore(path)
+
+
+def is_local(named: str) -> bool:
+    """Return whether `named` is a folder of this machine, rather than a store elsewhere."""
+    return scheme_of(named) in ("", "file")

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.local.job_draft import job_draft
 from executor.errors import UsageError
+from executor.planning.job_toml import job_toml
+from executor.planning.repetition import keep_request, kept_scripts
 from executor.planning.request import (
     JobRequest,
     Submitted,
@@ -20,6 +23,7 @@ from executor.planning.request import (
     same_job,
     scripts_of_request,
 )
+from executor.planning.scripts_folder import ScriptsOrigin, copy_scripts
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor
@@ -33,13 +37,12 @@ def submit(
     job_id: str | None = None,
     on_submit: Callable[[str], None] = lambda job_id: None,
 ) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` hears the job id before that.
+    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` is called with the job id before that.
 
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
-    from executor.backends.local.job_draft import job_draft, scripts_of
-    from executor.planning.job_toml import job_toml
-    from executor.planning.scripts_folder import ScriptsOrigin, copy_scripts
+    # Only where a job is made is the planner needed.
+    from executor.planning.plan import nodes_on_this_machine
 
     if sys.platform != "linux":
         raise UsageError(
@@ -50,14 +53,16 @@ def submit(
     drawn = job_id or new_job_id(job_request, descriptor)
     record = JobRecord(store, drawn)
     original = scripts_of_request(job_request, descriptor)
-    scripts = ScriptsOrigin(path=scripts_of(record)) if original is not None else None
+    nodes = nodes_on_this_machine(descriptor)
+    scripts = ScriptsOrigin(path=kept_scripts(record, nodes=nodes)) if original is not None else None
     job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts)
     on_submit(drawn)
     if not record.exists():
         check_start(job, os.environ)
         with job_draft(store, drawn) as draft:
             if original is not None:
-                copy_scripts(original, draft.scripts, leave_out=[store.folder])
+                copy_scripts(original, draft.scripts(nodes=nodes), leave_out=[store.folder])
+            keep_request(draft.record, job_request, original, leave_out=[store.folder])
             # An agent may start as soon as the job is there: with its scripts, or not at all.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)

@@ -1,4 +1,4 @@
-"""Brings the agent of a job on this machine back when it has died, a few times, while somebody follows the job."""
+"""Restarts the dead agent of a job on this machine, a few times, while somebody follows the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Agent(Protocol):
-    """What can be done about the agent of a job on this machine."""
+    """The agent of a job on this machine."""
 
     def alive(self) -> bool: ...
 
@@ -42,29 +42,29 @@ class AgentWatcher:
         self,
         agent: Agent,
         record: JobRecord,
-        said: Callable[[str], None],
+        on_status: Callable[[str], None],
         *,
         look_s: float = _LOOK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """said: hears that the agent is started again, before that takes its time."""
+        """on_status: called before the agent is restarted, which may take a while."""
         self._restarter = AgentRestarter(agent, record.job_id)
-        self._record, self._said = record, said
+        self._record, self._on_status = record, on_status
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Start an agent again that has died. Raises NoResultError where that is of no use any more, BaiError where it fails."""
+        """Restart a dead agent. Raises NoResultError after too many restarts, BaiError where one fails."""
         if self._clock() < self._next:
             return None
         self._next = self._clock() + self._look_s
         if not self._restarter.alive() and result_of(self._record) is None:
-            self._restarter.after_death(self._said)
+            self._restarter.restart(self._on_status)
         return None
 
 
 class AgentRestarter:
-    """What becomes of one agent while somebody follows its job."""
+    """Restarts an agent a few times, unless it dies at once of the same cause again."""
 
     def __init__(self, agent: Agent, job_id: str) -> None:
         self._agent = agent
@@ -80,20 +80,20 @@ class AgentRestarter:
         self._lived = self._lived or alive
         return alive
 
-    def after_death(self, said: Callable[[str], None]) -> None:
-        """Say so, and start the agent again. Raises NoResultError where that was given up, BaiError where it fails."""
+    def restart(self, on_status: Callable[[str], None]) -> None:
+        """Announce the restart and start the agent. Raises NoResultError after too many restarts, BaiError where one fails."""
         reason = self._agent.last_words()
-        told = f". Its log ends with: {reason}" if reason else ""
+        cause = f". Its log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
             # What it met at its start it would meet again.
             raise NoResultError(
-                f"the agent died again as soon as it was started, for a cause that has to be removed first{told}",
+                f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
                 self._resume,
             )
         if self._restarts == _RESTARTS:
-            raise NoResultError(f"the agent died {_RESTARTS + 1} times{told}", self._resume)
+            raise NoResultError(f"the agent died {_RESTARTS + 1} times{cause}", self._resume)
         self._restarts += 1
         self._lived = False
-        said(f"the agent died; starting it again ({self._restarts} of {_RESTARTS}){told}")
+        on_status(f"the agent died; starting it again ({self._restarts} of {_RESTARTS}){cause}")
         self._agent.start()

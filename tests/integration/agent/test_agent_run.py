@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from agent_runs import (
     wait_until,
     write_job,
 )
+from run_warnings import own_warnings
 
 TRAIN = """
 for step in range(5):
@@ -58,7 +58,7 @@ def test_a_run_leaves_numbers_a_result_and_its_story(tmp_path: Path) -> None:
     assert (rundir / "metrics" / f"{0:020}.jsonl").samefile(rundir / "metrics.jsonl")
 
 
-def test_the_exit_code_and_the_last_lines_of_a_failed_benchmark_are_kept(tmp_path: Path) -> None:
+def test_a_failed_benchmarks_exit_code_and_last_lines_are_kept(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(python_job(tmp_path, "import sys\nprint('no such weights')\nsys.exit(7)\n"), rundir)
@@ -205,7 +205,7 @@ def test_an_agent_that_was_killed_adopts_the_benchmark(tmp_path: Path) -> None:
     assert run_agent(job, rundir) == 0, "an ended run says again how it ended"
 
 
-def test_a_benchmark_whose_shim_was_killed_is_lost_and_not_started_again(tmp_path: Path) -> None:
+def test_a_benchmark_without_shim_is_lost_and_not_restarted(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import os, time\nopen('starts', 'a').write('x')\n" + FOREVER
     with start_agent(python_job(tmp_path, program), rundir) as agent:
@@ -382,7 +382,7 @@ def test_a_command_with_a_secret_that_does_not_start_is_redacted(tmp_path: Path)
     assert "pl4nted" not in (rundir / "result.json").read_text()
 
 
-def test_a_secret_that_is_not_there_ends_the_run_before_anything_is_pulled(tmp_path: Path) -> None:
+def test_a_missing_secret_ends_the_run_before_the_pull(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(
@@ -407,9 +407,7 @@ def test_a_source_that_cannot_be_pulled_is_named(tmp_path: Path) -> None:
 
 
 def test_usage_is_explained(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bai_agent", "run"], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )
+    done = subprocess.run(AGENT, capture_output=True, text=True, timeout=60, cwd=tmp_path)
 
     assert done.returncode == 2
     assert "JOB.toml" in done.stderr
@@ -473,7 +471,7 @@ def test_a_benchmark_without_python_is_not_told_about_pythons_buffering(tmp_path
 
     result = result_of(rundir)
     assert result["metrics"]["lines"] * 0.75e-6 > 0.01 * result["benchmark"]["wall_seconds"]
-    assert result["warnings"] == []
+    assert own_warnings(result) == []
 
 
 def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> None:
@@ -491,7 +489,7 @@ def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> N
     assert result_of(rundir)["last_lines"] == ["***", "begun"]
 
 
-def test_last_lines_that_may_hold_a_secret_stay_out_of_the_result(tmp_path: Path) -> None:
+def test_last_lines_with_a_secret_stay_out_of_the_result(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, FOREVER, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}})
     with start_agent(job, rundir, env=environment(MY_TOKEN="pl4nted-s3cret")) as agent:

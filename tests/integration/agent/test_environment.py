@@ -110,7 +110,7 @@ def test_programs_that_answer_nonsense_or_without_end_are_left_out(
     assert run_agent(write_job(tmp_path, ["true"]), rundir, env=env) == 0
 
     found = environment_of(rundir)
-    assert "no Python that describes itself" in found["missing"]["python"]
+    assert "not a Python that describes itself" in found["missing"]["python"]
     assert "version" not in found["software"]["open_mpi"]
     assert (rundir / "environment.json").stat().st_size < 2**18
 

@@ -62,9 +62,7 @@ def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_benchmark_that_fails_because_the_disk_is_full_ended_for_that_reason(
-    tmp_path: Path, small_disk: Path
-) -> None:
+def test_a_benchmark_failing_on_a_full_disk_ended_for_that_reason(tmp_path: Path, small_disk: Path) -> None:
     rundir = small_disk / "run"
     program = "with open('checkpoint', 'wb') as file:\n    file.write(bytes(64 * 2**20))\n"
 
@@ -109,9 +107,7 @@ def test_artifacts_that_fill_the_disk_do_not_cost_the_result(tmp_path: Path, sma
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_an_agent_that_comes_back_to_a_full_disk_ends_the_run_with_a_result(
-    tmp_path: Path, small_disk: Path
-) -> None:
+def test_an_agent_restarted_on_a_full_disk_writes_a_result(tmp_path: Path, small_disk: Path) -> None:
     rundir = small_disk / "run"
     job = python_job(tmp_path, FOREVER)
     with start_agent(job, rundir) as agent:
@@ -143,17 +139,17 @@ def fill(disk: Path) -> None:
 NO_ROOM_FOR_AN_ORDER = """
 import errno
 from bai_agent import cli
-from bai_agent.benchmark import process
+from bai_agent.run import benchmark_phase
 
 def request_stop(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
-process.request_stop = request_stop
+benchmark_phase.request_stop = request_stop
 cli.main()
 """
 
 
-def test_a_benchmark_is_ended_although_the_disk_has_no_room_for_the_order(tmp_path: Path) -> None:
+def test_a_benchmark_is_ended_without_disk_space_for_the_order(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, FOREVER)
     agent = subprocess.Popen(

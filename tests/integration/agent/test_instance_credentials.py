@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 import boto3
 import pytest
+from free_ports import free_port
 from s3_gate import Gate
 
 from bai_agent.aws.credentials import InstanceRole, takes_botocore
@@ -175,11 +175,6 @@ def test_expired_credentials_are_not_used_again() -> None:
     with pytest.raises(MetadataError, match="does not answer"):
         role.keys()
     assert 15 < sum(pauses) < 60
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Returning:

@@ -58,14 +58,14 @@ KEY = ("src", "off", "i", "k", "name", "value")
 
 
 @pytest.fixture
-def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    broker = Broker(request.config.rootpath / "scripts" / "kafka", tmp_path / "kafka")
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProgram]:
+    broker = BrokerProgram(request.config.rootpath / "scripts" / "kafka", tmp_path / "kafka")
     broker.start()
     yield broker
     broker.stop()
 
 
-class Broker:
+class BrokerProgram:
     def __init__(self, script: Path, folder: Path) -> None:
         self._command = (sys.executable, script)
         self._folder = folder
@@ -80,7 +80,9 @@ class Broker:
         subprocess.run([*self._command, "stop", "--dir", self._folder], check=True, timeout=90)
 
 
-def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(tmp_path: Path, broker: Broker) -> None:
+def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(
+    tmp_path: Path, broker: BrokerProgram
+) -> None:
     rundir = tmp_path / "run"
     job = python_job(
         tmp_path,
@@ -145,7 +147,7 @@ class Killer:
         self.agents, self.extractors = 0, 0
         self.benchmarks: set[int] = set()
 
-    def until_the_benchmark_ends(self, broker: Broker) -> int:
+    def until_the_benchmark_ends(self, broker: BrokerProgram) -> int:
         agent = start_agent(self._job, self._rundir)
         try:
             while self.agents < KILLS_OF_THE_AGENT:

@@ -50,9 +50,7 @@ def by_source(records: list[tuple[object, ...]], source: str) -> list[tuple[obje
 
 
 @pytest.mark.parametrize("call", ["write", "rename", "link", "fsync", "ftruncate", "unlink", "mkdir"])
-def test_killed_at_every_call_the_agent_goes_on_without_losing_or_doubling_anything(
-    call: str, tmp_path: Path
-) -> None:
+def test_killed_at_every_call_the_agent_loses_and_doubles_nothing(call: str, tmp_path: Path) -> None:
     number, killed = 0, True
     while killed:
         number += 1

@@ -73,7 +73,7 @@ def test_an_extraction_longer_than_the_drain_loses_no_number(tmp_path: Path) -> 
     assert result["phases"]["drain"] >= told["seconds"]
 
 
-def test_what_is_left_at_the_limit_is_counted_and_changes_no_outcome(tmp_path: Path) -> None:
+def test_a_backlog_at_the_limit_is_counted_and_changes_no_outcome(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(chatty_job(tmp_path, extract_timeout="0s"), rundir)
@@ -119,7 +119,7 @@ def test_kills_during_the_extraction_lose_and_double_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["cancelled", "told to stop"])
-def test_nobody_waits_for_the_numbers_of_a_run_that_is_not_wanted(tmp_path: Path, how: str) -> None:
+def test_nobody_waits_for_the_numbers_of_an_unwanted_run(tmp_path: Path, how: str) -> None:
     rundir = tmp_path / "run"
     with start_agent(chatty_job(tmp_path, lines=20 * LINES, drain="4s"), rundir) as agent:
         try:

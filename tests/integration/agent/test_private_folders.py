@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from agent_runs import begun, records_of, result_of, run_agent, start_agent, wait_until, write_job
-from bai_desk import Desk
+from local_cli import local_cli
 
 from bai_agent.job.outcome import ExitCode
 
@@ -88,7 +88,7 @@ def test_a_run_directory_is_its_owners_alone(open_folder: Path, umask: str) -> N
     assert not any(may_open(path) for path in rundir.glob("*.lock"))
 
 
-def test_no_file_of_ours_is_open_to_others_while_a_job_runs(open_folder: Path) -> None:
+def test_a_running_jobs_files_are_closed_to_others(open_folder: Path) -> None:
     job = write_job(open_folder, ["find", "..", "-type", "f", "-perm", "/077"])
     rundir = open_folder / "run"
 
@@ -98,15 +98,15 @@ def test_no_file_of_ours_is_open_to_others_while_a_job_runs(open_folder: Path) -
 
 
 def test_a_store_is_its_owners_alone(open_folder: Path) -> None:
-    desk = Desk(open_folder)
+    cli = local_cli(open_folder)
     before = os.umask(0)
     try:
-        desk.word.touch()
-        assert desk.bai("run", desk.descriptor(), "--job-id", "one", "--", desk.word).returncode == 0
+        cli.go_file.touch()
+        assert cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
     finally:
         os.umask(before)
 
-    folders = [desk.store, *(path for path in desk.store.rglob("*") if path.is_dir())]
+    folders = [cli.store, *(path for path in cli.store.rglob("*") if path.is_dir())]
     assert {mode(path) for path in folders if path.name != "scripts"} == {0o700}
 
 

@@ -20,7 +20,7 @@ METRICS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "required": True}]
 
 
 @pytest.mark.parametrize("call", ["rename", "writev"])
-def test_killed_at_every_call_what_is_in_the_bucket_is_what_the_files_hold(
+def test_killed_at_every_call_the_bucket_holds_what_the_files_hold(
     call: str, tmp_path: Path, gate: Gate
 ) -> None:
     # A thread counts its own calls: each thread is killed at its first, its second, ….

@@ -46,15 +46,13 @@ def notice(services: Services, *, seconds: float) -> None:
 
 def look(services: Services, warnings: list[str]) -> SpotNotice:
     found = SpotNotice(
-        {"AWS_EC2_METADATA_SERVICE_ENDPOINT": services.url}, warn=warnings.append, look_seconds=0.01
+        {"AWS_EC2_METADATA_SERVICE_ENDPOINT": services.url}, warn=warnings.append, pause_s=0.01
     )
     found.start()
     return found
 
 
-def test_a_spot_notice_ends_the_run_and_its_numbers_and_files_are_kept(
-    tmp_path: Path, metadata: Services
-) -> None:
+def test_a_spot_notice_ends_the_run_and_keeps_its_results(tmp_path: Path, metadata: Services) -> None:
     job = python_job(
         tmp_path,
         SAVES,

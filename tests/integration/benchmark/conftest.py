@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from shim_runs import Bench
+from small_cgroups import small_cgroup as open_small_cgroup
 
-from bai_agent.benchmark import process
+from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.stopping import end_lost
 from bai_agent.job.run_directory import RunDir
 
 
@@ -17,8 +19,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     folder.mkdir()
     made = Bench(RunDir(folder))
     yield made
-    if process.state(made.rundir) in (process.State.RUNNING, process.State.LOST):
-        process.end_lost(made.rundir)
+    if state(made.rundir) in (State.RUNNING, State.LOST):
+        end_lost(made.rundir)
 
 
 @pytest.fixture
@@ -29,3 +31,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True, timeout=20)
     yield folder
     subprocess.run(["umount", "-l", folder], check=True, timeout=20)
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A cgroup with little memory. Needs root."""
+    with open_small_cgroup(150_000_000) as members:
+        yield members

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from shim_runs import Bench
 
-from bai_agent.benchmark import process
 from bai_agent.benchmark.environment import prepare_environment
+from bai_agent.benchmark.launch import Order, launch
 from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 
 PRINTS = "import time\nprint('loss=1')\nprint('loss=2')\n"
@@ -32,13 +32,13 @@ def _launch(
         benchmark=Benchmark(argv=argv, buffering=buffering, inherit_env=True, env=dict(env or {})),
     )
     base = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    order = process.Order(
+    order = Order(
         argv=argv,
         env=prepare_environment(job, bench.rundir, scripts=None, secrets={}, base=base),
         cwd=cwd or bench.rundir.path,
         grace=bench.grace,
     )
-    process.launch(order, bench.rundir)
+    launch(order, bench.rundir)
 
 
 @pytest.mark.parametrize("buffering", [Buffering.LINE, Buffering.TIMED])

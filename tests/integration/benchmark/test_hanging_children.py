@@ -59,7 +59,7 @@ def test_a_driver_that_hangs_is_said_to(
 def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "_LAUNCH_LIMIT", 1.0)
+    monkeypatch.setattr(launching, "_LAUNCH_LIMIT_S", 1.0)
     deaf = tmp_path / "shim.py"
     deaf.write_text(SHIM.format(pids=str(tmp_path / "pids")))
     monkeypatch.setattr(shim, "__file__", str(deaf))
@@ -79,7 +79,7 @@ def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
 def test_a_pip_that_does_not_end_is_left_behind(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(python_env, "_GRACE", 0.1)
+    monkeypatch.setattr(children, "_GRACE_SECONDS", 0.1)
     monkeypatch.setattr(os, "killpg", lambda _group, _number: None)
     rundir = RunDir(tmp_path / "run")
     rundir.scripts.mkdir(parents=True)

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from shim_runs import Bench, until
 
-from bai_agent.benchmark import process
 from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.oom import OomWatch
 from bai_agent.job.outcome import Outcome
 
 EATS = "block = bytearray(400_000_000)"
-_LIMIT_BYTES = 150_000_000
-
-
-@pytest.fixture
-def small_cgroup() -> Iterator[Path]:
-    """A cgroup with little memory below this process's own (version 1 or 2), which leaves it alone."""
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    version1 = Path("/sys/fs/cgroup/memory")
-    if version1.is_dir():
-        own = next(group for _, controllers, group in lines if controllers == "memory")
-        folder, limit, members = version1 / own.lstrip("/"), "memory.limit_in_bytes", "tasks"
-    else:
-        # Processes may only be in leaves there: beside our own group.
-        folder = Path("/sys/fs/cgroup") / lines[0][2].lstrip("/")
-        folder = folder.parent if folder != Path("/sys/fs/cgroup") else folder
-        limit, members = "memory.max", "cgroup.procs"
-    made = folder / f"bai-test-{os.getpid()}"
-    made.mkdir()
-    (made / limit).write_text(str(_LIMIT_BYTES))
-    yield made / members
-    for _ in range(500):
-        if not (made / members).read_text():
-            break
-        time.sleep(0.01)
-    made.rmdir()
 
 
 def _launch_inside(members: Path, bench: Bench, program: str) -> None:
@@ -51,13 +22,13 @@ def _launch_inside(members: Path, bench: Bench, program: str) -> None:
     launcher = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from bai_agent.benchmark import process\n"
+        "from bai_agent.benchmark.launch import Order, launch\n"
         "from bai_agent.job.run_directory import RunDir\n"
         "from datetime import timedelta\n"
         f"Path({str(members)!r}).write_text(str(os.getpid()))\n"
-        f"order = process.Order(argv=(sys.executable, '-c', {program!r}), env=dict(os.environ), "
+        f"order = Order(argv=(sys.executable, '-c', {program!r}), env=dict(os.environ), "
         f"cwd=Path({str(bench.rundir.path)!r}), grace=timedelta(seconds=2))\n"
-        f"process.launch(order, RunDir(Path({str(bench.rundir.path)!r})))\n"
+        f"launch(order, RunDir(Path({str(bench.rundir.path)!r})))\n"
     )
     subprocess.run([sys.executable, "-c", launcher], check=True, timeout=30)
 
@@ -69,7 +40,7 @@ def test_a_benchmark_that_takes_too_much(bench: Bench, small_cgroup: Path) -> No
     ended = bench.ended()
 
     assert (ended["signal"], ended["oom"]) == (signal.SIGKILL, True)
-    assert process.classify(ended)[0] is Outcome.OOM
+    assert classify(ended)[0] is Outcome.OOM
 
 
 @pytest.mark.root
@@ -83,7 +54,7 @@ def test_a_grandchild_that_takes_too_much(bench: Bench, small_cgroup: Path) -> N
     ended = bench.ended()
 
     assert (ended["code"], ended["signal"], ended["oom"]) == (3, None, True)
-    assert process.classify(ended)[0] is Outcome.OOM
+    assert classify(ended)[0] is Outcome.OOM
 
 
 @pytest.mark.root

@@ -99,7 +99,7 @@ def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_what_the_loader_complains_about_is_not_taken_for_the_pythons_answer(rundir: RunDir) -> None:
+def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir) -> None:
     _install(_job(env={"LD_PRELOAD": "/nowhere/libfast.so"}), rundir)
 
     assert "/nowhere/libfast.so" in (rundir.path / "requirements.log").read_text()
@@ -107,7 +107,7 @@ def test_what_the_loader_complains_about_is_not_taken_for_the_pythons_answer(run
 
 
 def test_what_is_no_python_is_named(rundir: RunDir) -> None:
-    with pytest.raises(PullError, match="/bin/true is no Python"):
+    with pytest.raises(PullError, match="/bin/true is not a Python"):
         _install(_job(python="/bin/true"), rundir)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from shim_runs import Bench, until
 
-from bai_agent.benchmark import process
+from bai_agent.benchmark.ending import classify
+from bai_agent.benchmark.launch import launch
 from bai_agent.benchmark.proc import read_process
 from bai_agent.job.outcome import Outcome
 
@@ -41,23 +42,23 @@ def test_sigterm_gives_the_time_to_clean_up(bench: Bench) -> None:
     )
     bench.wait_for_output("ready")
 
-    bench.stop(Outcome.MAX_RUNTIME, grace=20)
+    bench.stop(Outcome.MAX_RUNTIME, grace_s=20)
 
     ended = bench.ended()
     assert (ended["stop"], ended["code"], ended["signal"]) == ("max_runtime", 5, None)
     assert "cleaned" in bench.output
-    assert process.classify(ended)[0] is Outcome.MAX_RUNTIME
+    assert classify(ended)[0] is Outcome.MAX_RUNTIME
 
 
 def test_whatever_ignores_sigterm_is_killed(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
     bench.wait_for_output("ready")
 
-    bench.stop(grace=0.2)
+    bench.stop(grace_s=0.2)
 
     ended = bench.ended()
     assert (ended["stop"], ended["signal"]) == ("cancelled", signal.SIGKILL)
-    outcome, sentence = process.classify(ended)
+    outcome, sentence = classify(ended)
     assert outcome is Outcome.CANCELLED
     assert "did not end on SIGTERM and was killed" in sentence
 
@@ -70,7 +71,7 @@ def test_a_stubborn_daemon_is_gone(bench: Bench, end: str) -> None:
     bench.wait_for_output("still here")
 
     if end == "stopped":
-        bench.stop(grace=0.2)
+        bench.stop(grace_s=0.2)
 
     ended = bench.ended()
     assert ended["left_behind"] == 1
@@ -78,12 +79,12 @@ def test_a_stubborn_daemon_is_gone(bench: Bench, end: str) -> None:
     assert _writers(bench.rundir.output) == []
 
 
-def test_children_in_the_group_keep_the_grace_when_their_shell_dies_first(bench: Bench) -> None:
+def test_children_keep_the_grace_when_their_shell_dies_first(bench: Bench) -> None:
     child = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     bench.launch("sh", "-c", f'sh -c "{child}" & wait')
     bench.wait_for_output("ready")
 
-    bench.stop(grace=20)
+    bench.stop(grace_s=20)
 
     ended = bench.ended()
     assert ended["signal"] == signal.SIGTERM
@@ -105,7 +106,7 @@ def test_leftovers_of_a_normal_end_get_sigterm_first(bench: Bench) -> None:
     assert "bye" in bench.output
 
 
-def test_a_process_that_is_on_its_way_out_is_not_left_behind(bench: Bench) -> None:
+def test_a_process_that_is_exiting_is_not_left_behind(bench: Bench) -> None:
     bench.launch("sh", "-c", "(trap '' TERM; sleep 0.2; echo last) & exit 0")
 
     ended = bench.ended()
@@ -118,7 +119,7 @@ def test_a_stopped_process_group_is_ended_too(bench: Bench) -> None:
     bench.launch("sh", "-c", 'trap "exit 6" TERM; echo ready; kill -STOP $$; sleep 60')
     bench.wait_for_output("ready")
 
-    bench.stop(grace=20)
+    bench.stop(grace_s=20)
 
     assert bench.ended()["code"] == 6
 
@@ -127,8 +128,8 @@ def test_the_first_stop_stands(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
     bench.wait_for_output("ready")
 
-    assert bench.stop(Outcome.NO_OUTPUT, grace=0.3)
-    assert not bench.stop(Outcome.CANCELLED, grace=100)
+    assert bench.stop(Outcome.NO_OUTPUT, grace_s=0.3)
+    assert not bench.stop(Outcome.CANCELLED, grace_s=100)
 
     assert bench.ended()["stop"] == "no_output"
     assert [path.name for path in bench.rundir.path.iterdir() if "draft" in path.name] == []
@@ -151,11 +152,11 @@ def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
     bench.wait_for_output("ready")
     until(lambda: not Path(f"/proc/{bench.started['pid']}").exists(), "the benchmark ends by itself")
 
-    bench.stop(grace=0)
+    bench.stop(grace_s=0)
 
     ended = bench.ended()
     assert (ended["stop"], ended["code"]) == (None, 0)
-    assert process.classify(ended)[0] is Outcome.SUCCEEDED
+    assert classify(ended)[0] is Outcome.SUCCEEDED
 
 
 def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
@@ -167,7 +168,7 @@ def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
     assert (ended["stop"], ended["code"], ended["signal"]) == ("cancelled", None, None)
     assert not (bench.rundir.path / "ran").exists()
     assert not bench.rundir.started.exists()
-    assert process.classify(ended)[0] is Outcome.CANCELLED
+    assert classify(ended)[0] is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -179,11 +180,11 @@ def test_a_signal_to_the_shim_ends_the_benchmark(bench: Bench, number: signal.Si
 
     ended = bench.ended()
     assert (ended["stop"], ended["stop_signal"], ended["code"]) == (None, number, 0)
-    assert process.classify(ended)[0] is Outcome.INTERRUPTED
+    assert classify(ended)[0] is Outcome.INTERRUPTED
     assert "bye" in bench.output
 
 
-def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure_of_it(bench: Bench) -> None:
+def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure(bench: Bench) -> None:
     bench.launch("sh", "-c", "echo ready; exec sleep 600")
     bench.wait_for_output("ready")
 
@@ -193,13 +194,13 @@ def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure_of_it(bench: Ben
 
     ended = bench.ended()
     assert (ended["signal"], ended["stop_signal"]) == (signal.SIGTERM, signal.SIGTERM)
-    assert process.classify(ended)[0] is Outcome.INTERRUPTED
+    assert classify(ended)[0] is Outcome.INTERRUPTED
 
 
 def test_a_shutdown_shortens_a_long_grace(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 600; sleep 600")
     bench.wait_for_output("ready")
-    bench.stop(grace=600)
+    bench.stop(grace_s=600)
 
     os.kill(bench.started["shim_pid"], signal.SIGTERM)
 
@@ -224,8 +225,8 @@ def test_a_signal_that_is_not_ours_is_told(bench: Bench, number: signal.Signals,
     ended = bench.ended()
 
     assert (ended["signal"], ended["code"], ended["stop"], ended["oom"]) == (number, None, None, False)
-    assert process.classify(ended)[0] is outcome
-    assert number.name in process.classify(ended)[1]
+    assert classify(ended)[0] is outcome
+    assert number.name in classify(ended)[1]
 
 
 def test_python_stacks_are_in_the_log_before_the_end(bench: Bench) -> None:
@@ -252,7 +253,7 @@ def test_stacks_that_cannot_be_had_are_a_line_in_the_log(bench: Bench) -> None:
     order = replace(
         bench.order("python3", "-c", "import time; print('ready', flush=True); time.sleep(600)"), py_spy=None
     )
-    process.launch(order, bench.rundir)
+    launch(order, bench.rundir)
     bench.wait_for_output("ready")
 
     bench.stop(Outcome.NO_OUTPUT, stacks=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from shim_runs import Bench
 
-from bai_agent.benchmark import process
+from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.environment import User
+from bai_agent.benchmark.launch import launch
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
 
@@ -66,7 +67,7 @@ def test_a_command_by_its_path(
 
     ended = bench.ended()
     assert (ended["code"], ended["signal"], ended["exec_error"]["errno"]) == (None, None, number)
-    got, sentence = process.classify(ended)
+    got, sentence = classify(ended)
     assert got is outcome
     assert str(tmp_path / "command") in sentence
     assert re.search(says, sentence)
@@ -76,7 +77,7 @@ def test_a_command_by_its_path(
 def test_a_name_that_is_not_on_path(bench: Bench) -> None:
     bench.launch("no-such-benchmark", env={"PATH": "/usr/bin:/nowhere"})
 
-    outcome, sentence = process.classify(bench.ended())
+    outcome, sentence = classify(bench.ended())
 
     assert outcome is Outcome.NOT_FOUND
     assert (
@@ -101,13 +102,13 @@ def test_arguments_that_are_too_long(bench: Bench) -> None:
     ended = bench.ended()
 
     assert ended["exec_error"]["errno"] == errno.E2BIG
-    assert process.classify(ended)[0] is Outcome.NOT_EXECUTABLE
+    assert classify(ended)[0] is Outcome.NOT_EXECUTABLE
 
 
 def test_a_folder_that_is_not_there(bench: Bench, tmp_path: Path) -> None:
     bench.launch("true", cwd=tmp_path / "missing")
 
-    outcome, sentence = process.classify(bench.ended())
+    outcome, sentence = classify(bench.ended())
 
     assert outcome is Outcome.NOT_EXECUTABLE
     assert f"folder {tmp_path}/missing cannot be entered" in sentence
@@ -146,9 +147,9 @@ def test_a_user_that_we_may_not_become(open_bench: Bench) -> None:
     order = open_bench.order("true", user=refused)
     open_bench.rundir.output.touch()
 
-    process.launch(order, open_bench.rundir)
+    launch(order, open_bench.rundir)
 
     ended = open_bench.ended()
     assert ended["exec_error"]["errno"] in (errno.EPERM, errno.EINVAL)
-    assert 'as the user "nobody"' in process.classify(ended)[1]
+    assert 'as the user "nobody"' in classify(ended)[1]
     assert os.geteuid() != 2**32 - 1

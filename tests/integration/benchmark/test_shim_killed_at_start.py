@@ -12,9 +12,11 @@ from pathlib import Path
 
 from shim_runs import Bench, until
 
-from bai_agent.benchmark import process, shim
+from bai_agent.benchmark import shim
 from bai_agent.benchmark.launch import _order_bytes
 from bai_agent.benchmark.proc import read_process
+from bai_agent.benchmark.state import State, read_exit, state
+from bai_agent.benchmark.stopping import end_lost
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
 CALLS = (
@@ -50,7 +52,7 @@ def _undisturbed(folder: Path) -> Counter[str]:
     folder.mkdir()
     bench = Bench(RunDir(folder))
     assert _run(bench) == 0
-    assert process.read_exit(bench.rundir)["code"] == 7
+    assert read_exit(bench.rundir)["code"] == 7
     return Counter(_calls(bench))
 
 
@@ -58,7 +60,7 @@ def test_the_benchmark_runs_at_most_once_and_never_unknown(tmp_path: Path) -> No
     counts = _undisturbed(tmp_path / "undisturbed")
     assert {"flock", "prctl", "write", "fsync", "rename"} <= set(counts)
     assert sum(counts.values()) >= 20
-    seen = Counter[process.State]()
+    seen = Counter[State]()
 
     for call, count in sorted(counts.items()):
         for number in range(1, count + 1):
@@ -72,20 +74,20 @@ def test_the_benchmark_runs_at_most_once_and_never_unknown(tmp_path: Path) -> No
             if started is not None:
                 until(lambda pid=started["pid"]: _gone(pid), "the benchmark ends")  # type: ignore[misc]
             until(lambda rundir=bench.rundir: not is_locked(rundir.shim_lock), "the lock is free")  # type: ignore[misc]
-            state = process.state(bench.rundir)
-            seen[state] += 1
+            now = state(bench.rundir)
+            seen[now] += 1
             ran = (folder / "count").read_text() if (folder / "count").exists() else ""
-            where = (call, number, state, ran)
+            where = (call, number, now, ran)
             # the benchmark ran at most once, and not without started.json;
             assert ran in ("", "ran\n"), where
             assert started is not None or not ran, where
             # (Where it did not come to this call, as it need not look as often each time, it came to its end.)
-            assert killed == -signal.SIGKILL or state is process.State.EXITED, where
+            assert killed == -signal.SIGKILL or now is State.EXITED, where
             # the next agent finds its way on, and still it has run at most once.
-            if state is process.State.LOST:
-                process.end_lost(bench.rundir)
+            if now is State.LOST:
+                end_lost(bench.rundir)
                 bench.launch("touch", folder / "twice")
-            elif state is process.State.NOT_STARTED:
+            elif now is State.NOT_STARTED:
                 assert not ran, where
                 bench.launch("sh", "-c", f"echo ran >> {folder}/count; exit 7")
                 assert bench.ended()["code"] == 7, where
@@ -93,8 +95,8 @@ def test_the_benchmark_runs_at_most_once_and_never_unknown(tmp_path: Path) -> No
             assert not (folder / "twice").exists(), where
             assert read_json(bench.rundir.exit) is not None, where
 
-    assert seen[process.State.NOT_STARTED] >= 5
-    assert seen[process.State.LOST] >= 5
+    assert seen[State.NOT_STARTED] >= 5
+    assert seen[State.LOST] >= 5
 
 
 def _gone(pid: int) -> bool:

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from shim_runs import Bench, until
 
-from bai_agent.benchmark import process, shim
-from bai_agent.benchmark.launch import _order_bytes
+from bai_agent.benchmark import shim
+from bai_agent.benchmark.ending import classify
+from bai_agent.benchmark.launch import ShimError, _order_bytes
 from bai_agent.benchmark.proc import boot_id, read_process
+from bai_agent.benchmark.state import State, read_exit, running_seconds, state
+from bai_agent.benchmark.stopping import end_lost
 from bai_agent.errors import BusyError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import is_locked, read_json
@@ -34,7 +37,7 @@ def test_exit_code_and_output_are_kept(bench: Bench) -> None:
         False,
     )
     assert bench.output == "out\nerr\n"
-    assert process.classify(ended)[0] is Outcome.FAILED
+    assert classify(ended)[0] is Outcome.FAILED
 
 
 def test_started_json_tells_who_runs(bench: Bench) -> None:
@@ -135,7 +138,7 @@ def test_half_an_order_starts_nothing(bench: Bench) -> None:
     )
 
     assert half.returncode == shim.NO_ORDER
-    assert process.state(bench.rundir) is process.State.NOT_STARTED
+    assert state(bench.rundir) is State.NOT_STARTED
 
 
 def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
@@ -152,13 +155,13 @@ def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
 
     until(bench.rundir.exit.exists, "the shim comes to its end")
 
-    assert process.read_exit(bench.rundir)["code"] == 3
+    assert read_exit(bench.rundir)["code"] == 3
 
 
 def test_a_launch_that_fails_says_why_and_may_be_repeated(bench: Bench) -> None:
     bench.rundir.fifo.write_text("in the way")
 
-    with pytest.raises(process.ShimError, match=r"something that is no FIFO is in the way.*fifo"):
+    with pytest.raises(ShimError, match=r"something that is not a FIFO is in the way.*fifo"):
         bench.launch("true")
 
     bench.rundir.fifo.unlink()
@@ -172,16 +175,16 @@ def test_killed_shim_means_lost_and_nothing_remains(bench: Bench) -> None:
     everything = bench.processes()
 
     os.kill(bench.started["shim_pid"], signal.SIGKILL)
-    until(lambda: process.state(bench.rundir) is process.State.LOST, "the shim's death is seen")
-    process.end_lost(bench.rundir)
+    until(lambda: state(bench.rundir) is State.LOST, "the shim's death is seen")
+    end_lost(bench.rundir)
 
     until(
         lambda: all((p := read_process(pid)) is None or p.state == "Z" for pid in everything), "all have gone"
     )
-    ended = process.read_exit(bench.rundir)
+    ended = read_exit(bench.rundir)
     assert ended["lost"] is True
     assert ended["left_behind"] >= 4
-    assert process.classify(ended)[0] is Outcome.LOST
+    assert classify(ended)[0] is Outcome.LOST
     bench.launch("touch", bench.rundir.path / "twice")
     assert not (bench.rundir.path / "twice").exists()
 
@@ -196,12 +199,12 @@ def test_a_reused_pid_is_not_killed(bench: Bench) -> None:
             f'{{"shim_pid": {bystander.pid}, "shim_start": 1, "pid": {bystander.pid}, "start": {real.start - 1}, '
             f'"boot_id": "{boot_id()}", "time": 0}}'
         )
-        assert process.state(bench.rundir) is process.State.LOST
+        assert state(bench.rundir) is State.LOST
 
-        process.end_lost(bench.rundir)
+        end_lost(bench.rundir)
 
         assert bystander.poll() is None
-        assert process.read_exit(bench.rundir)["left_behind"] == 0
+        assert read_exit(bench.rundir)["left_behind"] == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -217,10 +220,10 @@ def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
             '"boot_id": "another boot", "time": 0}'
         )
 
-        process.end_lost(bench.rundir)
+        end_lost(bench.rundir)
 
         assert bystander.poll() is None
-        assert process.running_seconds(read_json(bench.rundir.started)) == 0
+        assert running_seconds(read_json(bench.rundir.started)) == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -241,19 +244,19 @@ def test_a_shim_that_hangs_is_ended_with_its_benchmark(bench: Bench) -> None:
     bench.launch("sleep", "60")
     os.kill(bench.started["shim_pid"], signal.SIGSTOP)
 
-    process.end_lost(bench.rundir)
+    end_lost(bench.rundir)
 
     assert not is_locked(bench.rundir.shim_lock)
     assert bench.processes() == []
-    assert process.read_exit(bench.rundir)["lost"] is True
+    assert read_exit(bench.rundir)["lost"] is True
 
 
 def test_running_seconds_count_from_the_start(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
-    first = process.running_seconds(read_json(bench.rundir.started))
+    first = running_seconds(read_json(bench.rundir.started))
 
-    until(lambda: process.running_seconds(read_json(bench.rundir.started)) > first + 0.05, "time passes")
+    until(lambda: running_seconds(read_json(bench.rundir.started)) > first + 0.05, "time passes")
     assert first < 60
 
 

@@ -78,6 +78,16 @@ def test_an_agent_that_dies_is_started_again(machine: GuardianJail) -> None:
     assert len(starts(machine)) == 3
 
 
+@pytest.mark.parametrize(("nodes", "pauses"), [(1, "1 4 9 16 25"), (2, "1 3 3 3 3")])
+def test_several_nodes_have_a_dead_agent_back_within_5_seconds(
+    machine: GuardianJail, nodes: int, pauses: str
+) -> None:
+    machine.cloud_init(boot(machine.services, agent="sys.exit(1)", nodes=nodes), hook=False)
+    assert machine.last_words() == "agent-crashed 1"
+    assert len(starts(machine)) == 6
+    assert machine.calls("sleep")[:5] == pauses.split()
+
+
 def test_an_agent_that_always_dies_is_given_up(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent='sys.exit("no disk for me")'))
     assert machine.last_words() == "agent-crashed 1"
@@ -291,7 +301,7 @@ def test_without_its_settings_it_still_ends(machine: GuardianJail) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_no_secret_is_on_the_console_in_the_log_or_on_the_disk(machine: GuardianJail) -> None:
+def test_no_secret_is_on_console_or_disk_or_in_the_log(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1))
     machine.cloud_init(wanted)
     machine.last_words()

@@ -89,14 +89,14 @@ def test_every_part_comes_from_the_bundle(unpacked: Path, bare_python: Path, tmp
     assert all(Path(line).is_relative_to(unpacked) for line in done.stdout.splitlines())
 
 
-def test_it_has_a_folder_for_each_python_and_an_executable_py_spy(unpacked: Path) -> None:
+def test_it_has_every_pythons_folder_and_py_spy(unpacked: Path) -> None:
     names = {each.name for each in (unpacked / "native").iterdir()}
 
     assert {"cp310", "cp311", "cp312", "cp313", "cp314", "cp311-abi3", "cp36-abi3"} == names
     assert os.access(unpacked / "bin" / "py-spy", os.X_OK)
 
 
-def test_the_same_files_give_the_same_bytes_and_the_cache_is_used(bundle: BuiltBundle) -> None:
+def test_the_same_files_give_the_same_cached_bytes(bundle: BuiltBundle) -> None:
     files = agent_files()
     assert pack(files) == pack(dict(reversed(files.items())))
     assert build(bundle.architecture, cache=cache_folder(os.environ), download=False).path.exists()

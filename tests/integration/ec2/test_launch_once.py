@@ -16,15 +16,8 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
-from executor.backends.ec2.launch.launch import (
-    LaunchError,
-    LaunchFile,
-    UndecidedError,
-    expires_at,
-    launch,
-    read_launch,
-    write_launch,
-)
+from executor.backends.ec2.launch.launch import LaunchError, UndecidedError, expires_at, launch
+from executor.backends.ec2.launch.launch_file import LaunchFile, read_launch, write_launch
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.request import launch_request
@@ -96,16 +89,24 @@ def prepared(moto_aws: MotoAws, job_id: str = "job-1", *, nodes: int = 1) -> tup
     return record, write_launch(record, file)
 
 
-def launched(record: JobRecord, file: LaunchFile) -> tuple[str, ...]:
+def launched(record: JobRecord, file: LaunchFile, *, begun_before: bool = False) -> tuple[str, ...]:
     time = Sleeper()
-    return launch(record, file, AwsSession(REGION), deadman=DEADMAN, sleep=time.sleep, clock=time).instances
+    return launch(
+        record,
+        file,
+        AwsSession(REGION),
+        deadman=DEADMAN,
+        begun_before=begun_before,
+        sleep=time.sleep,
+        clock=time,
+    ).instances
 
 
 def stored(record: JobRecord, name: str) -> Any:
     return json.loads(record.store.get(record.key(name)))
 
 
-def test_all_nodes_are_launched_by_one_call_and_written_down_in_the_order_of_their_ranks(
+def test_all_nodes_are_launched_by_one_call_in_rank_order(
     moto_aws: MotoAws,
 ) -> None:
     record, file = prepared(moto_aws, nodes=3)
@@ -120,7 +121,7 @@ def test_all_nodes_are_launched_by_one_call_and_written_down_in_the_order_of_the
     assert decided["subnet"] == moto_aws.subnets[decided["az"]]
 
 
-def test_the_third_zone_is_used_where_the_first_two_have_no_room(moto_aws: MotoAws) -> None:
+def test_a_zone_with_room_is_used_after_two_without(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.no_capacity(f"{REGION}a")
     moto_aws.no_capacity(f"{REGION}b")
@@ -131,7 +132,7 @@ def test_the_third_zone_is_used_where_the_first_two_have_no_room(moto_aws: MotoA
     assert len(moto_aws.calls("RunInstances")) == 3
 
 
-def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(moto_aws: MotoAws) -> None:
+def test_a_repeat_does_not_return_to_an_earlier_zone(moto_aws: MotoAws) -> None:
     # given a launch that was accepted by the second zone, and a submitter that died before it could write that down
     record, file = prepared(moto_aws)
     moto_aws.no_capacity(f"{REGION}a", times=1)
@@ -151,7 +152,7 @@ def test_a_repeat_does_not_go_back_to_a_zone_that_has_room_again(moto_aws: MotoA
 
 
 @pytest.mark.parametrize("then", ["drop", "refuse"])
-def test_an_answer_that_never_came_is_asked_for_again_in_the_same_zone(moto_aws: MotoAws, then: str) -> None:
+def test_a_lost_answer_is_asked_for_again_in_the_same_zone(moto_aws: MotoAws, then: str) -> None:
     # given that EC2 accepts and the answer is lost, or that it says "internal error" twice
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", then=then, times=2)
@@ -164,7 +165,7 @@ def test_an_answer_that_never_came_is_asked_for_again_in_the_same_zone(moto_aws:
     }
 
 
-def test_without_any_definite_answer_nothing_is_decided_and_a_repeat_launches_once(moto_aws: MotoAws) -> None:
+def test_without_a_definite_answer_a_repeat_launches_once(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     lost = moto_aws.fail("RunInstances", then="drop", times=None)
 
@@ -177,7 +178,43 @@ def test_without_any_definite_answer_nothing_is_decided_and_a_repeat_launches_on
     assert launched(record, file) == tuple(each["InstanceId"] for each in moto_aws.instances())
 
 
-def test_no_room_anywhere_is_the_jobs_result_and_a_repeat_says_the_same(moto_aws: MotoAws) -> None:
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InsufficientInstanceCapacity"])
+def test_a_refusal_after_a_lost_answer_does_not_hide_a_machine(moto_aws: MotoAws, code: str) -> None:
+    # given that EC2 accepts, the answer is lost, and who asks again is refused
+    record, file = prepared(moto_aws)
+    moto_aws.fail("RunInstances", then="drop", times=1)
+    moto_aws.fail("RunInstances", code=code, status=403, times=None)
+
+    assert launched(record, file) == tuple(each["InstanceId"] for each in moto_aws.instances())
+
+    assert len(moto_aws.instances()) == 1
+    assert record.result() is None
+
+
+def test_a_refusal_of_what_was_asked_before_is_not_believed_blindly(moto_aws: MotoAws) -> None:
+    # given a launch whose submitter died before it heard of it, and credentials that may not launch any more
+    record, file = prepared(moto_aws)
+    first = launched(record, file)
+    moto_aws.client("s3", "setup").delete_object(
+        Bucket=moto_aws.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
+    )
+    moto_aws.fail("RunInstances", code="UnauthorizedOperation", status=403, times=None)
+    blind = moto_aws.fail("DescribeInstances", code="UnauthorizedOperation", status=403, times=None)
+
+    # when it is repeated and cannot be looked for, then nothing is decided
+    with pytest.raises(UndecidedError, match="may have been accepted before"):
+        launched(record, file, begun_before=True)
+    assert blind.hits
+    assert record.result() is None
+
+    # and once it can be, it is found, even if it was cancelled meanwhile
+    moto_aws.faults.clear()
+    record.cancel(by="somebody")
+    assert launched(record, file, begun_before=True) == first
+    assert len(moto_aws.instances()) == 1
+
+
+def test_no_capacity_anywhere_is_the_result_also_of_a_repeat(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     for zone in moto_aws.subnets:
         moto_aws.no_capacity(zone)
@@ -213,7 +250,7 @@ def test_what_no_zone_would_change_ends_the_launch_at_once(
     assert stored(record, "result.json")["outcome"] == outcome.value
 
 
-def test_a_result_that_was_not_written_any_more_is_written_by_a_repeat(moto_aws: MotoAws) -> None:
+def test_a_repeat_writes_a_result_that_is_missing(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", code="VcpuLimitExceeded", status=400)
     with pytest.raises(LaunchError):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bai_program import run_bai
-from ec2_desk import REGION as MOTO_REGION
-from ec2_desk import Ec2Desk, ec2_desk
+from cli_harness import CliHarness
+from ec2_cli import REGION as MOTO_REGION
+from ec2_cli import Ec2Cli, open_ec2_cli
 from mac_programs import mac
 from moto_aws import HELLO, MotoAws, open_moto_aws
 from s3_gate import Gate
@@ -26,20 +26,20 @@ def moto_aws() -> Iterator[MotoAws]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Desk]:
+def cli(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Cli]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", MOTO_REGION)
-    with ec2_desk(tmp_path, gate, moto, monkeypatch) as found:
+    with open_ec2_cli(tmp_path, gate, moto, monkeypatch) as found:
         yield found
 
 
 def test_a_mac_plans_submits_looks_and_cancels(moto_aws: MotoAws, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(HELLO)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    environment = {**kept, **moto_aws.environment(), **mac(tmp_path / "mac")}
+    cli = CliHarness(tmp_path, {**kept, **moto_aws.environment(), **mac(tmp_path / "mac")})
 
     def bai(*arguments: str) -> str:
-        done = run_bai(*arguments, folder=tmp_path, environment=environment)
-        assert done.returncode == 0, done.stderr
+        done = cli.bai(*arguments)
+        assert done.code == 0, done.stderr
         return done.stdout
 
     assert "RunInstances" in bai("plan", "b.toml")
@@ -51,15 +51,15 @@ def test_a_mac_plans_submits_looks_and_cancels(moto_aws: MotoAws, tmp_path: Path
     bai("cancel", "mac-1")
 
 
-def test_a_mac_follows_a_job(desk: Ec2Desk, tmp_path: Path) -> None:
-    job = desk.handmade()
+def test_a_mac_follows_a_job(cli: Ec2Cli, tmp_path: Path) -> None:
+    job = cli.handmade()
     job.prints("hello\n")
     job.ends()
-    desk.bring(job, launched=desk.launch())
+    cli.bring(job, launched=cli.launch())
     environment = mac(tmp_path / "mac")
 
-    assert desk.bai("logs", "digits-1", "--follow", env=environment).out == "hello\n"
-    assert desk.bai("status", "digits-1", "--wait", env=environment).code == 0
+    assert cli.bai("logs", "digits-1", "--follow", env=environment).stdout == "hello\n"
+    assert cli.bai("status", "digits-1", "--wait", env=environment).code == 0
 
 
 def test_windows_is_told_in_one_sentence() -> None:

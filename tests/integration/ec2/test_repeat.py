@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from moto.ssm.models import ssm_backends
 from moto_aws import HELLO, REGION, MotoAws, open_moto_aws
-from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, Image, register
+from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, MachineImage, register
 
 from bai_agent import __version__
-from executor.backends.ec2.launch.launch import LaunchFile, UndecidedError, read_launch
+from executor.backends.ec2.launch.launch import UndecidedError
+from executor.backends.ec2.launch.launch_file import LaunchFile, read_launch
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
@@ -217,7 +218,9 @@ def test_machines_of_the_same_id_in_another_bucket_are_not_taken(submitter: Subm
 def test_a_parameter_that_moved_on_keeps_the_image_of_the_launch(submitter: Submitter) -> None:
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
-    newer = Image(**{**vars(BASE), "image_id": "ami-0deb1200000000002", "parameters": DEBIAN.parameters})
+    newer = MachineImage(
+        **{**vars(BASE), "image_id": "ami-0deb1200000000002", "parameters": DEBIAN.parameters}
+    )
     _register(submitter.moto_aws, newer)
 
     submitter.submit()
@@ -228,7 +231,7 @@ def test_a_parameter_that_moved_on_keeps_the_image_of_the_launch(submitter: Subm
 def test_a_planted_image_of_another_owner_is_refused(submitter: Submitter) -> None:
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
-    theirs = Image(**{**vars(DEBIAN), "image_id": "ami-0bad0000000000001", "parameters": ()})
+    theirs = MachineImage(**{**vars(DEBIAN), "image_id": "ami-0bad0000000000001", "parameters": ()})
     _register(submitter.moto_aws, theirs)
     submitter.moto_aws._ec2.amis[theirs.image_id].owner_id = "666666666666"
     submitter.change_launch(asks(ImageId=theirs.image_id))
@@ -246,5 +249,5 @@ def test_what_is_written_can_be_read_and_is_sealed(submitter: Submitter) -> None
     assert (file.bai, file.token) == (__version__, file.sealed().token)
 
 
-def _register(moto_aws: MotoAws, image: Image) -> None:
+def _register(moto_aws: MotoAws, image: MachineImage) -> None:
     register(image, ec2=moto_aws._ec2, ssm=ssm_backends[moto_aws.account][REGION])

@@ -11,13 +11,13 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bai_program import PROGRAM, run_bai
+from cli_harness import CliHarness
 from moto_aws import REGION, MotoAws, open_moto_aws
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.control_plane.price_list import HOURLY
@@ -79,29 +79,8 @@ def _undisturbed(moto_aws: MotoAws) -> Iterator[None]:
         moto_aws.client("ec2", "setup").terminate_instances(InstanceIds=[each["InstanceId"]])
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A person's folder and account."""
-
-    folder: Path
-    environment: dict[str, str]
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            (*PROGRAM, *arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.folder,
-            env=self.environment,
-        )
-
-    def bai(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_bai(*arguments, folder=self.folder, environment=self.environment)
-
-
 @pytest.fixture
-def desk(moto_aws: MotoAws, tmp_path: Path) -> Desk:
+def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "run.sh"
     script.write_text("#!/bin/sh\necho hello\n")
@@ -111,7 +90,7 @@ def desk(moto_aws: MotoAws, tmp_path: Path) -> Desk:
     (tmp_path / "d.csv").write_text("1,2\n")
     (tmp_path / "b.toml").write_text(_DESCRIPTOR)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    return Desk(tmp_path, {**kept, **moto_aws.environment()})
+    return CliHarness(tmp_path, {**kept, **moto_aws.environment()})
 
 
 def stored(moto_aws: MotoAws, key: str) -> bytes:
@@ -131,10 +110,12 @@ def user_data(moto_aws: MotoAws, instance_id: str) -> str:
     return gzip.decompress(base64.b64decode(answer["UserData"]["Value"])).decode()
 
 
-def test_a_submission_launches_one_instance_with_all_that_it_needs(moto_aws: MotoAws, desk: Desk) -> None:
-    done = desk.bai("submit", "b.toml", "--job-id", "all-1")
+def test_a_submission_launches_one_instance_with_all_that_it_needs(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
+    done = cli.bai("submit", "b.toml", "--job-id", "all-1")
 
-    assert (done.returncode, done.stdout) == (0, "all-1\n"), done.stderr
+    assert (done.code, done.stdout) == (0, "all-1\n"), done.stderr
     [instance] = moto_aws.instances()
     tags = {each["Key"]: each["Value"] for each in instance["Tags"]}
     assert tags["bai:job-id"] == "all-1"
@@ -155,8 +136,8 @@ def test_a_submission_launches_one_instance_with_all_that_it_needs(moto_aws: Mot
     assert keys(moto_aws, "jobs/.regions/") == [f"jobs/.regions/{REGION}"]
 
 
-def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, desk: Desk) -> None:
-    assert desk.bai("submit", "b.toml", "--job-id", "tar-1").returncode == 0
+def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, cli: CliHarness) -> None:
+    assert cli.bai("submit", "b.toml", "--job-id", "tar-1").code == 0
 
     [scripts] = keys(moto_aws, "scripts/")
     with tarfile.open(fileobj=BytesIO(stored(moto_aws, scripts))) as archive:
@@ -164,33 +145,47 @@ def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, desk: 
     assert len(keys(moto_aws, "data/")) == 2
 
 
-def test_the_same_id_twice_is_one_job_and_without_one_each_is_its_own(moto_aws: MotoAws, desk: Desk) -> None:
-    first, second = (desk.bai("submit", "b.toml", "--job-id", "twice-1") for _ in range(2))
+def test_only_the_same_id_twice_is_one_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+    first, second = (cli.bai("submit", "b.toml", "--job-id", "twice-1") for _ in range(2))
 
-    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.code, second.code) == (0, 0)
     assert "exists already" in second.stderr
     assert len(moto_aws.instances()) == 1
 
-    others = {desk.bai("submit", "b.toml").stdout for _ in range(2)}
+    others = {cli.bai("submit", "b.toml").stdout for _ in range(2)}
 
     assert len(others) == 2
     assert len(moto_aws.instances()) == 3
 
 
-def test_the_same_id_for_something_else_is_refused(moto_aws: MotoAws, desk: Desk) -> None:
-    assert desk.bai("submit", "b.toml", "--job-id", "other-1").returncode == 0
+def test_the_same_id_for_something_else_is_refused(moto_aws: MotoAws, cli: CliHarness) -> None:
+    assert cli.bai("submit", "b.toml", "--job-id", "other-1").code == 0
 
-    again = desk.bai("submit", "b.toml", "--job-id", "other-1", "--", "--more")
+    again = cli.bai("submit", "b.toml", "--job-id", "other-1", "--", "--more")
 
-    assert again.returncode == 2
+    assert again.code == 2
     assert "runs something else" in again.stderr
     assert len(moto_aws.instances()) == 1
 
 
-def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, desk: Desk) -> None:
+def test_keys_that_are_set_are_launched_and_part_of_the_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+    options = ("--job-id", "set-1", "--instance-type", "t3.medium", "--set", "ml.args=--batch 64")
+
+    first = cli.bai("submit", "b.toml", *options)
+    other = cli.bai("submit", "b.toml", *options[:-1], "ml.args=--batch 65")
+
+    assert (first.code, other.code) == (0, 2), first.stderr
+    assert "something else than b.toml and the options say now" in other.stderr
+    [instance] = moto_aws.instances()
+    assert instance["InstanceType"] == "t3.medium"
+    [status] = cli.bai("status", "set-1", "--json").objects
+    assert status["set"] == {"ml.args": "--batch 64", "hardware.instance_type": "t3.medium"}
+
+
+def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, cli: CliHarness) -> None:
     """Each round kills the submitter when AWS has carried out its next call, before it hears of that."""
-    (desk.folder / "b.toml").write_text(_SMALL)
-    assert desk.bai("submit", "b.toml", "--job-id", "warm-up").returncode == 0
+    (cli.folder / "b.toml").write_text(_SMALL)
+    assert cli.bai("submit", "b.toml", "--job-id", "warm-up").code == 0
     killed_at: list[str] = []
     while True:
         job_id = f"killed-{len(killed_at)}"
@@ -207,16 +202,16 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, 
                 count += 1
 
         moto_aws.answered = kill
-        running.append(desk.start("submit", "b.toml", "--job-id", job_id))
+        running.append(cli.start("submit", "b.toml", "--job-id", job_id))
         running[0].communicate(timeout=120)
         moto_aws.answered = lambda call: None
         if running[0].returncode == 0:
             break
         assert running[0].returncode == -signal.SIGKILL
 
-        repeated = desk.bai("submit", "b.toml", "--job-id", job_id)
+        repeated = cli.bai("submit", "b.toml", "--job-id", job_id)
 
-        assert repeated.returncode == 0, repeated.stderr
+        assert repeated.code == 0, repeated.stderr
         mine = [
             each for each in moto_aws.instances() if {"Key": "bai:job-id", "Value": job_id} in each["Tags"]
         ]
@@ -229,9 +224,9 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["submit", "run"])
 def test_who_is_interrupted_while_launching_hears_what_may_run(
-    moto_aws: MotoAws, desk: Desk, command: str, number: signal.Signals
+    moto_aws: MotoAws, cli: CliHarness, command: str, number: signal.Signals
 ) -> None:
-    (desk.folder / "b.toml").write_text(_SMALL)
+    (cli.folder / "b.toml").write_text(_SMALL)
     running: list[subprocess.Popen[str]] = []
 
     def interrupt(call: Call) -> None:
@@ -240,7 +235,7 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
             time.sleep(1)  # the answer comes too late
 
     moto_aws.answered = interrupt
-    running.append(desk.start(command, "b.toml", *(("--on", "ec2") if command == "run" else ())))
+    running.append(cli.start(command, "b.toml", *(("--on", "ec2") if command == "run" else ())))
     _, err = running[0].communicate(timeout=120)
 
     assert running[0].returncode == 128 + number, err
@@ -252,12 +247,14 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
     assert "may run, and cost" in err
     # And the command that it names ends the machine.
     assert f"`bai cancel {job_id} --now`" in err
-    assert desk.bai("cancel", job_id, "--now").returncode == 0
+    assert cli.bai("cancel", job_id, "--now").code == 0
     assert moto_aws.instances() == []
 
 
-def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(moto_aws: MotoAws, desk: Desk) -> None:
-    (desk.folder / "b.toml").write_text(_SMALL)
+def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
+    (cli.folder / "b.toml").write_text(_SMALL)
     running: list[subprocess.Popen[str]] = []
 
     def interrupt(call: Call) -> None:
@@ -266,7 +263,7 @@ def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(moto_aws: 
             time.sleep(1)
 
     moto_aws.answered = interrupt
-    running.append(desk.start("submit", "b.toml"))
+    running.append(cli.start("submit", "b.toml"))
     out, err = running[0].communicate(timeout=120)
 
     assert running[0].returncode == 130, err
@@ -275,23 +272,23 @@ def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(moto_aws: 
     assert moto_aws.instances() == []
 
 
-def test_commands_that_are_too_large_are_refused_with_advice(moto_aws: MotoAws, desk: Desk) -> None:
+def test_commands_that_are_too_large_are_refused_with_advice(moto_aws: MotoAws, cli: CliHarness) -> None:
     noise = base64.b64encode(os.urandom(30_000)).decode()
     text = _DESCRIPTOR.replace('["touch /ready"]', f'["touch /ready", "echo {noise}"]')
-    (desk.folder / "b.toml").write_text(text)
+    (cli.folder / "b.toml").write_text(text)
 
-    done = desk.bai("submit", "b.toml")
+    done = cli.bai("submit", "b.toml")
 
-    assert done.returncode == 2, done.stderr
+    assert done.code == 2, done.stderr
     assert "init_commands[1]" in done.stderr
     assert "[ml.script]" in done.stderr
     assert moto_aws.instances() == []
 
 
-def test_the_plan_is_what_is_sent(moto_aws: MotoAws, desk: Desk) -> None:
-    planned = json.loads(desk.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
+def test_the_plan_is_what_is_sent(moto_aws: MotoAws, cli: CliHarness) -> None:
+    planned = json.loads(cli.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
     calls = len(moto_aws.calls("RunInstances"))
-    assert desk.bai("submit", "b.toml", "--job-id", "plan-1").returncode == 0
+    assert cli.bai("submit", "b.toml", "--job-id", "plan-1").code == 0
 
     launch = json.loads(stored(moto_aws, "jobs/plan-1/attempts/0/launch.json"))
     assert planned["request"]["UserData"] == launch["request"]["UserData"]
@@ -311,48 +308,50 @@ def _without_times(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "TagSpecifications": tags}
 
 
-def test_a_plan_without_credentials_says_what_is_left_open(moto_aws: MotoAws, desk: Desk) -> None:
+def test_a_plan_without_credentials_says_what_is_left_open(moto_aws: MotoAws, cli: CliHarness) -> None:
     before = len(moto_aws.control_plane.calls)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"):
-        desk.environment.pop(name)
+    unset = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"}
+    assert unset <= cli.environment.keys()
+    bare = {name: value for name, value in cli.environment.items() if name not in unset}
 
-    done = desk.bai("plan", "b.toml")
+    done = replace(cli, environment=bare).bai("plan", "b.toml")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "<resolved at submission: the AMI that ssm:/aws/service/debian" in done.stdout
     assert "<resolved at submission: the bucket>" in done.stdout
     assert "at most 25.8 instance hours; the price is unknown" in done.stdout
     assert len(moto_aws.control_plane.calls) == before
 
 
-def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, desk: Desk) -> None:
-    config = desk.folder / "config.toml"
+def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, cli: CliHarness) -> None:
+    config = cli.folder / "config.toml"
     config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')
-    desk.environment["BAI_CONFIG"] = str(config)
 
-    cost = json.loads(desk.bai("plan", "b.toml", "--json").stdout)["cost"]
+    done = cli.bai("plan", "b.toml", "--json", env={"BAI_CONFIG": str(config)})
+
+    cost = json.loads(done.stdout)["cost"]
 
     assert cost["instance_hours"] == pytest.approx(2.275)
     assert cost["usd"] == pytest.approx(0.2275)
 
 
-def test_a_type_without_a_price_is_looked_up_in_the_price_list(desk: Desk) -> None:
-    cost = json.loads(desk.bai("plan", "b.toml", "--json").stdout)["cost"]
+def test_an_unknown_price_is_looked_up_in_the_price_list(cli: CliHarness) -> None:
+    cost = json.loads(cli.bai("plan", "b.toml", "--json").stdout)["cost"]
 
     assert cost["usd"] == pytest.approx(cost["instance_hours"] * HOURLY["t3.small"])
 
 
-def test_a_price_list_that_does_not_answer_leaves_the_price_open(moto_aws: MotoAws, desk: Desk) -> None:
+def test_a_price_list_that_does_not_answer_leaves_the_price_open(moto_aws: MotoAws, cli: CliHarness) -> None:
     moto_aws.fail("GetProducts", code="AccessDeniedException", status=400)
 
-    done = desk.bai("plan", "b.toml")
+    done = cli.bai("plan", "b.toml")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "the price is unknown (the price list does not answer: AccessDeniedException)" in done.stdout
 
 
-def test_the_user_data_alone_is_base64_for_the_console(moto_aws: MotoAws, desk: Desk) -> None:
-    done = desk.bai("plan", "b.toml", "--user-data")
+def test_the_user_data_alone_is_base64_for_the_console(moto_aws: MotoAws, cli: CliHarness) -> None:
+    done = cli.bai("plan", "b.toml", "--user-data")
 
     content = base64.b64decode(done.stdout.strip(), validate=True)
     assert len(content) <= 16_384
@@ -360,15 +359,14 @@ def test_the_user_data_alone_is_base64_for_the_console(moto_aws: MotoAws, desk: 
     assert moto_aws.instances() == []
 
 
-def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, desk: Desk) -> None:
-    desk.environment["HF_TOKEN"] = "planted-secret"
+def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, cli: CliHarness) -> None:
     planted = [
         "planted-secret",
         moto_aws.identities.of("user").secret_key,
         moto_aws.identities.of("user").access_key,
     ]
 
-    done = desk.bai("submit", "b.toml", "--job-id", "secret-1")
+    done = cli.bai("submit", "b.toml", "--job-id", "secret-1", env={"HF_TOKEN": "planted-secret"})
 
     [instance] = moto_aws.instances()
     told = [
@@ -412,52 +410,126 @@ def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, desk:
     ],
 )
 def test_a_mistake_is_said_before_anything_is_written(
-    moto_aws: MotoAws, desk: Desk, line: str, replacement: str, said: str
+    moto_aws: MotoAws, cli: CliHarness, line: str, replacement: str, said: str
 ) -> None:
-    (desk.folder / "b.toml").write_text(_DESCRIPTOR.replace(line, replacement))
+    (cli.folder / "b.toml").write_text(_DESCRIPTOR.replace(line, replacement))
     jobs = keys(moto_aws, "jobs/")
 
-    done = desk.bai("submit", "b.toml")
+    done = cli.bai("submit", "b.toml")
 
-    assert done.returncode == 2, done.stderr
+    assert done.code == 2, done.stderr
     assert said in done.stderr
     assert moto_aws.instances() == []
     assert keys(moto_aws, "jobs/") == jobs
 
 
-def test_a_zone_is_honoured_by_name_and_by_id(moto_aws: MotoAws, desk: Desk) -> None:
+def test_a_zone_is_honoured_by_name_and_by_id(moto_aws: MotoAws, cli: CliHarness) -> None:
     zones = moto_aws.client("ec2", "setup").describe_availability_zones()["AvailabilityZones"]
     by_name = {each["ZoneName"]: each["ZoneId"] for each in zones}
     wanted = f"{REGION}b"
     for number, line in enumerate((f'availability_zone = "{wanted}"', f'aws_zone_id = "{by_name[wanted]}"')):
-        file = desk.folder / f"zone-{number}.toml"
+        file = cli.folder / f"zone-{number}.toml"
         file.write_text(_DESCRIPTOR.replace('"t3.small"', f'"t3.small"\n{line}'))
-        assert desk.bai("submit", file.name).returncode == 0
+        assert cli.bai("submit", file.name).code == 0
 
     assert [each["Placement"]["AvailabilityZone"] for each in moto_aws.instances()] == [wanted, wanted]
 
 
-def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, desk: Desk) -> None:
+def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, cli: CliHarness) -> None:
     noise = base64.b64encode(os.urandom(30_000)).decode()
     text = _DESCRIPTOR.replace('"$(BAI_SCRIPTS_PATH)/run.sh"', f"'''\necho {noise}\necho 2\n'''")
-    (desk.folder / "b.toml").write_text(text)
+    (cli.folder / "b.toml").write_text(text)
 
-    done = desk.bai("submit", "b.toml", "--job-id", "large-1")
+    done = cli.bai("submit", "b.toml", "--job-id", "large-1")
 
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     [instance] = moto_aws.instances()
     told = user_data(moto_aws, instance["InstanceId"])
     assert f"s3://{moto_aws.bucket}/jobs/large-1/job.toml" in told
     assert noise not in told
 
 
-def test_no_room_anywhere_ends_a_run_with_its_sentence(moto_aws: MotoAws, desk: Desk) -> None:
+def test_no_room_anywhere_ends_a_run_with_its_sentence(moto_aws: MotoAws, cli: CliHarness) -> None:
     for zone in moto_aws.subnets:
         moto_aws.no_capacity(zone)
 
-    done = desk.bai("run", "b.toml", "--job-id", "full-1")
+    done = cli.bai("run", "b.toml", "--job-id", "full-1")
 
-    assert done.returncode == 5
+    assert done.code == 5
     assert "launching 1 × t3.small in eu-central-1: at most 25.8 instance hours" in done.stderr
     assert "No zone had room for t3.small" in done.stderr
     assert json.loads(stored(moto_aws, "jobs/full-1/result.json"))["outcome"] == "capacity"
+
+
+def gang(cli: CliHarness, *, processes: str = "1", more: str = "") -> None:
+    """Write the descriptor of a job of two machines."""
+    text = _SMALL.replace(
+        '"t3.small"\n',
+        '"t3.small"\nstrategy = "torchrun"\n[hardware.distributed]\n'
+        f'num_instances = 2\nprocesses_per_instance = "{processes}"\n',
+    )
+    (cli.folder / "b.toml").write_text(text + more)
+
+
+def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHarness) -> None:
+    gang(cli)
+    planned = cli.bai("plan", "b.toml", "--on", "ec2")
+
+    done = cli.bai("submit", "b.toml", "--job-id", "gang-1")
+
+    assert (planned.code, done.code) == (0, 0), planned.stderr + done.stderr
+    assert f"# RunInstances: 2 × t3.small in {REGION}" in planned.stdout
+    assert '# CreateSecurityGroup "bai ' in planned.stdout
+    # A day, and what comes before and after it, the wait for each other too.
+    assert "at most 51.9 instance hours" in " ".join(planned.stdout.split())
+    machines = moto_aws.instances()
+    ranks = {each["AmiLaunchIndex"]: each["InstanceId"] for each in machines}
+    launched = json.loads(stored(moto_aws, "jobs/gang-1/attempts/0/launched.json"))["instances"]
+    assert [ranks[0], ranks[1]] == launched
+    assert len({each["SubnetId"] for each in machines}) == 1
+
+
+def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoAws, cli: CliHarness) -> None:
+    gang(cli)
+
+    most = cli.bai("plan", "b.toml", "--on", "ec2", "--nodes", "1000")
+    one_more = cli.bai("plan", "b.toml", "--on", "ec2", "--nodes", "1001")
+
+    assert most.code == 0, most.stderr
+    assert f"# RunInstances: 1,000 × t3.small in {REGION}" in most.stdout
+    assert '"MaxCount": 1000' in most.stdout
+    assert "# Takes 2,000 vCPUs of the account's quota (1,000 × 2)" in most.stdout
+    assert "at most 25,941.7 instance hours" in " ".join(most.stdout.split())
+    assert (one_more.code, one_more.stdout) == (2, "")
+    assert "hardware.distributed.num_instances" in one_more.stderr
+    assert "1,001 machines are more than one launch starts" in " ".join(one_more.stderr.split())
+
+
+def test_a_process_for_each_gpu_needs_gpus(moto_aws: MotoAws, cli: CliHarness) -> None:
+    gang(cli, processes="gpus")
+
+    nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
+    for command, more in (
+        (("plan", "b.toml", "--on", "ec2"), {}),
+        (("plan", "b.toml", "--on", "ec2"), nobody),
+        (("run", "b.toml", "--on", "ec2"), {}),
+        (("submit", "b.toml"), {}),
+    ):
+        done = cli.bai(*command, env=more)
+        assert done.code == 2, done.stderr
+        assert "hardware.distributed.processes_per_instance" in done.stderr
+        assert "t3.small has none" in " ".join(done.stderr.split())
+    assert moto_aws.instances() == []
+
+
+def test_nodes_know_how_many_gpus_their_type_has(moto_aws: MotoAws, cli: CliHarness) -> None:
+    gang(cli, processes="gpus")
+    text = (cli.folder / "b.toml").read_text()
+    (cli.folder / "b.toml").write_text(text.replace('"t3.small"', '"g4dn.12xlarge"'))
+
+    done = cli.bai("submit", "b.toml", "--job-id", "gpus-1")
+    again = cli.bai("submit", "b.toml", "--job-id", "gpus-1")
+
+    assert (done.code, again.code) == (0, 0), done.stderr + again.stderr
+    assert "gpus = 4" in stored(moto_aws, "jobs/gpus-1/job.toml").decode()
+    assert len(moto_aws.instances()) == 2

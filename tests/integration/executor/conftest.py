@@ -1,4 +1,4 @@
-"""A person with an AWS account."""
+"""A person without an AWS account."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ec2_desk import Ec2Desk, ec2_desk
-from s3_gate import Gate
+from local_cli import LocalCli, open_local_cli
 
 
 @pytest.fixture
-def desk(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Desk]:
-    with ec2_desk(tmp_path, gate, moto, monkeypatch) as desk:
-        yield desk
+def cli(tmp_path: Path) -> Iterator[LocalCli]:
+    with open_local_cli(tmp_path) as cli:
+        yield cli

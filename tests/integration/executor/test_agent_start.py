@@ -8,43 +8,33 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from agent_runs import wait_until
-from bai_desk import Desk
-from bai_program import PROGRAM
+from local_cli import LocalCli
 
-from bai_agent.benchmark.orphans import kill_remains
 from bai_agent.benchmark.proc import read_process
-from bai_agent.job.run_directory import RunDir, is_locked
+from bai_agent.job.run_directory import is_locked
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
-    yield made
-    for node in made.store.glob("*/attempts/0/nodes/0"):
-        if not is_locked(RunDir(node).shim_lock):
-            kill_remains(RunDir(node), None)
-
-
-def starting(desk: Desk, job_id: str, *, detach: bool = False) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*PROGRAM, "run", desk.descriptor(), "--job-id", job_id, *["--detach"] * detach, "--", desk.word],
+def starting(cli: LocalCli, job_id: str, *, detach: bool = False) -> subprocess.Popen[str]:
+    options = ["--job-id", job_id, *["--detach"] * detach]
+    return cli.start(
+        "run",
+        cli.descriptor(),
+        *options,
+        "--",
+        cli.go_file,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=desk.environment,
-        cwd=desk.folder,
     )
 
 
-def test_bai_starts_the_agent_itself_in_another_session(desk: Desk) -> None:
-    with starting(desk, "one") as bai:
-        desk.await_output("one", "loss=0.25")
-        agent = read_process(json.loads(desk.rundir("one").ready.read_text())["pid"])
-        desk.word.touch()
+def test_bai_starts_the_agent_itself_in_another_session(cli: LocalCli) -> None:
+    with starting(cli, "one") as bai:
+        cli.await_output("one", "loss=0.25")
+        agent = read_process(json.loads(cli.rundir("one").ready.read_text())["pid"])
+        cli.go_file.touch()
         assert bai.wait(timeout=60) == 0
 
     assert agent is not None
@@ -53,50 +43,50 @@ def test_bai_starts_the_agent_itself_in_another_session(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.95])
-def test_bai_killed_at_any_moment_leaves_no_half_agent(desk: Desk, share: float) -> None:
+def test_bai_killed_at_any_moment_leaves_no_half_agent(cli: LocalCli, share: float) -> None:
     # Given how long a start takes, as it is here and now
     begun = time.monotonic()
-    assert starting(desk, "measured", detach=True).wait(timeout=60) == 0
+    assert starting(cli, "measured", detach=True).wait(timeout=60) == 0
     took = time.monotonic() - begun
 
-    with starting(desk, "one", detach=True) as bai:
+    with starting(cli, "one", detach=True) as bai:
         time.sleep(share * took)
         bai.kill()
-    desk.word.touch()
-    again = desk.bai("run", desk.descriptor(), "--job-id", "one", "--", desk.word)
+    cli.go_file.touch()
+    again = cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file)
 
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert len(re.findall(r"^pid \d+$", desk.output("one"), re.MULTILINE)) == 1
-    assert desk.bai("status", "measured", "--wait").returncode == 0
+    assert again.code == 0, again.stdout + again.stderr
+    assert len(re.findall(r"^pid \d+$", cli.output("one"), re.MULTILINE)) == 1
+    assert cli.bai("status", "measured", "--wait").code == 0
 
 
-def test_no_module_of_the_run_directory_is_taken(desk: Desk) -> None:
-    with starting(desk, "one", detach=True) as bai:
+def test_no_module_of_the_run_directory_is_taken(cli: LocalCli) -> None:
+    with starting(cli, "one", detach=True) as bai:
         assert bai.wait(timeout=60) == 0
-    desk.await_output("one", "loss=0.25")
-    desk.kill_agent("one")
-    (desk.rundir("one").path / "logging.py").write_text("raise SystemExit(9)\n")
-    wait_until(lambda: not is_locked(desk.rundir("one").agent_lock))
+    cli.await_output("one", "loss=0.25")
+    cli.kill_agent("one")
+    (cli.rundir("one").path / "logging.py").write_text("raise SystemExit(9)\n")
+    wait_until(lambda: not is_locked(cli.rundir("one").agent_lock))
 
-    resumed = desk.bai("resume", "one")
+    resumed = cli.bai("resume", "one")
 
-    assert resumed.returncode == 0, resumed.stderr
-    desk.word.touch()
-    assert desk.bai("status", "one", "--wait").returncode == 0
+    assert resumed.code == 0, resumed.stderr
+    cli.go_file.touch()
+    assert cli.bai("status", "one", "--wait").code == 0
 
 
-def test_a_start_that_fails_says_why_in_one_sentence(desk: Desk) -> None:
-    with starting(desk, "one", detach=True) as bai:
+def test_a_start_that_fails_says_why_in_one_sentence(cli: LocalCli) -> None:
+    with starting(cli, "one", detach=True) as bai:
         assert bai.wait(timeout=60) == 0
-    desk.await_output("one", "loss=0.25")
-    desk.kill_agent("one")
-    rundir = desk.rundir("one")
+    cli.await_output("one", "loss=0.25")
+    cli.kill_agent("one")
+    rundir = cli.rundir("one")
     wait_until(lambda: not is_locked(rundir.agent_lock))
     rundir.job.write_text("another one")
 
-    resumed = desk.bai("resume", "one")
+    resumed = cli.bai("resume", "one")
 
-    assert resumed.returncode == 5
+    assert resumed.code == 5
     (sentence,) = resumed.stderr.splitlines()
     assert sentence.endswith(
         f"the agent of one did not start: {rundir.path} holds the run of another job descriptor; give another --dir"

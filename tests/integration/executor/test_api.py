@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bai_desk import Desk
-from bai_program import run_bai
+from cli_harness import CliHarness
+from handmade_job import HandmadeJob
+from local_cli import LocalCli, local_cli
 from moto_aws import open_moto_aws
 from typing_extensions import assert_type
 
 from bai_agent.errors import BaiError
 from executor import metrics, plan, status, submit, wait
 from executor.jobs.wait import StillGoesOnError
-from executor.records.job_status import JobStatus
+from executor.records.job_status import JobStatus, NodeStatus
 
 _ON_EC2 = """
 spec_version = "0.1.0"
@@ -37,10 +38,10 @@ benchmark_code = "true"
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    desk = Desk(tmp_path)
-    monkeypatch.setenv("BAI_STORE", str(desk.store))
-    return desk
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalCli:
+    cli = local_cli(tmp_path)
+    monkeypatch.setenv("BAI_STORE", str(cli.store))
+    return cli
 
 
 @pytest.fixture(autouse=True)
@@ -49,70 +50,98 @@ def _nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> Any:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_plan_is_what_the_command_shows(desk: Desk) -> None:
-    file = desk.descriptor()
+def test_a_plan_is_what_the_command_shows(cli: LocalCli) -> None:
+    file = cli.descriptor()
 
     found = plan(file, on="local", arguments=["--much"], job_id="p-1")
 
     assert_type(found, dict[str, Any])
-    shown = desk.bai("plan", file, "--json", "--job-id", "p-1", "--", "--much").stdout
+    shown = cli.bai("plan", file, "--json", "--job-id", "p-1", "--", "--much").stdout
     assert json.loads(json.dumps(found, default=str)) == json.loads(shown)
-    assert not desk.store.exists()
+    assert not cli.store.exists()
 
 
-def test_a_job_is_submitted_watched_and_waited_for(desk: Desk) -> None:
-    job_id = submit(desk.descriptor(), on="local", arguments=[str(desk.word)])
+def test_a_job_is_submitted_watched_and_waited_for(cli: LocalCli) -> None:
+    job_id = submit(cli.descriptor(), on="local", arguments=[str(cli.go_file)])
     assert_type(job_id, str)
-    desk.await_output(job_id, "loss=0.5")
+    cli.await_output(job_id, "loss=0.5")
 
     now = status(job_id)
     assert_type(now, JobStatus)
     assert (now.job_id, now.status, now.agent_alive) == (job_id, "RUNNING", True)
     with pytest.raises(StillGoesOnError, match=f"{job_id} has not ended within 0 s"):
-        wait(job_id, timeout=0)
-    desk.word.touch()
-    ended = wait("last", timeout=60)
+        wait(job_id, timeout_s=0)
+    cli.go_file.touch()
+    ended = wait("last", timeout_s=60)
 
     assert (ended.job_id, ended.status, ended.outcome) == (job_id, "SUCCEEDED", "succeeded")
     assert [each["value"] for each in metrics(job_id) if each["name"] == "loss"] == [0.5, 0.25, 0.125]
 
 
-def test_the_same_id_twice_is_one_job_from_any_thread(desk: Desk) -> None:
-    desk.word.touch()
+def test_a_status_has_each_of_several_nodes(cli: LocalCli, capfd: pytest.CaptureFixture[str]) -> None:
+    job = HandmadeJob(cli.store, nodes=2)
+    job.on(1).phases("prepare", "pull", until="join")
+
+    found = status("digits-1")
+
+    assert_type(found.nodes, tuple[NodeStatus, ...])
+    assert [(each.rank, each.phase, each.outcome) for each in found.nodes] == [
+        (0, None, None),
+        (1, "join", None),
+    ]
+    assert cli.bai("status", "digits-1", "--json").objects[0]["nodes"] == found.as_table()["nodes"]
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    exec(page.split("```python\n")[2].partition("```")[0], {"job_id": "digits-1"})
+    assert capfd.readouterr().out == "0 None None None\n1 join None None\n"
+
+
+def test_a_job_of_one_node_has_no_list_of_nodes(cli: LocalCli) -> None:
+    HandmadeJob(cli.store).ends()
+
+    found = status("digits-1")
+
+    assert found.nodes == ()
+    assert "nodes" not in found.as_table()
+
+
+def test_the_same_id_twice_is_one_job_from_any_thread(cli: LocalCli) -> None:
+    cli.go_file.touch()
     heard: list[str] = []
     for _ in range(2):
         with ThreadPoolExecutor(1) as other:
             started = other.submit(
-                submit, desk.descriptor(), job_id="one", arguments=[str(desk.word)], said=heard.append
+                submit, cli.descriptor(), job_id="one", arguments=[str(cli.go_file)], on_progress=heard.append
             )
             assert started.result() == "one"
-            assert other.submit(wait, "one", timeout=60).result().status == "SUCCEEDED"
+            assert other.submit(wait, "one", timeout_s=60).result().status == "SUCCEEDED"
 
     assert heard == ["the job is one"] * 2
-    assert desk.output("one").count("pid ") == 1
+    assert cli.output("one").count("pid ") == 1
     with pytest.raises(BaiError, match="runs something else"):
-        submit(desk.descriptor(), job_id="one", arguments=["another"])
+        submit(cli.descriptor(), job_id="one", arguments=["another"])
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (lambda desk: status("nobody"), 'no job "nobody"|there are no jobs'),
-        (lambda desk: plan(desk.folder / "missing.toml"), r"missing\.toml"),
-        (lambda desk: submit(desk.descriptor(), job_id="a/b"), "job-id"),
-        (lambda desk: submit(desk.descriptor(), on="moon"), '"moon" is not a place'),  # type: ignore[arg-type]
-        (lambda desk: submit(desk.descriptor(), arguments="--one"), "write a list"),
-        (lambda desk: submit(desk.descriptor(), store="/proc/version/jobs"), "/proc/version"),
-        (lambda desk: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
+        (lambda cli: status("nobody"), 'no job "nobody"|there are no jobs'),
+        (lambda cli: plan(cli.folder / "missing.toml"), r"missing\.toml"),
+        (lambda cli: submit(cli.descriptor(), job_id="a/b"), "job-id"),
+        (lambda cli: submit(cli.descriptor(), on="moon"), '"moon" is not a place'),
+        (lambda cli: submit(cli.descriptor(), arguments="--one"), "write a list"),
+        (lambda cli: submit(cli.descriptor(), store="/proc/version/jobs"), "/proc/version"),
+        (lambda cli: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
     ],
 )
-def test_what_is_wrong_is_one_kind_of_error(desk: Desk, asked: Callable[[Desk], object], said: str) -> None:
+def test_what_is_wrong_is_one_kind_of_error(
+    cli: LocalCli, asked: Callable[[LocalCli], object], said: str
+) -> None:
     with pytest.raises(BaiError, match=said):
-        asked(desk)
+        asked(cli)
 
 
-def test_on_ec2_it_plans_and_launches_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = desk.folder / "b.toml"
+def test_on_ec2_it_plans_and_launches_once(cli: LocalCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = cli.folder / "b.toml"
     file.write_text(_ON_EC2)
     with open_moto_aws() as moto_aws:
         for name in [each for each in os.environ if each.startswith(("AWS_", "BAI_"))]:
@@ -121,24 +150,18 @@ def test_on_ec2_it_plans_and_launches_once(desk: Desk, monkeypatch: pytest.Monke
             monkeypatch.setenv(name, value)
 
         found = plan(file, on="ec2", job_id="api-1")
-        shown = run_bai(
-            "plan",
-            file,
-            "--on",
-            "ec2",
-            "--job-id",
-            "api-1",
-            "--json",
-            folder=desk.folder,
-            environment=os.environ,
-        ).stdout
-        assert found.keys() == json.loads(shown).keys()
-        assert found["job"] == json.loads(shown)["job"]
+        answer = CliHarness(cli.folder, os.environ).bai(
+            *("plan", file, "--on", "ec2", "--job-id", "api-1", "--json")
+        )
+        assert found.keys() == json.loads(answer.stdout).keys()
+        assert found["job"] == json.loads(answer.stdout)["job"]
         assert found["request"]["InstanceType"] == "t3.small"
         assert moto_aws.instances() == []
 
         heard: list[str] = []
-        assert [submit(file, on="ec2", job_id="api-1", said=heard.append) for _ in range(2)] == ["api-1"] * 2
+        assert [submit(file, on="ec2", job_id="api-1", on_progress=heard.append) for _ in range(2)] == [
+            "api-1"
+        ] * 2
         assert len(moto_aws.instances()) == 1
         assert "the job is api-1" in heard
         assert any(each.startswith("uploading ") for each in heard)

@@ -9,42 +9,19 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bai_program import PROGRAM, Answer, ask_bai
 from handmade_job import START, HandmadeJob
+from local_cli import LocalCli
 
-
-@dataclass(frozen=True)
-class Bai:
-    """`bai` with a store of its own."""
-
-    folder: Path
-
-    @property
-    def store(self) -> Path:
-        return self.folder / "store"
-
-    def __call__(
-        self, *arguments: str | Path, stdin: str = "", env: Mapping[str, str] | None = None
-    ) -> Answer:
-        cache = str(self.folder / "cache")
-        environment = {**os.environ, "BAI_STORE": str(self.store), "XDG_CACHE_HOME": cache, **(env or {})}
-        return ask_bai(*arguments, folder=self.folder, environment=environment, stdin=stdin)
+from executor.cli import app
 
 
 @pytest.fixture
-def bai(tmp_path: Path) -> Bai:
-    return Bai(tmp_path)
-
-
-@pytest.fixture
-def job(bai: Bai) -> HandmadeJob:
+def job(cli: LocalCli) -> HandmadeJob:
     """A job that has ended well."""
-    made = HandmadeJob(bai.store)
+    made = HandmadeJob(cli.store)
     made.event("agent_started", pid=1)
     made.phases("prepare", "pull", "join", "run")
     made.prints("loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast")
@@ -54,23 +31,24 @@ def job(bai: Bai) -> HandmadeJob:
     return made
 
 
-def test_the_version_and_a_short_help(bai: Bai) -> None:
-    assert bai("--version").out.startswith("bai 0.")
-    answer = bai("--help")
+def test_the_version_and_a_short_help(cli: LocalCli) -> None:
+    assert cli.bai("--version").stdout.startswith("bai 0.")
+    answer = cli.bai("--help")
     assert answer.code == 0
-    assert "..." not in answer.out.partition("Commands:")[2]
-    assert len(answer.out.splitlines()) < 36
+    assert "..." not in answer.stdout.partition("Commands:")[2]
+    assert len(answer.stdout.partition("Commands:")[2].split("\n  ")) == len(app.registered_commands) + 1
+    assert len(answer.stdout.splitlines()) - len(app.registered_commands) < 15
 
 
-def test_a_wrong_usage_is_answered_with_exit_code_2(bai: Bai) -> None:
+def test_a_wrong_usage_is_answered_with_exit_code_2(cli: LocalCli) -> None:
     for wrong in (("nosuchcommand",), ("run",), ("status",), ("list", "--count", "x")):
-        assert bai(*wrong).code == 2
+        assert cli.bai(*wrong).code == 2
 
 
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("bai metrics last --format ", ["table", "jsonl", "csv"]),
+        ("bai metrics last --format ", ["table", "jsonl", "csv", "bmf", "gha", "openmetrics"]),
         ("bai metrics last --format j", ["jsonl"]),
         ("bai metrics last --extract ", ["last"]),
         ("bai run --on ", ["local", "ec2"]),
@@ -96,19 +74,19 @@ def test_a_shell_completes_choices_without_slow_imports(words: str, completed: l
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "metrics", "cancel", "resume"])
-def test_an_unknown_job_is_named_in_one_sentence(bai: Bai, job: HandmadeJob, command: str) -> None:
-    answer = bai(command, "digts-1")
+def test_an_unknown_job_is_named_in_one_sentence(cli: LocalCli, job: HandmadeJob, command: str) -> None:
+    answer = cli.bai(command, "digts-1")
 
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith('bai: there is no job "digts-1" in ')
-    assert answer.err.endswith('did you mean "digits-1"?\n')
-    assert answer.err.count("\n") == 1
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith('bai: there is no job "digts-1" in ')
+    assert answer.stderr.endswith('did you mean "digits-1"?\n')
+    assert answer.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "validate"])
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary", "not TOML"])
-def test_a_file_that_is_no_descriptor_is_explained(bai: Bai, command: str, kind: str) -> None:
-    file = bai.folder / "benchmark.toml"
+def test_a_file_that_is_no_descriptor_is_explained(cli: LocalCli, command: str, kind: str) -> None:
+    file = cli.folder / "benchmark.toml"
     if kind == "folder":
         file.mkdir()
     elif kind == "binary":
@@ -116,54 +94,75 @@ def test_a_file_that_is_no_descriptor_is_explained(bai: Bai, command: str, kind:
     elif kind == "not TOML":
         file.write_text("a = = 1")
 
-    answer = bai(command, file)
+    answer = cli.bai(command, file)
 
     assert answer.code == 2
-    assert "benchmark.toml" in answer.out + answer.err
-    assert "Traceback" not in answer.err
-    assert not bai.store.exists()
+    assert "benchmark.toml" in answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not cli.store.exists()
 
 
-def test_a_descriptor_for_ec2_says_how_to_run_it_here(bai: Bai) -> None:
-    file = bai.folder / "benchmark.toml"
-    file.write_text(bai("init").out.replace('execution_engine = "local"', 'execution_engine = "aws.ec2"'))
+def test_a_descriptor_for_ec2_says_how_to_run_it_here(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(
+        cli.bai("init").stdout.replace('execution_engine = "local"', 'execution_engine = "aws.ec2"')
+    )
 
-    answer = bai("run", file, env={"BAI_CONFIG": "/dev/null"})
+    answer = cli.bai("run", file, env={"BAI_CONFIG": "/dev/null"})
 
     assert answer.code == 2
-    assert "no bucket is configured" in answer.err
-    assert "--on local" in answer.err
-    assert bai("plan", file, "--on", "local").code == 0
-    assert bai("plan", file, "--on", "moon").code == 2
+    assert "no bucket is configured" in answer.stderr
+    assert "--on local" in answer.stderr
+    assert cli.bai("plan", file, "--on", "local").code == 0
+    assert cli.bai("plan", file, "--on", "moon").code == 2
 
 
-def test_the_template_is_valid_and_plans(bai: Bai) -> None:
-    file = bai.folder / "benchmark.toml"
-    file.write_text(bai("init").out)
+def test_the_template_is_valid_and_plans(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(cli.bai("init").stdout)
 
-    assert bai("validate", file).code == 0
-    plan = bai("plan", file, "--", "--epochs", "3")
+    assert cli.bai("validate", file).code == 0
+    plan = cli.bai("plan", file, "--", "--epochs", "3")
     assert plan.code == 0
-    assert '"--epochs"' in plan.out
-    assert bai("plan", file, "--json").objects[0]["job"]["name"] == "my-benchmark"
-    assert not bai.store.exists()
-    assert json.loads(bai("schema").out)["title"] == "Benchmark descriptor"
+    assert '"--epochs"' in plan.stdout
+    assert cli.bai("plan", file, "--json").objects[0]["job"]["name"] == "my-benchmark"
+    assert not cli.store.exists()
+    assert json.loads(cli.bai("schema").stdout)["title"] == "Benchmark descriptor"
 
 
-def test_findings_are_there_for_programs_too(bai: Bai) -> None:
-    good, bad = bai.folder / "good.toml", bai.folder / "bad.toml"
-    good.write_text(bai("init").out)
+def test_presets_are_listed_and_what_they_give_is_told(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(cli.bai("init").stdout)
+
+    listed = cli.bai("presets").stdout
+    tables = cli.bai("presets", "hackbench").stdout
+    unknown = cli.bai("presets", "hackbenc")
+    validated = cli.bai("validate", file, "--set", 'output.preset=["hackbench", "dd"]')
+    planned = cli.bai("plan", file, "--set", "output.preset=hackbench")
+
+    assert re.search(r"\nhackbench +time\n", listed)
+    assert max(map(len, listed.splitlines())) <= 120
+    assert tables.startswith('[[output.metrics]]\nname = "time"\n')
+    assert (unknown.code, "hackbench, hey" in unknown.stderr) == (2, True)
+    assert "preset hackbench: time\n  preset dd: throughput\n" in validated.stdout
+    assert "preset hackbench: time" in planned.stderr
+    assert "^Time: " in planned.stdout
+
+
+def test_findings_are_there_for_programs_too(cli: LocalCli) -> None:
+    good, bad = cli.folder / "good.toml", cli.folder / "bad.toml"
+    good.write_text(cli.bai("init").stdout)
     bad.write_text(good.read_text().replace("strategy =", "strateg ="))
 
-    answer = bai("validate", "--json", good, bad)
+    answer = cli.bai("validate", "--json", good, bad)
 
     assert answer.code == 2
     assert [each["valid"] for each in answer.objects] == [True, False]
     assert any(each["path"] == ["hardware", "strateg"] for each in answer.objects[1]["findings"])
 
 
-def test_validate_names_secrets_that_are_not_set_here(bai: Bai) -> None:
-    file = bai.folder / "benchmark.toml"
+def test_validate_names_secrets_that_are_not_set_here(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
     kafka = """
 [kafka]
 brokers = ["broker:9092"]
@@ -172,53 +171,53 @@ sasl_mechanism = "PLAIN"
 sasl_username = "me"
 sasl_password = "env:BAI_TEST_PASSWORD"
 """
-    file.write_text(f'{bai("init").out}\n[env.secrets]\nTOKEN = "env:BAI_TEST_UNSET"\n{kafka}')
+    file.write_text(f'{cli.bai("init").stdout}\n[env.secrets]\nTOKEN = "env:BAI_TEST_UNSET"\n{kafka}')
 
-    answer = bai("validate", file)
+    answer = cli.bai("validate", file)
 
     assert answer.code == 0
-    assert "env.secrets.TOKEN" in answer.out
-    assert "the environment variable BAI_TEST_UNSET is not set here" in answer.out
-    assert "BAI_TEST_PASSWORD is not set here" in answer.out
-    findings = bai("validate", "--json", "--on", "local", file).objects[0]["findings"]
+    assert "env.secrets.TOKEN" in answer.stdout
+    assert "the environment variable BAI_TEST_UNSET is not set here" in answer.stdout
+    assert "BAI_TEST_PASSWORD is not set here" in answer.stdout
+    findings = cli.bai("validate", "--json", "--on", "local", file).objects[0]["findings"]
     assert [(each["key"], each["severity"]) for each in findings] == [
         ("env.secrets.TOKEN", "warning"),
         ("kafka.sasl_password", "warning"),
     ]
     there = {"BAI_TEST_UNSET": "", "BAI_TEST_PASSWORD": "x"}
-    assert "not set" not in bai("validate", file, env=there).out
+    assert "not set" not in cli.bai("validate", file, env=there).stdout
     file.write_text(file.read_text().replace('execution_engine = "local"', 'execution_engine = "aws.ec2"'))
-    assert "not set here" not in bai("validate", file).out
+    assert "not set here" not in cli.bai("validate", file).stdout
 
 
-def test_list_is_a_table_in_the_order_of_starts(bai: Bai, job: HandmadeJob) -> None:
-    HandmadeJob(bai.store, "other-1", name="other", started=START - 1000).ends("failed", 1)
-    HandmadeJob(bai.store, "dead-1", name="dead", started=START + 1000).event("agent_started", pid=1)
+def test_list_is_a_table_in_the_order_of_starts(cli: LocalCli, job: HandmadeJob) -> None:
+    HandmadeJob(cli.store, "other-1", name="other", started=START - 1000).ends("failed", 1)
+    HandmadeJob(cli.store, "dead-1", name="dead", started=START + 1000).event("agent_started", pid=1)
 
-    lines = bai("list").out.splitlines()
+    lines = cli.bai("list").stdout.splitlines()
 
-    assert lines[0].split() == ["job", "name", "status", "outcome", "started", "duration"]
+    assert lines[0].split() == ["job", "name", "status", "outcome", "parameters", "age", "duration"]
     assert [line.split()[:3] for line in lines[1:]] == [
         ["other-1", "other", "FAILED"],
         ["digits-1", "digits", "SUCCEEDED"],
         ["dead-1", "dead", "AGENT"],
     ]
-    objects = bai("list", "--json").objects
+    objects = cli.bai("list", "--json").objects
     assert [each["job_id"] for each in objects] == ["other-1", "digits-1", "dead-1"]
     assert objects[1]["name"] == "digits"
     assert objects[1]["exit_code"] == 0
-    assert [line.split()[0] for line in bai("list", "-n", "1").out.splitlines()[1:]] == ["dead-1"]
+    assert [line.split()[0] for line in cli.bai("list", "-n", "1").stdout.splitlines()[1:]] == ["dead-1"]
 
 
-def test_an_empty_list_says_where_it_looked(bai: Bai) -> None:
-    answer = bai("list")
+def test_an_empty_list_says_where_it_looked(cli: LocalCli) -> None:
+    answer = cli.bai("list")
 
-    assert (answer.code, answer.out) == (0, "")
-    assert str(bai.store) in answer.err
+    assert (answer.code, answer.stdout) == (0, "")
+    assert str(cli.store) in answer.stderr
 
 
-def test_the_status_of_a_dead_agent_says_what_to_do(bai: Bai) -> None:
-    made = HandmadeJob(bai.store)
+def test_the_status_of_a_dead_agent_says_what_to_do(cli: LocalCli) -> None:
+    made = HandmadeJob(cli.store)
     made.event("agent_started", pid=1)
     made.phases("prepare", until="run")
     made.measures("loss", 0.5, 0.25, units="nats")
@@ -228,123 +227,130 @@ def test_the_status_of_a_dead_agent_says_what_to_do(bai: Bai) -> None:
         "Traceback (most recent call last):\nOSError: \x1b[2Jno room\n\n"
     )
 
-    answer = bai("status", "digits-1", "--wait")
+    answer = cli.bai("status", "digits-1", "--wait")
 
     assert answer.code == 5
-    assert 'its log ends with "OSError: no room"' in answer.out
-    assert "benchmark does not run" in answer.out
-    assert "AGENT DIED" in answer.out
-    assert "bai resume digits-1" in answer.out
-    assert "0.2500" in answer.out
-    assert "RUNNING" not in answer.out
+    assert 'its log ends with "OSError: no room"' in answer.stdout
+    assert "benchmark does not run" in answer.stdout
+    assert "AGENT DIED" in answer.stdout
+    assert "bai resume digits-1" in answer.stdout
+    assert "0.2500" in answer.stdout
+    assert "RUNNING" not in answer.stdout
 
     # And where its log ends with a message, that is told without its time
     with (made.node / "agent.log").open("a") as log:
         log.write("2026-11-20T21:31:52.123Z WARNING bai_agent.metrics.host no GPU\n")
-    (told,) = bai("status", "digits-1", "--json").objects
+    (told,) = cli.bai("status", "digits-1", "--json").objects
     assert (told["last_words"], told["benchmark_alive"]) == ("no GPU", False)
 
 
-def test_waiting_for_a_job_gives_its_exit_code(bai: Bai) -> None:
-    made = HandmadeJob(bai.store)
+def test_waiting_for_a_job_gives_its_exit_code(cli: LocalCli) -> None:
+    made = HandmadeJob(cli.store)
     made.ends("max_runtime", 3, sentence="The benchmark ran too long.")
 
-    assert bai("status", "last").code == 0
-    answer = bai("status", "last", "--wait", "--json")
+    assert cli.bai("status", "last").code == 0
+    answer = cli.bai("status", "last", "--wait", "--json")
     assert answer.code == 3
     assert answer.objects[0]["result"]["outcome"] == "max_runtime"
     assert answer.objects[0]["status"] == "FAILED"
 
 
-def test_logs_are_the_benchmarks_bytes(bai: Bai, job: HandmadeJob) -> None:
-    assert bai("logs", "digits-1").out == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
-    assert bai("logs", "digits-1", "-f").out == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
-    assert bai("logs", "digits-1", "-n", "1").out == "last"
-    assert next(each["line"] for each in bai("logs", "dig", "--json").objects) == "loss=0.5"
+def test_logs_are_the_benchmarks_bytes(cli: LocalCli, job: HandmadeJob) -> None:
+    assert cli.bai("logs", "digits-1").stdout == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
+    assert cli.bai("logs", "digits-1", "-f").stdout == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
+    assert cli.bai("logs", "digits-1", "-n", "1").stdout == "last"
+    assert next(each["line"] for each in cli.bai("logs", "dig", "--json").objects) == "loss=0.5"
 
 
-def test_a_reader_that_goes_away_is_no_error(bai: Bai) -> None:
-    job = HandmadeJob(bai.store)
+def test_a_reader_that_goes_away_is_no_error(cli: LocalCli) -> None:
+    job = HandmadeJob(cli.store)
     job.prints("some line of output\n" * 500_000)
     job.ends()
 
-    with subprocess.Popen(
-        (*PROGRAM, "logs", "digits-1"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "BAI_STORE": str(bai.store)},
-    ) as process:
+    with cli.start("logs", "digits-1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline() == b"some line of output\n"
+        assert process.stdout.readline() == "some line of output\n"
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
         assert process.wait(timeout=30) == 141
 
 
-def test_metrics_come_as_a_table_as_records_and_as_csv(bai: Bai, job: HandmadeJob) -> None:
-    table = bai("metrics", "digits-1").out.splitlines()
-    assert table[0].split() == ["metric", "units", "first", "last", "min", "max", "mean", "count"]
+def test_metrics_come_as_a_table_as_records_and_as_csv(cli: LocalCli, job: HandmadeJob) -> None:
+    table = cli.bai("metrics", "digits-1").stdout.splitlines()
+    headings = "metric units first last median stdev p95 min max mean count"
+    assert table[0].split() == headings.split()
     assert table[1].split() == [
         "loss",
         "↓",
         "nats",
         "█▁",
-        *("0.5000", "0.2500", "0.2500", "0.5000", "0.3750", "2"),
+        *("0.5000", "0.2500", "0.3750", "0.1768", "0.4875", "0.2500", "0.5000", "0.3750", "2"),
     ]
 
     for arguments in (("--format", "jsonl"), ("--json",)):
-        assert [each["value"] for each in bai("metrics", "digits-1", *arguments).objects] == [0.5, 0.25, 50.0]
-    rows = list(csv.DictReader(bai("metrics", "digits-1", "--format", "csv", "-f").out.splitlines()))
+        assert [each["value"] for each in cli.bai("metrics", "digits-1", *arguments).objects] == [
+            0.5,
+            0.25,
+            50.0,
+        ]
+    rows = list(csv.DictReader(cli.bai("metrics", "digits-1", "--format", "csv", "-f").stdout.splitlines()))
     assert [(row["name"], row["value"], row["units"], row["src"]) for row in rows] == [
         ("loss", "0.5", "nats", "log"),
         ("loss", "0.25", "nats", "log"),
         ("bai_host_cpu_percent", "50.0", "", "host"),
     ]
-    assert bai("metrics", "digits-1", "--format", "xml").code == 2
+    assert cli.bai("metrics", "digits-1", "--format", "xml").code == 2
+    assert [each["value"] for each in cli.bai("metrics", "digits-1", "--json", "--name", "loss").objects] == [
+        0.5,
+        0.25,
+    ]
+    headlines = cli.bai("metrics", "digits-1", "--format", "bmf", "--name", "loss")
+    assert json.loads(headlines.stdout) == {"digits": {"loss": {"value": 0.25}}}
+    assert cli.bai("metrics", "digits-1", "--format", "bmf", "--name", "less").code == 2
 
 
-def test_cancelling_what_has_ended_or_died_says_so(bai: Bai, job: HandmadeJob) -> None:
-    HandmadeJob(bai.store, "dead-1").event("agent_started", pid=1)
+def test_cancelling_what_has_ended_or_died_says_so(cli: LocalCli, job: HandmadeJob) -> None:
+    HandmadeJob(cli.store, "dead-1").event("agent_started", pid=1)
 
-    assert "it has ended before" in bai("cancel", "digits-1").out
-    assert not (bai.store / "digits-1" / "cancel.json").exists()
+    assert "it has ended before" in cli.bai("cancel", "digits-1").stdout
+    assert not (cli.store / "digits-1" / "cancel.json").exists()
     # An agent that has died is started for it: nobody else would end the job.
-    assert "started again to end the job" in bai("cancel", "dead-1").out
-    assert (bai.store / "dead-1" / "cancel.json").exists()
-    assert bai("status", "dead-1", "--wait").code == 4
+    assert "started again to end the job" in cli.bai("cancel", "dead-1").stdout
+    assert (cli.store / "dead-1" / "cancel.json").exists()
+    assert cli.bai("status", "dead-1", "--wait").code == 4
 
 
-def test_resuming_what_has_ended_starts_nothing(bai: Bai, job: HandmadeJob) -> None:
-    answer = bai("resume", "digits-1", "--json")
+def test_resuming_what_has_ended_starts_nothing(cli: LocalCli, job: HandmadeJob) -> None:
+    answer = cli.bai("resume", "digits-1", "--json")
 
     assert answer.code == 0
     assert "it has ended" in answer.objects[0]["message"]
 
 
-def test_prune_says_what_it_does(bai: Bai, job: HandmadeJob) -> None:
+def test_prune_says_what_it_does(cli: LocalCli, job: HandmadeJob) -> None:
     now = int(time.time() * 1000)
-    HandmadeJob(bai.store, "new-1", started=now - 1000).ends(ended=now)
+    HandmadeJob(cli.store, "new-1", started=now - 1000).ends(ended=now)
 
-    assert "digits-1" in bai("prune", "--older-than", "1ms", "--dry-run", "--store", bai.store).out
-    assert (bai.store / "digits-1").exists()
+    assert "digits-1" in cli.bai("prune", "--older-than", "1ms", "--dry-run", "--store", cli.store).stdout
+    assert (cli.store / "digits-1").exists()
     # The handmade job ended in November 2026
     age = f"{max(1, now - START - 60_000)}ms"
-    objects = bai("prune", "--older-than", age, "--json").objects
+    objects = cli.bai("prune", "--older-than", age, "--json").objects
     assert [(each["job_id"], each["deleted"]) for each in objects] == [("digits-1", True)]
-    assert sorted(each.name for each in bai.store.iterdir()) == ["new-1"]
-    assert bai("prune", "--older-than", "a month").code == 2
+    assert sorted(each.name for each in cli.store.iterdir()) == ["new-1"]
+    assert cli.bai("prune", "--older-than", "a month").code == 2
 
 
-def test_a_job_id_that_cannot_be_one_is_refused(bai: Bai) -> None:
-    file = bai.folder / "benchmark.toml"
-    file.write_text(bai("init").out)
+def test_a_job_id_that_cannot_be_one_is_refused(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(cli.bai("init").stdout)
 
     for wrong in ("a/b", "", "last", "x" * 200):
-        answer = bai("run", file, "--job-id", wrong)
+        answer = cli.bai("run", file, "--job-id", wrong)
         assert answer.code == 2
-        assert answer.err.startswith("bai: --job-id")
-    assert not bai.store.exists()
+        assert answer.stderr.startswith("bai: --job-id")
+    assert not cli.store.exists()
 
 
 METRICS = """
@@ -360,19 +366,19 @@ units = "1"
 
 
 @pytest.fixture
-def descriptor(bai: Bai) -> Path:
+def descriptor(cli: LocalCli) -> Path:
     """A descriptor with two metrics, one of which is never found."""
-    path = bai.folder / "benchmark.toml"
-    path.write_text(bai("init").out.partition("[[output.metrics]]")[0] + METRICS)
+    path = cli.folder / "benchmark.toml"
+    path.write_text(cli.bai("init").stdout.partition("[[output.metrics]]")[0] + METRICS)
     return path
 
 
-def test_patterns_are_tried_on_a_log_as_a_run_would(bai: Bai, descriptor: Path) -> None:
-    log = bai.folder / "run.log"
+def test_patterns_are_tried_on_a_log_as_a_run_would(cli: LocalCli, descriptor: Path) -> None:
+    log = cli.folder / "run.log"
     log.write_text("loss=0.5\nloss= 0.4\nLoss: 0.3\nloss=nan loss=1.5e-05\rnever there: 5\n")
 
-    answer = bai("metrics-test", descriptor, log)
-    (trial,) = bai("metrics-test", descriptor, log, "--json").objects
+    answer = cli.bai("metrics-test", descriptor, log)
+    (trial,) = cli.bai("metrics-test", descriptor, log, "--json").objects
 
     assert answer.code == 0
     assert (trial["lines"], trial["bytes"]) == (5, log.stat().st_size)
@@ -387,19 +393,19 @@ def test_patterns_are_tried_on_a_log_as_a_run_would(bai: Bai, descriptor: Path) 
         "│ never there: 5",
         '"nan"',
     ):
-        assert told in answer.out
+        assert told in answer.stdout
 
 
-def test_records_are_shown_and_a_missing_required_metric_fails(bai: Bai, descriptor: Path) -> None:
+def test_records_are_shown_and_a_missing_required_metric_fails(cli: LocalCli, descriptor: Path) -> None:
     descriptor.write_text(
         descriptor.read_text() + "required = true\n[[output.metrics]]\nname = 'lat'\nunits = 'ms'\n"
         r"pattern = 'threads=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)'"
     )
-    log = bai.folder / "run.log"
+    log = cli.folder / "run.log"
     log.write_text("loss=0.5\nthreads=4 1.5s\n")
 
-    answer = bai("metrics-test", descriptor, log, "--records")
-    table = bai("metrics-test", descriptor, log)
+    answer = cli.bai("metrics-test", descriptor, log, "--records")
+    table = cli.bai("metrics-test", descriptor, log)
 
     assert (answer.code, table.code) == (1, 1)
     assert answer.objects == [
@@ -415,66 +421,66 @@ def test_records_are_shown_and_a_missing_required_metric_fails(bai: Bai, descrip
             "labels": {"threads": "4"},
         },
     ]
-    assert "is required; a run without it fails" in table.out
-    assert "lines/s" in table.out
+    assert "is required; a run without it fails" in table.stdout
+    assert "lines/s" in table.stdout
 
 
-def test_a_metric_that_was_never_a_number_is_not_one_never_found(bai: Bai, descriptor: Path) -> None:
-    log = bai.folder / "run.log"
+def test_a_metric_without_numbers_differs_from_one_never_found(cli: LocalCli, descriptor: Path) -> None:
+    log = cli.folder / "run.log"
     log.write_text("loss=nan\n")
 
-    answer = bai("metrics-test", descriptor, log)
+    answer = cli.bai("metrics-test", descriptor, log)
 
-    assert 'loss: matched once, but never a number; the first was "nan"' in answer.out
-    assert "loss: never found" not in answer.out
+    assert 'loss: matched once, but never a number; the first was "nan"' in answer.stdout
+    assert "loss: never found" not in answer.stdout
 
 
-def test_validate_prints_what_an_example_gives(bai: Bai, descriptor: Path) -> None:
+def test_validate_prints_what_an_example_gives(cli: LocalCli, descriptor: Path) -> None:
     descriptor.write_text(
         descriptor.read_text()
         + "[[output.metrics]]\nname = 'lat'\nunits = 'ms'\nexample = 'step 3: threads=4 1.5s'\n"
         r"pattern = 'step (?P<step>\d+): threads=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)'"
     )
 
-    assert "  lat: 1500 ms, step 3, threads=4\n" in bai("validate", descriptor).out
+    assert "  lat: 1500 ms, step 3, threads=4\n" in cli.bai("validate", descriptor).stdout
 
 
-def test_a_log_may_come_from_a_pipe(bai: Bai, descriptor: Path) -> None:
-    (trial,) = bai("metrics-test", descriptor, "-", "--json", stdin="x\n" * 1000 + "loss=7").objects
+def test_a_log_may_come_from_a_pipe(cli: LocalCli, descriptor: Path) -> None:
+    (trial,) = cli.bai("metrics-test", descriptor, "-", "--json", stdin="x\n" * 1000 + "loss=7").objects
 
     assert (trial["lines"], trial["metrics"][0]["last"]) == (1001, 7.0)
 
 
-def test_a_pattern_that_never_ends_is_named(bai: Bai, descriptor: Path) -> None:
+def test_a_pattern_that_never_ends_is_named(cli: LocalCli, descriptor: Path) -> None:
     descriptor.write_text(descriptor.read_text().replace("loss=(\\S+)", "loss=(([a1]+)+)b"))
-    log = bai.folder / "run.log"
+    log = cli.folder / "run.log"
     log.write_text("fine\nloss=" + "a" * 60 + "c\n")
 
-    answer = bai("metrics-test", descriptor, log)
+    answer = cli.bai("metrics-test", descriptor, log)
 
     assert answer.code == 2
-    assert 'the pattern of "loss" takes more than 1 s on the line at byte 5' in answer.err
+    assert 'the pattern of "loss" takes more than 1 s on the line at byte 5' in answer.stderr
 
 
-def test_a_log_that_is_not_there_is_named(bai: Bai, descriptor: Path) -> None:
-    for wrong in ("nosuch.log", bai.folder):
-        answer = bai("metrics-test", descriptor, wrong)
+def test_a_log_that_is_not_there_is_named(cli: LocalCli, descriptor: Path) -> None:
+    for wrong in ("nosuch.log", cli.folder):
+        answer = cli.bai("metrics-test", descriptor, wrong)
         assert answer.code == 2
-        assert answer.err.startswith(f"bai: {wrong} ")
+        assert answer.stderr.startswith(f"bai: {wrong} ")
 
 
 @pytest.mark.parametrize("scripts", ["", '[ml.script]\npath = "."\n'])
-def test_a_store_that_cannot_be_made_is_named(bai: Bai, scripts: str) -> None:
-    file = bai.folder / "benchmark.toml"
-    file.write_text(bai("init").out + scripts)
-    (bai.folder / "occupied").touch()
+def test_a_store_that_cannot_be_made_is_named(cli: LocalCli, scripts: str) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(cli.bai("init").stdout + scripts)
+    (cli.folder / "occupied").touch()
 
     # Nobody makes folders in /proc
-    for wrong in (bai.folder / "occupied" / "store", Path("/proc/store")):
-        answer = bai("run", file, "--store", wrong)
+    for wrong in (cli.folder / "occupied" / "store", Path("/proc/store")):
+        answer = cli.bai("run", file, "--store", wrong)
 
         assert answer.code == 5
-        assert answer.err.startswith("bai: the job store ")
-        assert str(wrong) in answer.err
-        assert "--store" in answer.err
-        assert answer.err.count("\n") == 1
+        assert answer.stderr.startswith("bai: the job store ")
+        assert str(wrong) in answer.stderr
+        assert "--store" in answer.stderr
+        assert answer.stderr.count("\n") == 1

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bai_desk import Desk
-from bai_program import PROGRAM as PROGRAM_OF_BAI
-from bai_program import Answer, ask_bai
+from cli_harness import CliResult
 from handmade_job import HandmadeJob
+from local_cli import LocalCli
 from s3_gate import Gate
 
 from bai_agent.job.descriptor import Metric
@@ -34,75 +32,66 @@ pattern = 'accuracy=(\\S+)'
 """
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
-
-
-def ask(desk: Desk, *arguments: str | Path) -> Answer:
-    return ask_bai(*arguments, folder=desk.folder, environment=desk.environment)
-
-
-def numbers(answer: Answer, name: str) -> list[float]:
-    assert answer.code == 0, answer.err
+def numbers(answer: CliResult, name: str) -> list[float]:
+    assert answer.code == 0, answer.stderr
     return [each["value"] for each in answer.objects if each["name"] == name]
 
 
-def test_what_a_run_had_no_time_for_is_extracted_afterwards(desk: Desk) -> None:
-    file = desk.descriptor(PROGRAM, limits='extract_timeout = "0s"')
-    assert desk.bai("run", file, "--job-id", "one").returncode == 0
-    before = desk.rundir("one").metrics.read_bytes()
+def test_what_a_run_had_no_time_for_is_extracted_afterwards(cli: LocalCli) -> None:
+    file = cli.descriptor(PROGRAM, limits='extract_timeout = "0s"')
+    assert cli.bai("run", file, "--job-id", "one").code == 0
+    before = cli.rundir("one").metrics.read_bytes()
 
-    answer = ask(desk, "extract", "one")
+    answer = cli.bai("extract", "one")
 
-    assert answer.code == 0, answer.err
-    assert "bai metrics one --extract 1 shows them" in answer.out
-    extracted = ask(desk, "metrics", "one", "--extract", "1", "--json")
+    assert answer.code == 0, answer.stderr
+    assert "bai metrics one --extract 1 shows them" in answer.stdout
+    extracted = cli.bai("metrics", "one", "--extract", "1", "--json")
     assert numbers(extracted, "loss") == [step + 0.5 for step in range(3000)]
     assert [each["seq"] for each in extracted.objects] == list(range(3000))
     assert all(each["late"] for each in extracted.objects)
-    assert desk.rundir("one").metrics.read_bytes() == before
+    assert cli.rundir("one").metrics.read_bytes() == before
 
 
-def test_a_forgotten_metric_is_taken_from_another_descriptor(desk: Desk) -> None:
-    file = desk.descriptor(PROGRAM)
-    assert desk.bai("run", file, "--job-id", "one").returncode == 0
+def test_a_forgotten_metric_is_taken_from_another_descriptor(cli: LocalCli) -> None:
+    file = cli.descriptor(PROGRAM)
+    assert cli.bai("run", file, "--job-id", "one").code == 0
     text = file.read_text()
-    other = desk.folder / "other.toml"
+    other = cli.folder / "other.toml"
     other.write_text(text[: text.index("[[output.metrics]]")] + FORGOTTEN)
 
-    made = ask(desk, "extract", "one", "--descriptor", other, "--json")
-    again = ask(desk, "extract", "one", "--json")
+    made = cli.bai("extract", "one", "--descriptor", other, "--json")
+    again = cli.bai("extract", "one", "--json")
 
     assert [each["number"] for each in (*made.objects, *again.objects)] == [1, 2]
     assert made.objects[0]["per_metric"] == {"accuracy": 3000}
-    assert numbers(ask(desk, "metrics", "one", "--extract", "1", "--json"), "accuracy")[-1] == 2999.25
-    assert numbers(ask(desk, "metrics", "one", "--extract", "last", "--json"), "loss")[-1] == 2999.5
-    assert "ratio" in ask(desk, "metrics", "one", "--extract", "1").out
-    assert len(numbers(ask(desk, "metrics", "one", "--json"), "accuracy")) == 0
-    there = desk.folder / "there"
-    assert ask(desk, "fetch", "one", there).code == 0
+    assert numbers(cli.bai("metrics", "one", "--extract", "1", "--json"), "accuracy")[-1] == 2999.25
+    assert numbers(cli.bai("metrics", "one", "--extract", "last", "--json"), "loss")[-1] == 2999.5
+    assert "ratio" in cli.bai("metrics", "one", "--extract", "1").stdout
+    assert len(numbers(cli.bai("metrics", "one", "--json"), "accuracy")) == 0
+    there = cli.folder / "there"
+    assert cli.bai("fetch", "one", there).code == 0
     assert len((there / "nodes/0/extracts/1/metrics.jsonl").read_bytes().splitlines()) == 3000
     assert json.loads((there / "nodes/0/extracts/2/extracted.json").read_bytes())["records"] == 3000
 
 
-def test_a_metric_with_the_jobs_own_label_is_refused(desk: Desk) -> None:
-    assert desk.bai("run", desk.descriptor(PROGRAM), "--job-id", "one").returncode == 0
+def test_a_metric_with_the_jobs_own_label_is_refused(cli: LocalCli) -> None:
+    assert cli.bai("run", cli.descriptor(PROGRAM), "--job-id", "one").code == 0
     metric = Metric(name="other", pattern=r"(?P<task_name>step)=(?P<value>\d+)")
 
     with pytest.raises(
         UsageError, match=r'^one: \[\[metrics\]\] 0 "other": the group "task_name" has the name'
     ):
-        list(extract_again(desk.record("one"), [metric], said=print))
+        list(extract_again(cli.record("one"), [metric], on_progress=print))
 
 
-def test_what_cannot_be_extracted_is_said(desk: Desk, tmp_path: Path) -> None:
-    job = HandmadeJob(desk.store, "one")
-    running = ask(desk, "extract", "one")
+def test_what_cannot_be_extracted_is_said(cli: LocalCli, tmp_path: Path) -> None:
+    job = HandmadeJob(cli.store, "one")
+    running = cli.bai("extract", "one")
     job.ends()
-    silent = ask(desk, "extract", "one")
-    missing = ask(desk, "metrics", "one", "--extract", "3")
-    endless = ask(desk, "metrics", "one", "--extract", "9" * 5000)
+    silent = cli.bai("extract", "one")
+    missing = cli.bai("metrics", "one", "--extract", "3")
+    endless = cli.bai("metrics", "one", "--extract", "9" * 5000)
 
     for answer, told in (
         (running, "has not ended"),
@@ -110,7 +99,7 @@ def test_what_cannot_be_extracted_is_said(desk: Desk, tmp_path: Path) -> None:
         (missing, 'no complete set "3"'),
         (endless, 'no complete set "99'),
     ):
-        assert (answer.code, told in answer.err) == (2, True), answer.err
+        assert (answer.code, told in answer.stderr) == (2, True), answer.stderr
 
 
 def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> None:
@@ -125,16 +114,16 @@ def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> No
     assert complete_sets(job.record.node()) == [2]
 
 
-def test_a_killed_extraction_is_cleared_away_by_the_next_one(desk: Desk) -> None:
-    assert desk.bai("run", desk.descriptor(PROGRAM), "--job-id", "one").returncode == 0
-    folder = desk.store / "one"
+def test_a_killed_extraction_is_cleared_away_by_the_next_one(cli: LocalCli) -> None:
+    assert cli.bai("run", cli.descriptor(PROGRAM), "--job-id", "one").code == 0
+    folder = cli.store / "one"
 
     def scratch() -> set[str]:
         return {each.name for each in folder.iterdir() if each.name.startswith(".extract-")}
 
     def killed() -> str:
         before = scratch()
-        bai = subprocess.Popen([*PROGRAM_OF_BAI, "extract", "one"], cwd=desk.folder, env=desk.environment)
+        bai = cli.start("extract", "one", stdout=None, stderr=None)
         while not (new := scratch() - before):
             assert bai.poll() is None
             time.sleep(0.005)
@@ -148,10 +137,10 @@ def test_a_killed_extraction_is_cleared_away_by_the_next_one(desk: Desk) -> None
     assert scratch() == {second}
 
     # One that is still at work keeps its folder. (What a killed one had started may hold the lock a little longer.)
-    with locked(folder / second / "lock", wait=30):
-        assert ask(desk, "extract", "one").code == 0
+    with locked(folder / second / "lock", wait_s=30):
+        assert cli.bai("extract", "one").code == 0
         assert scratch() == {second}
-    assert ask(desk, "extract", "one").code == 0
+    assert cli.bai("extract", "one").code == 0
     assert scratch() == set()
 
 
@@ -176,4 +165,4 @@ def test_a_log_in_a_bucket_is_extracted_into_the_bucket(gate: Gate, tmp_path: Pa
 
 def extract(record: JobRecord, *, said: list[str] | None = None) -> list[NodeExtract]:
     heard: Any = (said if said is not None else []).append
-    return list(extract_again(record, None, said=heard))
+    return list(extract_again(record, None, on_progress=heard))

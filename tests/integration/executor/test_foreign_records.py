@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 
 import pytest
-from bai_program import ask_bai
 from handmade_job import HandmadeJob, Unwatched
+from local_cli import LocalCli
 from rich.console import Console
 
 from executor.commands.watch import watch
@@ -20,8 +18,8 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mevil\x1b[31m"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> HandmadeJob:
-    made = HandmadeJob(tmp_path / "store")
+def job(cli: LocalCli) -> HandmadeJob:
+    made = HandmadeJob(cli.store)
     made.event("agent_started", pid=1)
     made.event("phase", phase=EVIL, state="started")
     made.event("phase", phase=EVIL, state="finished", seconds=1)
@@ -55,31 +53,23 @@ def job(tmp_path: Path) -> HandmadeJob:
         ("status", EVIL),
     ],
 )
-def test_what_a_command_prints_of_it_is_plain(tmp_path: Path, job: HandmadeJob, command: tuple[str]) -> None:
-    environment = {**os.environ, "BAI_STORE": str(tmp_path / "store")}
+def test_what_a_command_prints_of_it_is_plain(cli: LocalCli, job: HandmadeJob, command: tuple[str]) -> None:
+    answer = cli.bai(*command)
 
-    answer = ask_bai(*command, folder=tmp_path, environment=environment)
-
-    told = answer.out + answer.err
+    told = answer.stdout + answer.stderr
     assert "digits-1" in told or "evil" in told
     assert [each for each in ("\x1b", "\x07", "\x9b") if each in told] == []
 
 
-def test_half_a_character_ends_no_view(tmp_path: Path) -> None:
-    job = HandmadeJob(tmp_path / "store")
+def test_half_a_character_ends_no_view(cli: LocalCli) -> None:
+    job = HandmadeJob(cli.store)
     job.event("warning", message="half: \ud83d")
     job.ends()
 
-    answer = ask_bai(
-        "resume",
-        "last",
-        "-f",
-        folder=tmp_path,
-        environment={**os.environ, "BAI_STORE": str(tmp_path / "store")},
-    )
+    answer = cli.bai("resume", "last", "-f")
 
-    assert "[bai] half: ?" in answer.out.splitlines()
-    assert (answer.code, answer.err) == (0, "")
+    assert "[bai] half: ?" in answer.stdout.splitlines()
+    assert (answer.code, answer.stderr) == (0, "")
 
 
 def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:

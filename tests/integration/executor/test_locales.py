@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from bai_desk import Desk
-from bai_program import PROGRAM
+from cli_harness import BAI, BAI_AGENT
+from local_cli import LocalCli, local_cli
 
 _ARGUMENTS = "wört €".encode()
 _NAMED = """
@@ -71,43 +70,43 @@ def foreign(request: pytest.FixtureRequest) -> Mapping[str, str]:
 
 
 def run(
-    desk: Desk, more: Mapping[str, str], *arguments: str | bytes | Path
+    cli: LocalCli, more: Mapping[str, str], *arguments: str | bytes | Path
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*PROGRAM, *arguments],
+        [*BAI, *arguments],
         capture_output=True,
-        cwd=desk.folder,
-        env={**desk.environment, **more},
+        cwd=cli.folder,
+        env={**cli.environment, **more},
         timeout=120,
         check=False,
     )
 
 
-def named_desk(folder: Path) -> Desk:
+def cli_among_names(folder: Path) -> LocalCli:
     folder.mkdir()
     (folder / "benchmark.toml").write_text(_NAMED, encoding="utf-8")
     script = folder / "bénch €.sh"
     script.write_text(_SCRIPT, encoding="utf-8")
     script.chmod(0o755)
-    return Desk(folder)
+    return local_cli(folder)
 
 
 @pytest.mark.parametrize("name", ["jöb €".encode(), b"j\xf6b"])
 def test_names_of_any_encoding_survive_any_locale(
     tmp_path: Path, foreign: Mapping[str, str], name: bytes
 ) -> None:
-    desk = named_desk(tmp_path / os.fsdecode(name))
+    cli = cli_among_names(tmp_path / os.fsdecode(name))
 
-    answer = run(desk, foreign, "run", "benchmark.toml", "--job-id", "one", "--", _ARGUMENTS)
+    answer = run(cli, foreign, "run", "benchmark.toml", "--job-id", "one", "--", _ARGUMENTS)
 
     said = (answer.stdout + answer.stderr).decode(errors="replace")
     assert answer.returncode == 0, said
-    output = desk.rundir("one").output.read_bytes()
+    output = cli.rundir("one").output.read_bytes()
     assert output.startswith("<über><wört €>".encode())
     assert "WORD=wört €\n".encode() in output
-    assert os.fsencode(desk.rundir("one").scripts) + b"\n" in output
-    assert desk.result("one")["metrics"]["per_metric"] == {"löss": 1, "ämitted": 1}
-    assert (desk.store / "one" / "artifacts" / "ä über").exists()
+    assert os.fsencode(cli.rundir("one").scripts) + b"\n" in output
+    assert cli.result("one")["metrics"]["per_metric"] == {"löss": 1, "ämitted": 1}
+    assert (cli.store / "one" / "artifacts" / "ä über").exists()
     for command in (
         ("status", "one"),
         ("list",),
@@ -115,25 +114,25 @@ def test_names_of_any_encoding_survive_any_locale(
         ("metrics", "one"),
         ("fetch", "one", "there"),
     ):
-        done = run(desk, foreign, *command)
+        done = run(cli, foreign, *command)
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         assert b"Traceback" not in done.stderr
 
 
 def test_words_are_shown_in_the_terminals_encoding(tmp_path: Path, latin: Mapping[str, str]) -> None:
-    desk = named_desk(tmp_path / "job")
-    assert run(desk, latin, "run", "benchmark.toml", "--job-id", "one").returncode == 0
+    cli = cli_among_names(tmp_path / "job")
+    assert run(cli, latin, "run", "benchmark.toml", "--job-id", "one").returncode == 0
 
-    shown = run(desk, latin, "metrics", "one").stdout
+    shown = run(cli, latin, "metrics", "one").stdout
 
     assert "löss".encode("iso-8859-1") in shown
     assert "löss".encode() not in shown
 
 
 def test_an_argument_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    desk = named_desk(tmp_path / "job")
+    cli = cli_among_names(tmp_path / "job")
 
-    answer = run(desk, {}, "run", "benchmark.toml", "--", b"caf\xe9")
+    answer = run(cli, {}, "run", "benchmark.toml", "--", b"caf\xe9")
 
     assert answer.returncode == 2
     assert b"caf" in answer.stderr
@@ -159,7 +158,7 @@ def test_the_agent_alone_works_in_any_locale(tmp_path: Path, foreign: Mapping[st
     )
     for detach in ([], ["--detach"]):
         done = subprocess.run(
-            [sys.executable, "-m", "bai_agent", "run", job, "--dir", folder / "rün", *detach],
+            [*BAI_AGENT, "run", job, "--dir", folder / "rün", *detach],
             capture_output=True,
             env={**os.environ, **foreign},
             timeout=120,

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from bai_program import PROGRAM
+from cli_harness import BAI, CliHarness, CliResult
 from handmade_job import HandmadeJob
 
 
-def through_a_shell(command: str, *, folder: Path) -> subprocess.CompletedProcess[str]:
+def through_a_shell(command: str, *, folder: Path) -> CliResult:
+    """Run `bai` with a command line that a shell reads."""
+    shell = ("sh", "-c", f'"$@" {command}', "sh", *BAI)
     environment = {**os.environ, "BAI_STORE": str(folder / "store")}
-    return subprocess.run(
-        ("sh", "-c", f'"$@" {command}', "sh", *PROGRAM),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env=environment,
-    )
+    return CliHarness(folder, environment, bai_program=shell).bai()
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
@@ -30,7 +23,7 @@ def test_a_closed_stream_changes_nothing_but_what_is_seen(tmp_path: Path, closed
 
     done = through_a_shell(f"list --json {closed}", folder=tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.stderr) == (0, "")
     assert ("digits-1" in done.stdout) == ("1>&-" not in closed)
 
 
@@ -42,17 +35,17 @@ def test_a_full_disk_under_its_output_is_one_sentence(tmp_path: Path, command: s
 
     done = through_a_shell(f"{command} > /dev/full", folder=tmp_path)
 
-    assert done.returncode == 5
+    assert done.code == 5
     assert done.stderr == "bai: the output cannot be written: No space left on device\n"
 
 
-def test_who_follows_onto_a_full_disk_hears_that_the_job_goes_on(tmp_path: Path) -> None:
+def test_following_onto_a_full_disk_says_the_job_goes_on(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.ends()
 
     done = through_a_shell("resume digits-1 --follow > /dev/full", folder=tmp_path)
 
-    assert done.returncode == 5
+    assert done.code == 5
     assert "cannot be written: No space left on device; the job goes on: bai status digits-1" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -72,5 +65,5 @@ def test_a_place_for_bundles_that_cannot_be_made_is_named(
 
     done = through_a_shell(command, folder=tmp_path)
 
-    assert done.returncode == code
+    assert done.code == code
     assert done.stderr.startswith(told)

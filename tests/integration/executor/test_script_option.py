@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from bai_program import Answer, ask_bai
+from cli_harness import CliHarness
 
 DESCRIPTOR = """
 spec_version = "0.1.0"
@@ -26,9 +26,9 @@ required = true
 """
 
 
-def bai(tmp_path: Path, *arguments: str | Path) -> Answer:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    return ask_bai(*arguments, folder=tmp_path, environment=environment)
+@pytest.fixture
+def cli(tmp_path: Path) -> CliHarness:
+    return CliHarness(tmp_path, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
 
 
 def source(tmp_path: Path) -> Path:
@@ -47,64 +47,64 @@ def descriptor(tmp_path: Path, command: str) -> Path:
     return file
 
 
-def test_a_folder_goes_along_under_its_own_name(tmp_path: Path) -> None:
+def test_a_folder_goes_along_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
 
-    done = bai(tmp_path, "run", file, "--script", source(tmp_path))
+    done = cli.bai("run", file, "--script", source(tmp_path))
 
-    assert done.code == 0, done.out + done.err
-    assert "answer=42" in done.out
+    assert done.code == 0, done.stdout + done.stderr
+    assert "answer=42" in done.stdout
 
 
-def test_a_file_goes_along_under_its_own_name(tmp_path: Path) -> None:
+def test_a_file_goes_along_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
     script = tmp_path / "elsewhere" / "say.sh"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\necho answer=7\n")
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/say.sh")
 
-    done = bai(tmp_path, "run", file, "--script", script)
+    done = cli.bai("run", file, "--script", script)
 
-    assert done.code == 0, done.out + done.err
+    assert done.code == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["./run.sh", "$(BAI_SCRIPTS_PATH)/run.sh"])
-def test_a_command_among_the_scripts_needs_no_x_bit(tmp_path: Path, command: str) -> None:
+def test_a_command_among_the_scripts_needs_no_x_bit(cli: CliHarness, tmp_path: Path, command: str) -> None:
     source(tmp_path)
     file = descriptor(tmp_path, command)
     file.write_text(file.read_text() + '[ml.script]\npath = "src"\n')
 
-    done = bai(tmp_path, "run", file)
+    done = cli.bai("run", file)
 
-    assert done.code == 0, done.out + done.err
+    assert done.code == 0, done.stdout + done.stderr
     assert (tmp_path / "src/run.sh").stat().st_mode & 0o111 == 0
 
 
-def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_named(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
 
-    done = bai(tmp_path, "run", file, "--script", tmp_path / "src")
+    done = cli.bai("run", file, "--script", tmp_path / "src")
 
     assert done.code == 2
-    assert "src/run.sh is not in" in done.err
+    assert "src/run.sh is not in" in done.stderr
 
 
-def test_on_an_instance_the_member_lands_under_its_name(tmp_path: Path) -> None:
+def test_on_an_instance_the_member_lands_under_its_name(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
     file.write_text(file.read_text() + '[aws.ec2]\nimage = "ami-0123456789abcdef0"\n')
 
-    done = bai(tmp_path, "plan", file, "--on", "ec2", "--script", source(tmp_path), "--json")
+    done = cli.bai("plan", file, "--on", "ec2", "--script", source(tmp_path), "--json")
 
-    assert done.code == 0, done.err
+    assert done.code == 0, done.stderr
     (plan,) = done.objects
     (scripts,) = plan["job"]["sources"]
     assert (scripts["path"], scripts["kind"], scripts["unpack"]) == ("src", "scripts", "into")
 
 
-def test_a_script_that_cannot_be_looked_at_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_looked_at_is_wrong_usage(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "true")
 
-    done = bai(tmp_path, "run", file, "--script", tmp_path / ("long" * 100))
+    done = cli.bai("run", file, "--script", tmp_path / ("long" * 100))
 
     assert done.code == 2
-    assert done.err.startswith("bai: --script ")
-    assert "cannot be read: File name too long; name a file or folder that you may read" in done.err
+    assert done.stderr.startswith("bai: --script ")
+    assert "cannot be read: File name too long; name a file or folder that you may read" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -17,7 +18,13 @@ from extraction_runs import entries, extracted, finish_run, make_run, records
 from bai_agent.job.run_directory import RunDir
 
 LIMIT_SECONDS = 60
-FIRST: dict[str, Any] = {"units": "ms", "repaint": "last"}
+RESULTS = [{"path": "*.json", "format": "bmf"}]
+FIRST: dict[str, Any] = {
+    "units": "ms",
+    "repaint": "last",
+    "after": r"acc=0\.\d*3 ",
+    "until": r"acc=0\.\d*7 ",
+}
 """Keys of the first metric."""
 CALLS = ("write", "rename", "fsync", "ftruncate")
 METRICS = [
@@ -27,12 +34,12 @@ METRICS = [
 ]
 
 
-def contents(rundir: RunDir) -> list[dict[str, Any]]:
+def contents(rundir: RunDir, src: str = "log") -> list[dict[str, Any]]:
     """Return all of what the log's records hold, but for when they were made."""
     return [
         {key: value for key, value in each.items() if key not in ("seq", "timestamp", "late")}
         for each in records(rundir)
-        if each["src"] == "log"
+        if each["src"] == src
     ]
 
 
@@ -53,7 +60,15 @@ def short_run(folder: Path) -> RunDir:
         b"step %d loss=%d.5s acc=0.%d rate nan%s" % (n, n, n, b"\r" if n % 3 else b"\n") for n in range(4000)
     )
     emitted = b'{"a": 1, "b": 2}\n{"c": 3}\nhalf{"d": 4}'
-    return make_run(folder, METRICS, output=output, emitted=emitted, **FIRST)
+    rundir = make_run(folder, METRICS, output=output, emitted=emitted, results=RESULTS, **FIRST)
+    rundir.work.mkdir()
+    write_results(rundir, 1.5)
+    return rundir
+
+
+def write_results(rundir: RunDir, value: float) -> None:
+    table = {f"b{n}": {"latency": {"value": value + n}} for n in range(20)}
+    (rundir.work / "results.json").write_text(json.dumps(table))
 
 
 def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> None:
@@ -67,6 +82,7 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> No
         stderr=subprocess.DEVNULL,
     )
     expected, last = entries(whole), extracted(whole)
+    assert len(contents(whole, "file")) == 20
     calls = [match[1] for match in re.finditer(r"^\d+ +(\w+)\(", trace.read_text(), re.MULTILINE)]
     assert calls.count("write") > 8
     assert calls.count("rename") >= 2
@@ -84,11 +100,15 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> No
                     check=False,
                 )
                 assert killed.returncode in (0, -signal.SIGKILL)
+                if rundir.results.exists():
+                    # and what the benchmark left in a file is another thing by then
+                    write_results(rundir, -1)
             extract(rundir)
 
             # then the records are those of the undisturbed run
             assert entries(rundir) == expected, (call, number)
             assert contents(rundir) == contents(whole), (call, number)
+            assert contents(rundir, "file") == contents(whole, "file"), (call, number)
             assert extracted(rundir) == last, (call, number)
 
 
@@ -137,3 +157,44 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
     host = len(entries(rundir, "host")["host"])
     assert host > 0
     assert disturbed == {**undisturbed, "records": undisturbed["records"] + host}
+
+
+def test_kills_at_random_moments_while_many_processes_print(tmp_path: Path) -> None:
+    # given eight processes that appear one by one and print in pieces that end anywhere
+    chance = random.Random(3)
+    printed = [
+        b"".join(b"step %d loss=%d.25\r\x1b[1macc=%d.5\x1b[0m\n" % (n, n * rank, n) for n in range(600))
+        for rank in range(8)
+    ]
+    at = [0] * len(printed)
+    rundir = make_run(tmp_path / "disturbed", METRICS, processes=[b""], exited=False, units="ms")
+    process, kills = start(rundir), 0
+    try:
+        while any(place < len(text) for place, text in zip(at, printed, strict=True)):
+            for _ in range(chance.randrange(1, 30)):
+                rank = chance.choice(
+                    [each for each, text in enumerate(printed) if at[each] < len(text)] or [0]
+                )
+                with (rundir.processes / f"{rank}.log").open("ab") as file:
+                    file.write(printed[rank][at[rank] : at[rank] + (size := chance.randrange(4000))])
+                at[rank] += size
+            time.sleep(chance.random() / 4)
+            # when it is killed meanwhile
+            process.kill()
+            process.wait(timeout=LIMIT_SECONDS)
+            kills += 1
+            process = start(rundir)
+        finish_run(rundir)
+        assert process.wait(timeout=LIMIT_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait(timeout=LIMIT_SECONDS)
+
+    # then it recorded what an undisturbed one does, of each process
+    whole = make_run(tmp_path / "whole", METRICS, processes=printed, units="ms")
+    extract(whole)
+    assert kills > 3
+    for rank in range(len(printed)):
+        assert contents(rundir, f"log/{rank}") == contents(whole, f"log/{rank}")
+        assert len(contents(rundir, f"log/{rank}")) == 1200
+    assert extracted(rundir) == extracted(whole)

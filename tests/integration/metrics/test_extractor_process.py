@@ -54,7 +54,7 @@ def wait_for_values(rundir: RunDir, count: int) -> None:
     wait_until(there, f"{count} values")
 
 
-def test_a_pattern_that_backtracks_for_ever_is_switched_off_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_endless_pattern_is_switched_off_and_the_others_go_on(tmp_path: Path) -> None:
     # given a pattern that takes for ever on the third line, one that takes for ever on a line of digits, and a good one
     nested = ("nested", r"n: ((?:x+)+)y|n=(?P<value>\d+)")
     digits = ("digits", r"(\d+)x")
@@ -79,7 +79,19 @@ def test_a_pattern_that_backtracks_for_ever_is_switched_off_and_the_others_go_on
     assert entries(rundir) == before
 
 
-def test_in_a_dense_log_a_pattern_is_switched_off_at_the_very_line(tmp_path: Path) -> None:
+def test_a_section_that_begins_nowhere_for_ever_ends_its_metric_alone(tmp_path: Path) -> None:
+    lines = [b"begin", b"n=1 loss=1", b"x" * 60, b"begin", b"n=2 loss=2"]
+    rundir = make_run(tmp_path, [("n", r"n=(\d)"), LOSS], output=b"\n".join(lines), after="begin|(?:x+)+y")
+
+    supervise(rundir)
+
+    assert values(rundir, "n") == [1]
+    assert values(rundir, "loss") == [1, 2]
+    (off,) = [sentence for sentence in extracted(rundir)["warnings"] if "switched off" in sentence]
+    assert '"n": its pattern, after or until took more than' in off
+
+
+def test_in_a_dense_log_a_pattern_ends_at_its_line(tmp_path: Path) -> None:
     # given a log whose patterns search many lines at once, and two lines in its midst on which one takes for ever
     nested = ("nested", r"n=(?:x+)+y(\d+)")
     lines = [b"loss=%d n=xy%d" % (n, n) for n in range(6000)]
@@ -94,7 +106,7 @@ def test_in_a_dense_log_a_pattern_is_switched_off_at_the_very_line(tmp_path: Pat
     assert f"byte {len(b' '.join(lines[:3000])) + 1} of" in off
 
 
-def test_a_hundred_megabyte_line_and_binary_garbage_take_no_memory_and_hide_nothing(tmp_path: Path) -> None:
+def test_huge_lines_and_binary_garbage_take_no_memory_and_hide_nothing(tmp_path: Path) -> None:
     garbage = bytes(range(256)) * 4096
     rundir = make_run(tmp_path, [LOSS, ("µ", "µ=(\\d)")], exited=False)
     with rundir.output.open("wb") as file:
@@ -118,7 +130,7 @@ def test_a_hundred_megabyte_line_and_binary_garbage_take_no_memory_and_hide_noth
     assert any("not searched" in sentence for sentence in extracted(rundir)["warnings"])
 
 
-def test_a_benchmark_that_runs_is_followed_live_and_the_host_is_sampled_meanwhile(tmp_path: Path) -> None:
+def test_a_running_benchmark_is_followed_and_its_host_sampled(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False, host_metrics=True)
     extractor = ExtractorProcess(rundir)
     extractor.start()

@@ -56,7 +56,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RawServer]:
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(http, "ATTEMPTS", 2)
-    monkeypatch.setattr(http, "_LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(http, "_LONGEST_PAUSE_S", 0.001)
     server = RawServer()
     yield server
     server.close()
@@ -91,7 +91,7 @@ MALFORMED = {
     "length beyond all files": OK + b"Content-Length: " + b"9" * 30 + b"\r\n\r\nhi",
     "length of many digits": OK + b"Content-Length: " + b"9" * 4300 + b"\r\n\r\nhi",
     "negative chunk": CHUNKED + b"-5\r\nhello\r\n0\r\n\r\n",
-    "chunk that is no number": CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n",
+    "chunk that is not a number": CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n",
     "chunk without end": CHUNKED + b"5\r\nhel",
     "chunk of all memory": CHUNKED + b"f" * 40 + b"\r\nhello",
     "endless chunk size": CHUNKED + b"1" * 100_000,
@@ -102,7 +102,7 @@ MALFORMED = {
     "redirect to a broken address": MOVED + b"http://[::1\r\n\r\n",
     "redirect to a broken relative address": MOVED + b"//[\r\n\r\n",
     "redirect to a port beyond all": MOVED + b"http://127.0.0.1:99999/\r\n\r\n",
-    "redirect to a port that is no number": MOVED + b"http://127.0.0.1:x/\r\n\r\n",
+    "redirect to a port that is not a number": MOVED + b"http://127.0.0.1:x/\r\n\r\n",
     "redirect to nowhere": MOVED + b"http:///x\r\n\r\n",
     "redirect to a host with a space": MOVED + b"http://a b/x\r\n\r\n",
     "redirect to a host with a NUL": MOVED + b"http://a\0b/x\r\n\r\n",
@@ -265,7 +265,7 @@ def test_a_proxy_that_refuses_is_named_at_once_without_the_password(
         "http://p:x",
     ],
 )
-def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(
+def test_an_unusable_proxy_is_an_error_without_its_password(
     tmp_path: Path, server: RawServer, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     monkeypatch.setenv("http_proxy", proxy)

@@ -139,7 +139,7 @@ def test_a_file_with_a_query_and_odd_characters_arrives(tmp_path: Path, site: Si
     assert "secret" not in (tmp_path / ".x.bai-pulled").read_text() + (tmp_path / "job.json").read_text()
 
 
-def test_a_query_as_a_person_writes_it_is_escaped_for_the_server(tmp_path: Path, site: Site) -> None:
+def test_a_query_is_escaped_for_the_server(tmp_path: Path, site: Site) -> None:
     bring(tmp_path, Source(src=f"{site.url}/f?name=große Daten&part[]=1%2F2", path="x"))
 
     assert (tmp_path / "x").read_bytes() == CONTENT
@@ -169,7 +169,7 @@ def test_a_server_without_ranges_starts_over(tmp_path: Path, site: Site) -> None
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
-def test_a_server_that_always_breaks_off_at_the_same_place_is_given_up(
+def test_a_server_that_always_breaks_off_there_is_given_up(
     tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ATTEMPTS", 3)
@@ -251,9 +251,7 @@ def test_redirects_are_followed_but_not_to_files(tmp_path: Path, site: Site) -> 
         bring(tmp_path, Source(src=f"{site.url}/h", path="z"))
 
 
-def test_a_stalled_connection_does_not_hold_up_the_deadline_or_the_order_to_stop(
-    tmp_path: Path, site: Site
-) -> None:
+def test_a_stalled_connection_delays_neither_deadline_nor_stop(tmp_path: Path, site: Site) -> None:
     site.stall = threading.Event()
     with pytest.raises(PullError, match="pull_timeout"):
         bring(tmp_path, Source(src=f"{site.url}/f", path="x"), seconds=0.5)

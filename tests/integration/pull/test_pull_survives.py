@@ -80,7 +80,7 @@ def test_a_killed_pull_does_not_fetch_finished_parts_again(tmp_path: Path, gate:
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_a_killed_pull_of_a_prefix_does_not_fetch_finished_objects_again(tmp_path: Path, gate: Gate) -> None:
+def test_a_killed_pull_does_not_fetch_finished_objects_again(tmp_path: Path, gate: Gate) -> None:
     for number in range(30):
         gate.s3.put_object(Bucket="bucket", Key=f"p/{number}", Body=b"%d" % number * 10)
     gate.refuse = lambda method, path: (503, b"") if path == "/bucket/p/7" and gate.drops == 0 else None
@@ -172,12 +172,12 @@ def test_two_jobs_that_pull_to_one_path_fetch_it_once(tmp_path: Path, gate: Gate
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
+    """A file system of 24 MiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True, timeout=10)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=True, timeout=10)
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True, timeout=10)
 
@@ -195,25 +195,26 @@ def bring(source: Source, manifest: Path) -> None:
 
 @pytest.mark.root
 def test_what_has_no_room_is_not_even_begun(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
-    gate.s3.put_object(Bucket="bucket", Key="k", Body=os.urandom(9 * MIB))
-    with pytest.raises(NoSpaceError, match=r"s3://bucket/k: needs 9,437,184 bytes") as refusal:
+    gate.s3.put_object(Bucket="bucket", Key="k", Body=os.urandom(25 * MIB))
+    with pytest.raises(NoSpaceError, match=r"s3://bucket/k: needs 26,214,400 bytes") as refusal:
         bring(Source(src="s3://bucket/k", path=str(tiny_disk / "x")), tmp_path / "job.json")
     assert str(tiny_disk) in str(refusal.value)
     assert gate.gets() == []
 
 
 @pytest.mark.root
-def test_a_disk_that_fills_up_in_the_middle_is_said_and_what_arrived_is_of_use(
-    tmp_path: Path, gate: Gate, tiny_disk: Path
+@pytest.mark.parametrize("size", [5 * MIB, PART + MIB])
+def test_a_disk_full_midway_is_named_and_what_arrived_counts(
+    tmp_path: Path, gate: Gate, tiny_disk: Path, size: int
 ) -> None:
     # given room at the start that somebody else takes before the object has arrived
-    content = os.urandom(5 * MIB)
+    content = os.urandom(size)
     gate.s3.put_object(Bucket="bucket", Key="k", Body=content)
     hog = tiny_disk / "hog"
 
     def take_room(method: str, _path: str) -> None:
-        if method == "GET":
-            hog.write_bytes(b"x" * 6 * MIB)
+        if method == "GET" and not hog.exists():
+            hog.write_bytes(b"x" * 20 * MIB)
 
     gate.refuse = take_room
     source = Source(src="s3://bucket/k", path=str(tiny_disk / "x"))

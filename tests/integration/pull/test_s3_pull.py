@@ -375,7 +375,7 @@ def test_an_endpoint_that_leads_nowhere(
         bring(tmp_path, Source(src="s3://bucket/k", path="x"))
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
+def test_an_object_replaced_while_it_is_read_is_an_error(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(large=os.urandom(LARGE))

@@ -51,9 +51,7 @@ def test_without_the_package_index_it_says_so_and_is_not_finished(clone: Path) -
     assert not list((clone / ".venv").glob(".installed-*"))
 
 
-def test_without_a_usable_python_or_a_package_manager_it_says_what_to_install(
-    clone: Path, tmp_path: Path
-) -> None:
+def test_without_python_or_package_manager_it_says_what_to_install(clone: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "env", "cat", "cksum", "dirname", "mktemp", "rm", "id"):

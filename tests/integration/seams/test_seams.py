@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agent_runs import events_of, write_job
-from bai_desk import Desk
+from cli_harness import CliResult
+from local_cli import LocalCli, local_cli
 from source_tree import SourceTree, copied_tree
 
 _SECONDS = 120
@@ -26,34 +27,24 @@ def tree(tmp_path: Path) -> SourceTree:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    folder = tmp_path / "desk"
+def cli(tree: SourceTree, tmp_path: Path) -> LocalCli:
+    """Return a harness for the copy's programs."""
+    folder = tmp_path / "cli"
     folder.mkdir()
-    return Desk(folder)
-
-
-def run(
-    tree: SourceTree, desk: Desk, module: str, *arguments: str | Path
-) -> subprocess.CompletedProcess[str]:
-    """Run the copy's program to its end."""
-    return subprocess.run(
-        (*tree.program(module), *arguments),
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-        cwd=desk.folder,
-        env={**desk.environment, **tree.environment},
+    return replace(
+        local_cli(folder, PYTHONPATH=tree.environment["PYTHONPATH"]),
+        bai_program=tree.program("executor.cli"),
+        agent_program=tree.program("bai_agent.cli"),
     )
 
 
-def run_job(tree: SourceTree, desk: Desk, file: Path, *, code: int = 0) -> None:
+def run_job(cli: LocalCli, file: Path, *, code: int = 0) -> None:
     """Run `file` with the copy's `bai` as the job "one", which must end with the exit code `code`."""
-    done = run(tree, desk, "executor.cli", "run", file, "--job-id", "one")
-    assert done.returncode == code, done.stdout + done.stderr
+    done = cli.bai("run", file, "--job-id", "one")
+    assert done.code == code, done.stdout + done.stderr
 
 
-def test_a_strategy(tree: SourceTree, desk: Desk) -> None:
+def test_a_strategy(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "bai_agent/strategy/twice.py",
         '''\
@@ -84,10 +75,10 @@ class Twice:
     )
 
     code = "import os; print('loss=0.5 of', os.environ['ROUNDS'])"
-    run_job(tree, desk, desk.descriptor(code, strategy="twice"))
+    run_job(cli, cli.descriptor(code, strategy="twice"))
 
-    assert desk.output("one") == "loss=0.5 of 2\n" * 2
-    assert desk.result("one")["outcome"] == "succeeded"
+    assert cli.output("one") == "loss=0.5 of 2\n" * 2
+    assert cli.result("one")["outcome"] == "succeeded"
     assert tree.changed() == {
         "bai_agent/strategy/twice.py",
         "bai_agent/strategy/__init__.py",
@@ -137,12 +128,12 @@ def _json_lines(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink
 """
 
 
-def test_a_sink(tree: SourceTree, desk: Desk) -> None:
+def test_a_sink(tree: SourceTree, cli: LocalCli) -> None:
     # Given a sink that the job descriptor knows
     tree.write("bai_agent/sinks/json_lines.py", SINK)
     registry = "bai_agent/sinks/__init__.py"
     tree.insert(registry, SINK_MADE, before="_SINKS: ")
-    tree.replace(registry, "= (_kafka,)", "= (_kafka, _json_lines)")
+    tree.replace(registry, "    _cloudwatch,\n", "    _cloudwatch,\n    _json_lines,\n")
     table = "@dataclass(frozen=True, kw_only=True)\nclass JsonLines:\n    path: str\n\n\n"
     tree.insert("bai_agent/job/descriptor.py", table, before="def check_patterns(")
     tree.insert(
@@ -152,18 +143,18 @@ def test_a_sink(tree: SourceTree, desk: Desk) -> None:
     assert tree.changed() == there
 
     # When an agent runs a job that has its table
-    file = desk.folder / "records.jsonl"
+    file = cli.folder / "records.jsonl"
     job = write_job(
-        desk.folder,
+        cli.folder,
         [sys.executable, "-c", "print('loss=0.5')"],
         metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
         json_lines={"path": str(file)},
     )
-    rundir = desk.folder / "run"
-    done = run(tree, desk, "bai_agent.cli", "run", job, "--dir", rundir)
+    rundir = cli.folder / "run"
+    done = cli.agent("run", job, "--dir", rundir)
 
     # Then the records are there, and said to be
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert file.read_text() == '{"loss": 0.5}\n'
     assert _delivered(rundir) == 1
 
@@ -173,9 +164,9 @@ def test_a_sink(tree: SourceTree, desk: Desk) -> None:
     tree.insert(model, written, before="class AwsTable(")
     tree.insert(model, "    json_lines: JsonLinesTable | None = None\n", before="    kafka: ")
     code = "print('loss=0.25 loss=0.125')"
-    run_job(tree, desk, desk.descriptor(code, more=f'[json_lines]\npath = "{file}"'))
+    run_job(cli, cli.descriptor(code, more=f'[json_lines]\npath = "{file}"'))
     assert file.read_text() == '{"loss": 0.25}\n{"loss": 0.125}\n'
-    assert _delivered(desk.rundir("one").path) == 2
+    assert _delivered(cli.rundir("one").path) == 2
     assert tree.changed() == {*there, model}
 
 
@@ -186,7 +177,7 @@ def _delivered(rundir: Path) -> int:
     return int(told["delivered"])
 
 
-def test_a_scheme_of_sources(tree: SourceTree, desk: Desk) -> None:
+def test_a_scheme_of_sources(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "bai_agent/pull/zeros.py",
         '''\
@@ -230,26 +221,23 @@ class ZerosOrigin:
 
     source = '[[data.sources]]\nsrc = "{}"\npath = "data/"\n'
     code = "import os; print('loss=' + str(os.stat('data/train.bin').st_size))"
-    incomplete = run(
-        tree,
-        desk,
-        "executor.cli",
+    incomplete = cli.bai(
         "validate",
-        desk.descriptor(code, more=source.format("zeros:///train.bin")),
+        cli.descriptor(code, more=source.format("zeros:///train.bin")),
     )
-    run_job(tree, desk, desk.descriptor(code, more=source.format("zeros://4096/train.bin")))
+    run_job(cli, cli.descriptor(code, more=source.format("zeros://4096/train.bin")))
 
-    assert incomplete.returncode == 2
+    assert incomplete.code == 2
     assert "zeros://host/file" in incomplete.stdout + incomplete.stderr
-    assert desk.output("one") == "loss=4096\n"
+    assert cli.output("one") == "loss=4096\n"
     (pulled,) = (
-        each for each in events_of(desk.rundir("one").path) if each["type"] == "pull" and each["done"]
+        each for each in events_of(cli.rundir("one").path) if each["type"] == "pull" and each["done"]
     )
     assert (pulled["src"], pulled["bytes"]) == ("zeros://4096/train.bin", 4096)
     assert tree.changed() == {"bai_agent/pull/zeros.py", "bai_agent/job/source_schemes.py"}
 
 
-def test_a_reason_to_stop(tree: SourceTree, desk: Desk) -> None:
+def test_a_reason_to_stop(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "bai_agent/run/enough.py",
         '''\
@@ -275,62 +263,110 @@ class Enough:
     tree.insert(sources, "        Enough(rundir),\n", before="        MaxRuntime(")
 
     code = "import time; open('enough', 'w').close(); print('loss=1', flush=True); time.sleep(100)"
-    run_job(tree, desk, desk.descriptor(code), code=4)
+    run_job(cli, cli.descriptor(code), code=4)
 
-    result = desk.result("one")
+    result = cli.result("one")
     assert (result["outcome"], result["sentence"]) == ("cancelled", "It was enough.")
     assert result["benchmark"]["stop"] == "cancelled"
     assert tree.changed() == {"bai_agent/run/enough.py", sources}
 
 
-def test_a_place_to_run(tree: SourceTree, desk: Desk) -> None:
+def test_a_place_to_run(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
         '''\
-"""This machine, where nobody else is to notice."""
+"""This machine, where nobody else is to notice; its jobs are in a store of their own scheme, nice:///folder."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bai_agent.job.record import JobRecord
-from executor.backends.backend import SubmitListener
+from bai_agent.job.store import JobStore
+from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.backend import BackendOptions, SubmitListener, named_store
 from executor.backends.local.backend import LocalBackend
 from executor.descriptor import Descriptor
 from executor.planning.request import JobRequest, Submitted
 from executor.records.job_status import JobStatus
 
 
+class NiceStore:
+    folder = None
+
+    def __init__(self, folder: Path) -> None:
+        self.within = DirectoryStore(folder)
+        self.url = f"nice://{folder}"
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.within, name)
+
+
+def near(record: JobRecord) -> JobRecord:
+    return replace(record, store=record.store.within)
+
+
 class NiceBackend(LocalBackend):
     name = "nice"
 
+    def __init__(self, options: BackendOptions) -> None:
+        super().__init__(replace(options, store=(options.store or "").removeprefix("nice://")))
+
     def owns(self, record: JobRecord) -> bool:
-        return bool(record.store.find(record.key("nice.json")))
+        return record.store.url.startswith("nice://")
+
+    def open_store(self, named: str | None) -> JobStore | None:
+        chosen = named_store(named) or ""
+        return NiceStore(Path(chosen.removeprefix("nice://"))) if chosen.startswith("nice://") else None
+
+    def store_option(self) -> str | None:
+        return f"nice://{self._options.store}"
+
+    def consoles(self, record: JobRecord, *, on_status: object) -> list:
+        on_status("a nice machine has no console")
+        return []
 
     def submit(
         self, job_request: JobRequest, descriptor: Descriptor, *, job_id: str | None, listener: SubmitListener
     ) -> Submitted:
         os.nice(7)
         submitted = super().submit(job_request, descriptor, job_id=job_id, listener=listener)
-        submitted.record.store.put(submitted.record.key("nice.json"), b"{}")
-        return submitted
+        store = NiceStore(submitted.record.store.folder)
+        return replace(submitted, record=replace(submitted.record, store=store))
 
     def status(self, record: JobRecord) -> JobStatus:
-        return replace(super().status(record), where=self.name)
+        return replace(super().status(near(record)), where=self.name)
+
+    def follow(self, record: JobRecord, *, on_status: object) -> object:
+        return super().follow(near(record), on_status=on_status)
+
+    def location(self, record: JobRecord) -> object:
+        return super().location(near(record))
 ''',
     )
     registry = "executor/backends/__init__.py"
-    tree.insert(
-        registry, '    "nice": "executor.backends.nice:NiceBackend",\n', before='    "local": "executor'
-    )
+    entry = '_Entry("executor.backends.nice:NiceBackend", "this machine at night")'
+    tree.insert(registry, f'    "nice": {entry},\n', before='    "local": _Entry')
+    store = f"nice://{cli.folder}/jobs"
 
-    file = desk.descriptor("import os; print('loss=' + str(os.nice(0)))")
-    started = run(tree, desk, "executor.cli", "run", file, "--job-id", "one", "--on", "nice")
-    status = run(tree, desk, "executor.cli", "status", "one", "--json")
-    listed = run(tree, desk, "executor.cli", "list", "--json")
+    def bai(*arguments: str | Path) -> CliResult:
+        return cli.bai(*arguments, "--store", store)
 
-    assert started.returncode == 0, started.stdout + started.stderr
-    assert desk.output("one") == f"loss={os.nice(0) + 7}\n"
+    file = cli.descriptor("import os; print('loss=' + str(os.nice(0)))")
+    started = bai("run", file, "--job-id", "one", "--on", "nice")
+    status = bai("status", "one", "--json")
+    listed = bai("list", "--json")
+    printed = bai("logs", "one", "--follow")
+    console = bai("logs", "one", "--boot")
+    elsewhere = cli.bai("list", "--store", "naughty://jobs")
+    unknown = cli.bai("run", file, "--on", "moon")
+
+    assert started.code == 0, started.stdout + started.stderr
     assert json.loads(status.stdout)["where"] == json.loads(listed.stdout)["where"] == "nice"
+    assert printed.stdout == f"loss={os.nice(0) + 7}\n"
+    assert console.stderr == "bai: a nice machine has no console\n"
+    assert '"naughty://jobs" is not a job store' in elsewhere.stderr
+    assert "`--on nice` for this machine at night" in unknown.stderr
     assert tree.changed() == {"executor/backends/nice.py", registry}

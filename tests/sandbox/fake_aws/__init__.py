@@ -13,6 +13,6 @@ from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.control_plane.faults import Fault
 from sandbox.fake_aws.fake_aws import FakeAws, open_fake_aws
 from sandbox.fake_aws.machine.machine import Machine
-from sandbox.fake_aws.machine.shape import Shape, hide_python
+from sandbox.fake_aws.machine.shape import MachineShape, hide_python
 
-__all__ = ["Call", "FakeAws", "Fault", "Machine", "Shape", "hide_python", "open_fake_aws"]
+__all__ = ["Call", "FakeAws", "Fault", "Machine", "MachineShape", "hide_python", "open_fake_aws"]

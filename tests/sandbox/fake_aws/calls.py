@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from sandbox.fake_aws.iam.identities import ANONYMOUS, Identities
 
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 _PRESIGNED = re.compile(r"([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
+
+_DELETED = re.compile(r"<Key>([^<]*)</Key>")
 
 _BUCKET_ACTIONS = {
     ("GET", "location"): "GetBucketLocation",
@@ -48,7 +51,7 @@ class Call:
     action: str
     """The API's name of it: RunInstances, GetObject …"""
     resource: str
-    """S3: `bucket/key`, or `bucket`; SSM: the parameters' names; else the instance ids, or nothing."""
+    """S3: `bucket/key`, or `bucket`, and of DeleteObjects all of them; SSM: the parameters' names; else the instance ids, or nothing."""
     parameters: dict[str, str] = field(default_factory=dict)
     """As they were sent; S3: the query."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -80,7 +83,7 @@ def read_call(environ: dict[str, object], body: bytes, identities: Identities, n
         agent=str(environ.get("HTTP_USER_AGENT", "")),
     )
     if service == "s3":
-        _read_s3(call, environ, query)
+        _read_s3(call, environ, query, body)
     elif "HTTP_X_AMZ_TARGET" in environ:
         _read_json(call, str(environ["HTTP_X_AMZ_TARGET"]), body)
     else:
@@ -88,7 +91,7 @@ def read_call(environ: dict[str, object], body: bytes, identities: Identities, n
     return call
 
 
-def _read_s3(call: Call, environ: dict[str, object], query: dict[str, str]) -> None:
+def _read_s3(call: Call, environ: dict[str, object], query: dict[str, str], body: bytes) -> None:
     method = str(environ["REQUEST_METHOD"])
     if "HTTP_IF_NONE_MATCH" in environ:
         call.headers["if-none-match"] = str(environ["HTTP_IF_NONE_MATCH"])
@@ -102,6 +105,9 @@ def _read_s3(call: Call, environ: dict[str, object], query: dict[str, str]) -> N
     for (of, parameter), action in special.items():
         if of == method and parameter in query:
             call.action = action
+            if action == "DeleteObjects":
+                keys = [html.unescape(each) for each in _DELETED.findall(body.decode(errors="replace"))]
+                call.resource = ",".join(f"{bucket}/{each}" for each in keys)
             return
     call.action = plain.get(method, method)
     if call.action == "PutObject" and "HTTP_X_AMZ_COPY_SOURCE" in environ:

@@ -23,6 +23,7 @@ from sandbox.fake_aws.control_plane.faults import Fault, Faults, StillBirth
 from sandbox.fake_aws.control_plane.fleet import Fleet
 from sandbox.fake_aws.control_plane.images import IMAGES, register
 from sandbox.fake_aws.control_plane.price_list import price_list
+from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
 from sandbox.fake_aws.iam.identities import INSTANCE, SETUP, Identities
 from sandbox.fake_aws.iam.permissions import Surroundings
@@ -32,7 +33,7 @@ from sandbox.fake_aws.machine.imds import MetadataService
 from sandbox.fake_aws.machine.machine import Machine
 from sandbox.fake_aws.machine.network import Network
 from sandbox.fake_aws.machine.roots import EVERYDAY, root
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.machine.shape import MachineShape
 
 REGION = "eu-central-1"
 """Not the one that defaults name; three availability zones."""
@@ -78,7 +79,7 @@ class FakeAws:
             identities=self.identities,
             faults=self._faults,
             zone_of=self.fleet.zone_of,
-            rules=[price_list, self.s3_rules, Ec2Rules(self.fleet)],
+            rules=[price_list, Quotas(), PlacementGroups(), self.s3_rules, Ec2Rules(self.fleet)],
             permit=self.policies.refusal,
         )
         stack.callback(self.control_plane.close)
@@ -147,12 +148,12 @@ class FakeAws:
         return self.machines
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> MachineShape:
         """How machines look that are launched from now on."""
         return self.fleet.shape
 
     @shape.setter
-    def shape(self, shape: Shape) -> None:
+    def shape(self, shape: MachineShape) -> None:
         self.fleet.shape = shape
 
     def expose(self, port: int, target: int | None = None) -> None:

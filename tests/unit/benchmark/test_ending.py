@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from bai_agent.benchmark.ending import classify
+from bai_agent.benchmark.ending import classify, classify_server
 from bai_agent.job.outcome import Outcome
+from bai_agent.strategy.failure import Cause
 
 
 def _ended(**what: Any) -> dict[str, Any]:
@@ -104,3 +105,76 @@ def test_how_it_ended(what: dict[str, Any], outcome: Outcome, sentence: str | No
     assert got is outcome
     assert said.endswith(".")
     assert sentence is None or said == sentence
+
+
+@pytest.mark.parametrize(
+    ("cause", "what", "outcome", "sentence"),
+    [
+        (
+            Cause(process="process 3 (local rank 1)", code=1, message="ValueError: bad weights."),
+            {"code": 1},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: process 3 (local rank 1) exited with code 1: ValueError: bad weights.",
+        ),
+        (
+            Cause(process="process 3 (local rank 1)", code=7),
+            {"code": 1},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: process 3 (local rank 1) exited with code 7.",
+        ),
+        (
+            Cause(process="torchrun itself", message="RendezvousTimeoutError:"),
+            {"code": 1},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: torchrun itself failed: RendezvousTimeoutError:.",
+        ),
+        (
+            Cause(process="process 0 (local rank 0)", signal=signal.SIGSEGV),
+            {"code": 1},
+            Outcome.FAILED,
+            "The benchmark failed after 12.3 s: process 0 (local rank 0) crashed with SIGSEGV.",
+        ),
+        (
+            Cause(process="process 0 (local rank 0)", signal=signal.SIGKILL),
+            {"code": 1},
+            Outcome.KILLED,
+            "The benchmark failed after 12.3 s: process 0 (local rank 0) was ended by SIGKILL, which did not come from us.",
+        ),
+        (
+            Cause(process="process 0 (local rank 0)", signal=signal.SIGKILL),
+            {"code": 1, "oom": True},
+            Outcome.OOM,
+            "The benchmark ran out of memory after 12.3 s: the kernel killed a process of it (process 0 (local rank 0) "
+            "ended by SIGKILL). Its largest process had used 3.0 GiB.",
+        ),
+    ],
+)
+def test_the_process_that_failed_first_is_named(
+    cause: Cause, what: dict[str, Any], outcome: Outcome, sentence: str
+) -> None:
+    assert classify(_ended(**what), cause) == (outcome, sentence)
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "words"),
+    [
+        ({"signal": signal.SIGTERM, "stop": "succeeded"}, Outcome.SUCCEEDED, "ended by SIGTERM"),
+        ({"signal": signal.SIGTERM, "stop": "succeeded", "oom": True}, Outcome.SUCCEEDED, "ended by SIGTERM"),
+        ({"signal": signal.SIGTERM, "stop": "peer_failed"}, Outcome.PEER_FAILED, "Another node"),
+        (
+            {"signal": signal.SIGTERM, "stop": "peer_failed", "oom": True},
+            Outcome.OOM,
+            "ran out of memory on this node",
+        ),
+        ({"code": 0}, Outcome.LOST, "ended by itself after 12.3 s: it exited with code 0."),
+        ({"code": 255}, Outcome.LOST, "it exited with code 255."),
+        ({"signal": signal.SIGKILL}, Outcome.LOST, "it ended by SIGKILL."),
+        ({"code": None, "lost": True}, Outcome.LOST, "The benchmark was lost"),
+        ({"signal": signal.SIGTERM, "stop_signal": signal.SIGTERM}, Outcome.INTERRUPTED, "SIGTERM"),
+    ],
+)
+def test_what_only_serves_ends_when_it_is_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
+    got, said = classify_server(_ended(**what))
+
+    assert got is outcome
+    assert words in said

@@ -231,7 +231,7 @@ def test_a_script_becomes_a_file(tmp_path: Path, script: str, interpreter: tuple
     job = _job(argv=("--n", "$(N)"), script=script)
     rundir = RunDir(tmp_path)
 
-    argv = command(job, rundir, env={"N": "3"})
+    argv = command(job, rundir.script, env={"N": "3"})
 
     assert argv == (*interpreter, str(rundir.script), "--n", "3")
     assert rundir.script.read_text() == script

@@ -22,7 +22,7 @@ from cloud_init.user_data import (
     Boot,
     Bundle,
     Pointer,
-    TooLargeError,
+    UserDataTooLargeError,
     guardian,
     guardian_settings,
     piece,
@@ -71,7 +71,7 @@ def test_the_same_boot_gives_the_same_bytes() -> None:
     assert gzip.decompress(user_data(BOOT)).decode() == readable(BOOT)
 
 
-def test_its_parts_are_the_boothook_and_the_cloud_config_in_this_order() -> None:
+def test_its_parts_are_boothook_and_cloud_config_in_order() -> None:
     assert list(parts(BOOT)) == ["text/cloud-boothook", "text/cloud-config"]
     assert parts(BOOT)["text/cloud-boothook"].startswith("#!/bin/sh\n")
     assert parts(BOOT)["text/cloud-config"].startswith("#cloud-config\n")
@@ -102,6 +102,7 @@ def test_the_guardian_is_told_everything() -> None:
         s3_endpoint="http://10.0.0.1:8080",
         keep_on_failure=timedelta(minutes=30),
         power_off=False,
+        nodes=4,
     )
     assert told(boot) == {
         "job_id": "job-1",
@@ -113,6 +114,7 @@ def test_the_guardian_is_told_everything() -> None:
         "store_url": "s3://bucket/jobs",
         "s3_endpoint": "http://10.0.0.1:8080",
         "keep_seconds": "1800",
+        "nodes": "4",
         "power": "stay",
     }
 
@@ -132,7 +134,9 @@ def test_a_job_is_given_in_one_way(pointer: Pointer | None) -> None:
 
 def test_more_than_ec2_takes_is_refused_with_what_to_do() -> None:
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))
-    with pytest.raises(TooLargeError, match=r"EC2 takes 16,384; keep the job descriptor in the job store"):
+    with pytest.raises(
+        UserDataTooLargeError, match=r"EC2 takes 16,384; keep the job descriptor in the job store"
+    ):
         user_data(replace(BOOT, job_toml=f'x = "{noise}"\n'))
 
 

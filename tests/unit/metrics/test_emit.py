@@ -23,7 +23,7 @@ def test_an_object_of_numbers_is_read_as_it_is(values: dict[str, float]) -> None
 
 
 @given(cut=st.integers(1, 20))
-def test_what_a_dead_writer_left_does_not_spoil_the_next_writers_object(cut: int) -> None:
+def test_a_dead_writers_rest_does_not_spoil_the_next_object(cut: int) -> None:
     half = b'{"accuracy": {"x": 12345}}'[:cut]
 
     emitted = parse_emitted(half + b'{"loss": 0.5}')

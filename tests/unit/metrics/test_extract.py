@@ -12,6 +12,7 @@ from operator import itemgetter
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from line_extraction import Notes, Unbounded, extract_metrics
 
 from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.metrics.extract import Extraction
@@ -22,31 +23,6 @@ from bai_agent.metrics.reading import Doubt
 Number = tuple[int, int, int, float]
 
 
-class Unbounded:
-    """A guard that lets every search take its time."""
-
-    careful = False
-
-    def lines(self) -> None: ...
-    def search(self, index: int, offset: int) -> None: ...
-    def rest(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-class Notes:
-    """What a person would be told."""
-
-    def __init__(self) -> None:
-        self.not_numbers: list[tuple[int, str]] = []
-        self.doubts: list[tuple[int, Doubt, str, str, str]] = []
-
-    def not_a_number(self, index: int, text: str) -> None:
-        self.not_numbers.append((index, text))
-
-    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
-        self.doubts.append((index, doubt, taken, whole, line))
-
-
 def metrics(*patterns: str) -> list[Metric]:
     return [Metric(name=f"m{i}", pattern=pattern) for i, pattern in enumerate(patterns)]
 
@@ -55,13 +31,6 @@ def extract(
     data: bytes, patterns: Sequence[str], *, fast: bool = True, notes: Notes | None = None
 ) -> list[Found]:
     return extract_metrics(data, metrics(*patterns), fast=fast, notes=notes)
-
-
-def extract_metrics(
-    data: bytes, chosen: Sequence[Metric], *, fast: bool = True, notes: Notes | None = None, offset: int = 0
-) -> list[Found]:
-    extraction = Extraction(compile_patterns(chosen, fast=fast), findings=notes or Notes(), guard=Unbounded())
-    return [each for batch in extraction.find(data, offset) for each in batch]
 
 
 def values(data: bytes, *patterns: str, notes: Notes | None = None) -> list[object]:
@@ -227,7 +196,7 @@ def test_lines_are_counted_alike_by_both_ways(data: bytes) -> None:
     assert line_counter(fast=True)(data) == line_counter(fast=False)(data)
 
 
-def test_all_matches_of_all_metrics_come_in_the_order_of_line_metric_and_match() -> None:
+def test_matches_come_in_order_of_line_metric_and_match() -> None:
     found = extract(b"a=1 b=2 a=3\nb=4\n", [r"a=(\d)", r"b=(\d)"])
 
     assert found == [(0, 0, 0, "1", ""), (0, 0, 1, "3", ""), (0, 1, 0, "2", ""), (12, 1, 0, "4", "")]
@@ -245,7 +214,7 @@ def test_all_matches_of_all_metrics_come_in_the_order_of_line_metric_and_match()
         (r"(?<=a )\d", 1),
     ],
 )
-def test_the_value_is_its_group_or_the_first_unnamed_or_the_only_named(pattern: str, value: int) -> None:
+def test_the_value_is_its_group_or_the_obvious_one(pattern: str, value: int) -> None:
     assert values(b"a 1 b 2\n", pattern) == [value]
 
 
@@ -297,7 +266,7 @@ COMMON = r"loss ([-+]?\d*\.\d+|\d+)"
 
 
 @pytest.mark.parametrize("text", ["1.5e-05", "1e-05", "2.5E+3", "1.5e5", "3e4"])
-def test_a_number_that_the_pattern_cuts_in_its_exponent_is_taken_whole_and_noted(text: str) -> None:
+def test_a_number_cut_in_its_exponent_is_taken_whole(text: str) -> None:
     notes = Notes()
 
     assert values(f"loss {text} acc 1\n".encode(), COMMON, notes=notes) == [float(text)]
@@ -323,7 +292,7 @@ def test_escape_sequences_are_removed_before_the_search() -> None:
     assert values(b"\x1b[1;31mlo\x1b[0mss\x1b[K=" + link + b"0.5\x1b(B\n", r"^loss=([\d.]+)$") == [0.5]
 
 
-def test_the_offset_is_that_of_the_line_in_the_file_even_behind_escapes() -> None:
+def test_the_offset_is_the_lines_even_behind_escapes() -> None:
     data = b"\x1b[31mred\x1b[0m\n\x1b[1m\nloss=1\n"
     assert [each[0] for each in extract(data, [r"loss=(\d)"])] == [data.index(b"loss")]
 
@@ -343,7 +312,7 @@ def test_a_pattern_that_matches_nothing_at_all_is_no_trouble() -> None:
     assert len(notes.not_numbers) == 6
 
 
-def test_a_very_long_line_of_matches_comes_in_batches_and_is_complete() -> None:
+def test_a_very_long_line_comes_complete_in_batches() -> None:
     line = b"a=1 " * 200_000
     extraction = Extraction(
         compile_patterns(metrics(r"a=(\d)"), fast=True), findings=Notes(), guard=Unbounded()

@@ -109,7 +109,7 @@ def test_a_replaced_file_is_read_through_its_other_name(tmp_path: Path) -> None:
     assert lines_of(drain(follower)) == [(0, b"first")]
 
 
-def test_a_shorter_file_is_a_new_generation_and_what_was_not_read_is_counted(tmp_path: Path) -> None:
+def test_a_shorter_file_is_new_and_the_unread_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"one\ntwo\nunfin")
     follower = Follower((path,), chunk=10)
@@ -127,7 +127,7 @@ def test_a_shorter_file_is_a_new_generation_and_what_was_not_read_is_counted(tmp
     assert follower.read()[1] == [Block(1, 0, b"three\n")]
 
 
-def test_a_file_shorter_than_its_last_record_was_truncated_while_nobody_looked(tmp_path: Path) -> None:
+def test_a_file_shorter_than_its_record_was_truncated(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"new\n" * 10)
 

@@ -158,7 +158,8 @@ def test_sampling_keeps_nothing_open(tmp_path: Path) -> None:
 def test_without_a_driver_there_is_no_gpu_and_no_complaint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert Gpus(driver=tmp_path / "nvidiactl").sample() == []
+    gpus = Gpus(driver=tmp_path / "nvidiactl")
+    assert (gpus.sample(), gpus.count) == ([], None)
     assert not caplog.records
 
 
@@ -193,7 +194,10 @@ def test_a_gpu_without_the_package_to_read_it_is_said_once(
 @pytest.mark.gpu
 @pytest.mark.skipif(not DRIVER.exists(), reason="needs an NVIDIA GPU")
 def test_a_gpu_tells_its_figures() -> None:
-    figures = {name: value for name, value, _ in Gpus().sample()}
+    gpus = Gpus()
+    figures = {name: value for name, value, _ in gpus.sample()}
+
+    assert gpus.count == len([name for name in figures if name.endswith("_temperature_celsius")])
 
     assert 0 <= figures["gpu0_utilization_percent"] <= 100
     assert figures["gpu0_memory_used_bytes"] > 0

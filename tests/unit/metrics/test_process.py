@@ -9,14 +9,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from extraction_runs import EXITED, entries, extracted, finish_run, make_run, records
+from extraction_runs import (
+    EXITED,
+    entries,
+    extract,
+    extract_after_any_prefix,
+    extract_until_killed,
+    extracted,
+    finish_run,
+    make_run,
+    records,
+)
 
 from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.run_directory import RunDir, write_all
+from bai_agent.job.job_result import missing_sentence
+from bai_agent.job.record_types import ExtractionSummary, from_table
+from bai_agent.job.run_directory import write_all
 from bai_agent.metrics import process
 from bai_agent.metrics import records as records_module
 from bai_agent.metrics.process import Extractor
-from bai_agent.metrics.tally import missing_sentence
 
 LOSS = ("loss", r"loss=(\S+)")
 ACCURACY = ("accuracy", r"acc=([\d.]+)")
@@ -24,10 +35,6 @@ OUTPUT = (
     b"loss=1 acc=0.5\nnothing\r\n\x1b[31mloss\x1b[0m=0.5 loss=0.25 acc=.75\rloss=nan\n\nacc=0.875 loss=1e-3"
 )
 EMITTED = b'{"a": 1, "b": 2.5}\nrubbish\n{"c": "text", "d": 4}\n{"half": {"e": 5}\n{"f": 6}'
-
-
-def extract(rundir: RunDir) -> None:
-    Extractor(rundir, read_job(rundir.job), sleep=lambda _: None).run()
 
 
 def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) -> None:
@@ -104,29 +111,19 @@ def test_from_any_prefix_of_the_records_the_same_records_come(tmp_path: Path, wi
     output, emitted = b"loss=1 loss=2\nloss=x\nloss=3", b'{"a": 1, "b": 2.5}\n'
     whole = make_run(tmp_path, [LOSS], output=output, emitted=emitted)
     extract(whole)
-    content, expected, last = whole.metrics.read_bytes(), entries(whole), extracted(whole)
-    checkpoint = whole.extractor_offset.read_bytes()
+    expected, last = entries(whole), extracted(whole)
 
-    for size in range(len(content) + 1):
-        # when the file ends at any byte of it
-        whole.extracted.unlink()
-        whole.metrics.write_bytes(content[:size])
-        if with_checkpoint:
-            whole.extractor_offset.write_bytes(checkpoint)
-        else:
-            whole.extractor_offset.unlink()
-        extract(whole)
-
+    # when the file ends at any byte of it
+    for _ in extract_after_any_prefix(whole, with_checkpoint=with_checkpoint):
         # then nothing is missing and nothing is there twice
         assert entries(whole) == expected
         assert extracted(whole) == last
 
 
-def test_a_restart_goes_on_from_the_checkpoint_and_counts_what_came_before(tmp_path: Path) -> None:
+def test_a_restart_goes_on_and_counts_from_the_checkpoint(tmp_path: Path) -> None:
     # given a process that was killed after it had read two of three lines, and a checkpoint after the first
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=x\n", exited=False)
-    with pytest.raises(KilledError):
-        Extractor(rundir, read_job(rundir.job), sleep=_killed).run()
+    extract_until_killed(rundir)
     with rundir.output.open("ab") as file:
         file.write(b"loss=3\n")
     finish_run(rundir)
@@ -173,8 +170,7 @@ def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> Non
 
 def test_a_truncation_while_nobody_looked_is_noticed_at_the_restart(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\n", exited=False)
-    with pytest.raises(KilledError):
-        Extractor(rundir, read_job(rundir.job), sleep=_killed).run()
+    extract_until_killed(rundir)
     rundir.output.write_bytes(b"loss=3\n")
     finish_run(rundir)
 
@@ -216,7 +212,7 @@ def test_a_switched_off_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
     assert any("switched off" in sentence for sentence in extracted(rundir)["warnings"])
 
 
-def test_without_the_prefilter_the_records_are_the_same_and_the_summary_says_so(
+def test_without_the_prefilter_records_are_the_same_and_summarised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = make_run(tmp_path / "fast", [LOSS, ACCURACY], output=OUTPUT)
@@ -257,15 +253,7 @@ def test_a_full_disk_is_waited_for_and_leaves_no_half_record(
     assert [each[6] for each in entries(rundir)["log"]] == [1, 0.5, 0.25, 0.001]
 
 
-class KilledError(Exception):
-    """Stands for a kill: nothing that the process would do after it is done."""
-
-
-def _killed(_: float) -> None:
-    raise KilledError
-
-
-def test_a_metric_that_matched_but_never_a_number_is_not_one_never_seen(tmp_path: Path) -> None:
+def test_a_metric_without_numbers_differs_from_one_never_seen(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("loss", r"loss=(\S+)"), ACCURACY], output=b"loss=nan\nloss=inf\n", required=True
     )
@@ -274,7 +262,8 @@ def test_a_metric_that_matched_but_never_a_number_is_not_one_never_seen(tmp_path
 
     last = extracted(rundir)
     assert last["never_numbers"] == {"loss": {"count": 2, "first": "nan"}}
-    sentence = missing_sentence([*last["required_missing"], "accuracy"], last["never_numbers"])
+    summary = from_table(ExtractionSummary, last)
+    sentence = missing_sentence([*summary.required_missing, "accuracy"], summary.never_numbers or {})
     assert sentence == (
         'these required metrics were never seen: "accuracy"; '
         'the required metric "loss" matched 2 times, but never a number; the first was "nan"'

@@ -13,16 +13,35 @@ from recorded_logs import PAGE, RecordedLog, page, recorded_logs
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.process import Extractor
-from executor.descriptor import Severity, load
+from executor.descriptor import load
+from executor.descriptor.presets import preset_names
 from executor.planning.job_toml import job_toml
 from executor.planning.plan import plan
+
+DESCRIPTOR = """
+spec_version = "0.1.0"
+[info]
+description = "recorded"
+[hardware]
+instance_type = "local"
+[ml]
+benchmark_code = "true"
+[output]
+preset = "{preset}"
+"""
+
+
+def test_every_preset_has_a_recorded_log_and_every_log_a_preset() -> None:
+    assert tuple(each.name for each in recorded_logs()) == preset_names()
 
 
 @pytest.mark.parametrize("recorded", recorded_logs(), ids=lambda recorded: recorded.name)
 def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: RecordedLog) -> None:
-    descriptor, findings = load(recorded.descriptor)
+    file = tmp_path / "benchmark.toml"
+    file.write_text(DESCRIPTOR.format(preset=recorded.name))
+    descriptor, findings = load(file)
+    assert (descriptor is not None, findings) == (True, [])
     assert descriptor is not None
-    assert [each.problem for each in findings if each.severity is Severity.ERROR] == []
     job = plan(descriptor, folder=tmp_path, job_id="recorded", client_id="c")
     rundir = RunDir(tmp_path / "run")
     rundir.path.mkdir()

@@ -34,7 +34,7 @@ def test_a_member_below_a_link_lands_where_the_link_points_to() -> None:
     assert tree.locate("lib/x.so") == "usr/lib/x.so"
 
 
-def test_a_target_that_is_harmless_by_its_letters_but_not_through_another_link_is_refused() -> None:
+def test_a_target_that_escapes_through_another_link_is_refused() -> None:
     # "deep/a/b/up" is the folder itself, so two more ".." leave it although the letters stay inside.
     tree = MemberTree()
     tree.add_link("deep/a/b/up", "../../..")
@@ -42,7 +42,7 @@ def test_a_target_that_is_harmless_by_its_letters_but_not_through_another_link_i
         tree.add_link("escape", "deep/a/b/up/../..")
 
 
-def test_a_link_that_turns_bad_only_through_a_later_link_is_found_at_the_end() -> None:
+def test_a_link_spoiled_by_a_later_link_is_found() -> None:
     tree = MemberTree()
     tree.add_link("escape", "a/b/c/..")
     tree.add_link("a/b/c", "../..")

@@ -278,7 +278,7 @@ def test_a_forged_record_is_no_checksum(tmp_path: Path, bring: Puller) -> None:
     assert target.read_bytes() == b"content"
 
 
-def test_a_record_that_others_may_write_is_no_checksum_of_an_archive(tmp_path: Path, bring: Puller) -> None:
+def test_a_record_open_to_others_is_no_checksum(tmp_path: Path, bring: Puller) -> None:
     archive = tmp_path / "a.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(original(tmp_path, b"content"), arcname="x")
@@ -324,9 +324,7 @@ def test_a_restarted_job_brings_back_what_was_removed(tmp_path: Path, bring: Pul
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_synced_folder_loses_what_its_origin_lost_but_nothing_of_the_users(
-    tmp_path: Path, bring: Puller
-) -> None:
+def test_a_synced_folder_loses_nothing_of_the_users(tmp_path: Path, bring: Puller) -> None:
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
     for name in ("a", "b", "sub/c", "edited"):
@@ -369,9 +367,7 @@ def test_an_archive_is_unpacked_where_it_was_asked_to(
     assert not list((tmp_path / "work").rglob("*.part"))
 
 
-def test_an_unpacked_archive_is_reused_and_a_new_version_replaces_the_old_one(
-    tmp_path: Path, bring: Puller
-) -> None:
+def test_an_unpacked_archive_is_reused_until_its_version_changes(tmp_path: Path, bring: Puller) -> None:
     archive = make_tar(tmp_path / "x.tgz", a="1", b="2")
     source = Source(src=url(archive), path="x", unpack=Unpack.INTO)
     bring(source, job="one")
@@ -467,13 +463,13 @@ def test_another_job_that_pulls_there_is_waited_for_until_the_deadline(tmp_path:
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_file_that_is_source_and_path_at_once_stays_the_users(tmp_path: Path, bring: Puller) -> None:
+def test_a_file_that_is_its_own_source_stays(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     bring(Source(src=url(path), path=str(path)))
     assert path.read_bytes() == b"content"
 
 
-def test_what_ends_a_thread_is_told_even_where_it_is_no_exception(
+def test_what_ends_a_thread_is_reported_whatever_its_class(
     tmp_path: Path, bring: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Panic(BaseException):
@@ -497,6 +493,6 @@ def test_a_file_of_any_name_arrives(tmp_path: Path, bring: Puller, name: bytes) 
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_file_that_is_missing_is_named_as_a_person_writes_it(tmp_path: Path, bring: Puller) -> None:
+def test_a_missing_file_is_named_as_it_was_written(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullError, match=rf"^{tmp_path}/my data\.bin: there is no such file"):
         bring(Source(src=(tmp_path / "my data.bin").as_uri(), path="x"))

@@ -120,8 +120,25 @@ def test_public_parameters_belong_to_nobody() -> None:
     ]
 
 
+def test_deleting_several_needs_the_right_for_each() -> None:
+    asked = needed(call("s3", "DeleteObjects", "bucket/a,bucket/b"), AROUND)
+
+    assert [(each.action, each.resource) for each in asked] == [
+        ("s3:DeleteObject", "arn:aws:s3:::bucket/a"),
+        ("s3:DeleteObject", "arn:aws:s3:::bucket/b"),
+    ]
+
+
 def test_a_call_that_is_not_known_is_no_free_one() -> None:
     assert needed(call("sts", "GetCallerIdentity"), AROUND) == []
-    for service, action in (("s3", "DeleteObjects"), ("ec2", "CreateVpc"), ("iam", "CreateRole")):
+    for service, action in (("s3", "DeleteBucket"), ("ec2", "CreateVpc"), ("iam", "CreateRole")):
         with pytest.raises(ValueError, match="not known"):
             needed(call(service, action, "bucket"), AROUND)
+
+
+def test_a_message_of_a_queue_is_deleted_with_one_permission() -> None:
+    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/bai"
+    for action in ("DeleteMessage", "DeleteMessageBatch"):
+        assert needed(call("sqs", action, QueueUrl=url), AROUND) == [
+            Permission(action="sqs:DeleteMessage", resource="arn:aws:sqs:eu-central-1:123456789012:bai")
+        ]

@@ -104,12 +104,12 @@ def test_one_instance_of_somebody_elses_is_enough_to_refuse_all(policies: Polici
 
 
 def test_a_call_of_which_nothing_is_known_is_refused(policies: Policies) -> None:
-    assert policies.refusal(call("user", "s3", "DeleteObjects", "mine")) is not None
-    assert policies.take_refused() == [Refused("user", "s3:DeleteObjects", "mine")]
+    assert policies.refusal(call("user", "s3", "DeleteBucket", "mine")) is not None
+    assert policies.take_refused() == [Refused("user", "s3:DeleteBucket", "mine")]
     assert policies.take_refused() == []
 
 
-def test_who_has_no_policy_may_do_all_and_who_has_an_empty_one_nothing(policies: Policies) -> None:
+def test_no_policy_allows_all_and_an_empty_one_nothing(policies: Policies) -> None:
     asked = call("somebody", "secretsmanager", "GetSecretValue", "theirs")
     assert policies.refusal(asked) is None
 

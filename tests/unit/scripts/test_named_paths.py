@@ -19,7 +19,7 @@ def test_a_page_names_files_that_are_there(page: Path) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-def test_the_way_of_a_run_is_found_in_the_map_of_the_code() -> None:
+def test_the_map_of_the_code_shows_a_runs_way() -> None:
     named = _NAMED.findall((ROOT / "docs/architecture.md").read_text())
 
     assert len(set(named)) > 40

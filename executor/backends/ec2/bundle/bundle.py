@@ -23,6 +23,7 @@ from pathlib import Path
 import bai_agent
 from bai_agent.job.run_directory import make_folder
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError, find_wheels
+from executor.backends.ec2.shared import once
 
 _FORMAT = 1
 """Counted up when the same inputs give another archive."""
@@ -46,7 +47,7 @@ class BuiltBundle:
 
     @property
     def key(self) -> str:
-        """Return its key in the exchange bucket."""
+        """Return its key in the staging bucket."""
         return f"agent/{self.sha256}.tar.gz"
 
 
@@ -58,7 +59,11 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
     if architecture not in ARCHITECTURES:
         raise ValueError(f"there is no bundle for {architecture}")
     try:
-        return _built(architecture, cache=cache, download=download)
+        built = once(
+            ("bundle", architecture, cache, download),
+            lambda: _built(architecture, cache=cache, download=download),
+        )
+        return built if built.path.exists() else _built(architecture, cache=cache, download=download)
     except OSError as error:
         # What stands where a folder should be "exists".
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror

@@ -29,7 +29,7 @@ _NATIVE = ("ahocorasick_rs==1.0.3", "crc32c==2.9.post0", "psutil==7.2.2", "py-sp
 
 _PLATFORMS = ("manylinux2014_{0}", "manylinux_2_17_{0}", "manylinux_2_24_{0}", "manylinux_2_28_{0}")
 """glibc 2.28 is in every image that has Python 3.10 or can install it."""
-_TIMEOUT = 180.0
+_TIMEOUT_S = 180.0
 """Seconds for one call of pip."""
 
 
@@ -99,18 +99,18 @@ def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
     command += ["--only-binary=:all:", f"--dest={folder}", *options, f"--requirement={file}"]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise WheelError(_unreachable(names, f"no answer within {_TIMEOUT:.0f} s")) from None
+        raise WheelError(_unreachable(names, f"no answer within {_TIMEOUT_S:.0f} s")) from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace")
-        if "DO NOT MATCH THE HASHES" in said:
+        output = done.stderr.decode(errors="replace")
+        if "DO NOT MATCH THE HASHES" in output:
             raise WheelError(
                 f"the package index has other files for {names} than this version of bai was made with; "
                 "use an index that mirrors the originals"
             )
-        lines = [each for each in said.splitlines() if "ERROR" in each]
+        lines = [each for each in output.splitlines() if "ERROR" in each]
         raise WheelError(_unreachable(names, lines[-1].partition("ERROR: ")[2] if lines else "pip failed"))
 
 

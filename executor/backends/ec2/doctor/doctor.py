@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from executor.backends.ec2.doctor.findings import Health, HealthFinding, refused, unusable
+from executor.backends.ec2.doctor.findings import Health, HealthFinding, guarded, refused, unusable
 from executor.backends.ec2.doctor.launch import launch_findings
-from executor.backends.ec2.doctor.routes import route_to_s3
+from executor.backends.ec2.doctor.routes import s3_routes
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_of, code_of
 from executor.config import Settings, config_file
+from executor.planning.request import JobRequest
 
 _PROBE = "jobs/.doctor/probe.json"
 """An object of a few bytes that stays: whoever asks again finds that a conditional put of it fails, as it must."""
-_BROKER_TIMEOUT = 5.0
+_BROKER_TIMEOUT_S = 5.0
 
 
-def examine(settings: Settings, file: Path | None = None) -> Iterator[HealthFinding]:
-    """Yield what was found, one thing after the other. file: a descriptor whose image and launch are tried as well."""
+def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterator[HealthFinding]:
+    """Yield what was found, one thing after the other. job_request: what is to run; its image and its launch are tried as well."""
     try:
         aws = aws_of(settings)
     except BaiError as error:
@@ -35,24 +35,14 @@ def examine(settings: Settings, file: Path | None = None) -> Iterator[HealthFind
     yield from _brokers(settings)
     if credentials.health is Health.FAILED:
         return
-    region = _guarded("region", lambda: _region(aws))
+    region = guarded("region", lambda: _region(aws))
     yield region
     if region.health is Health.FAILED:
         return
     yield from _bucket(settings, aws)
-    yield _guarded("profile", lambda: _instance_profile(settings, aws))
+    yield guarded("profile", lambda: _instance_profile(settings, aws))
     yield from _network(settings, aws)
-    yield from launch_findings(settings, aws, file)
-
-
-def _guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
-    """Return what `look` finds; a refusal of AWS's, and no answer, are findings too."""
-    try:
-        return look()
-    except FAILURES as error:
-        return refused(check, error)
-    except BaiError as error:
-        return unusable(check, error)
+    yield from launch_findings(settings, aws, job_request)
 
 
 def _credentials(aws: AwsSession) -> HealthFinding:
@@ -62,7 +52,7 @@ def _credentials(aws: AwsSession) -> HealthFinding:
             "credentials", Health.OK, f"{who['Arn']}" + (f", profile {aws.profile}" if aws.profile else "")
         )
 
-    return _guarded("credentials", look)
+    return guarded("credentials", look)
 
 
 def _region(aws: AwsSession) -> HealthFinding:
@@ -127,8 +117,8 @@ def _bucket(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
         )
         return
     yield HealthFinding("bucket", Health.OK, f"{bucket} in {there}")
-    yield _guarded("bucket list", lambda: _listable(s3, bucket))
-    yield _guarded("bucket write", lambda: _conditional(s3, bucket))
+    yield guarded("bucket list", lambda: _listable(s3, bucket))
+    yield guarded("bucket write", lambda: _conditional(s3, bucket))
 
 
 def _listable(s3: Any, bucket: str) -> HealthFinding:
@@ -202,11 +192,7 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
             subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
                 "Subnets"
             ]
-        vpcs = sorted({each["VpcId"] for each in subnets})
-        in_them = [{"Name": "vpc-id", "Values": vpcs}]
-        tables = ec2.describe_route_tables(Filters=in_them)["RouteTables"] if vpcs else []
-        service = {"Name": "service-name", "Values": [f"com.amazonaws.{aws.region}.s3"]}
-        endpoints = ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"] if vpcs else []
+        routes = s3_routes(aws, subnets, public_ip=settings.public_ip)
     except FAILURES as error:
         yield refused("subnets", error)
         return
@@ -215,13 +201,7 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
             "subnets", Health.FAILED, f"there is no default VPC in {aws.region}", "configure `subnets`"
         )
         return
-    for subnet in subnets:
-        route = route_to_s3(
-            subnet,
-            [each for each in tables if each["VpcId"] == subnet["VpcId"]],
-            [each for each in endpoints if each.get("VpcId") == subnet["VpcId"]],
-            public_ip=settings.public_ip,
-        )
+    for subnet, route in zip(subnets, routes, strict=True):
         name = f"{subnet['SubnetId']} ({subnet['AvailabilityZone']})"
         if not subnet.get("AvailableIpAddressCount", 1):
             yield HealthFinding(
@@ -234,7 +214,8 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
                 f"{name} {route.sentence}",
                 route.todo,
             )
-    yield _guarded("groups", lambda: _groups(settings, ec2, vpcs))
+    vpcs = sorted({each["VpcId"] for each in subnets})
+    yield guarded("groups", lambda: _groups(settings, ec2, vpcs))
 
 
 def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
@@ -265,7 +246,7 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
     for broker in settings.kafka.brokers if settings.kafka else ():
         host, _, port = broker.rpartition(":")
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=_BROKER_TIMEOUT):
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_BROKER_TIMEOUT_S):
                 yield HealthFinding(
                     "kafka",
                     Health.OK,
@@ -273,7 +254,7 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
                 )
         except ValueError:
             yield HealthFinding(
-                "kafka", Health.FAILED, f'"{broker}" is no address', "write HOST:PORT", configuration=True
+                "kafka", Health.FAILED, f'"{broker}" is not an address', "write HOST:PORT", configuration=True
             )
         except OSError as error:
             yield HealthFinding(

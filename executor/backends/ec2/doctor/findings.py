@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from bai_agent.errors import BaiError, DescriptorError
-from executor.backends.ec2.session import Failure, aws_error
+from executor.backends.ec2.session import FAILURES, Failure, aws_error
 from executor.errors import UsageError
 from executor.planning.job_sources import PlanError
 
@@ -50,3 +51,13 @@ def unusable(check: str, error: BaiError) -> HealthFinding:
 def refused(check: str, error: Failure) -> HealthFinding:
     """Return the finding that AWS refused, or did not answer."""
     return unusable(check, aws_error(error, doing="looking at it"))
+
+
+def guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
+    """Return what `look` finds; a refusal of AWS's, and no answer, are findings too."""
+    try:
+        return look()
+    except FAILURES as error:
+        return refused(check, error)
+    except BaiError as error:
+        return unusable(check, error)

@@ -1,10 +1,12 @@
-"""Whether a machine in a subnet would reach S3, judged from what EC2 says of the subnet's routes. Pure."""
+"""Whether a machine in a subnet would reach S3, judged from what EC2 says of the subnet's routes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from executor.backends.ec2.session import AwsSession
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,29 @@ class Route:
     reaches: bool
     sentence: str
     todo: str = ""
+
+
+def s3_routes(
+    aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, public_ip: bool | None
+) -> list[Route]:
+    """Return how S3 is reached from each of `subnets`, as `route_to_s3` does. Raises what AWS's library does."""
+    vpcs = sorted({each["VpcId"] for each in subnets})
+    if not vpcs:
+        return []
+    ec2: Any = aws.ec2()
+    in_them = [{"Name": "vpc-id", "Values": vpcs}]
+    service = {"Name": "service-name", "Values": [f"com.amazonaws.{aws.region}.s3"]}
+    tables = ec2.describe_route_tables(Filters=in_them)["RouteTables"]
+    endpoints = ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"]
+    return [
+        route_to_s3(
+            subnet,
+            [each for each in tables if each["VpcId"] == subnet["VpcId"]],
+            [each for each in endpoints if each.get("VpcId") == subnet["VpcId"]],
+            public_ip=public_ip,
+        )
+        for subnet in subnets
+    ]
 
 
 def table_of(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

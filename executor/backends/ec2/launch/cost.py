@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +55,13 @@ class Cost:
         word = "at most" if self.bound else "about"
         beside = f"; not in it: {', '.join(self.excluded)}" if self.excluded else ""
         return f"{bound}, {word} {self.dollars:,.2f} USD at {self.hourly:,.4f} USD an hour ({self.origin}){beside}"
+
+
+def dearest(costs: Sequence[Cost]) -> Cost:
+    """Return what is paid at most of what one of `costs` will be; of one without a price nobody knows."""
+    most = max(costs, key=lambda each: math.inf if each.hourly is None else each.hourly)
+    excluded = tuple(dict.fromkeys(what for each in costs for what in each.excluded))
+    return replace(most, bound=all(each.bound for each in costs), excluded=excluded)
 
 
 def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, ...]:

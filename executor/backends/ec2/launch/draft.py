@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from bai_agent.job.descriptor import Job, Store
 from cloud_init.user_data import Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
-from executor.backends.ec2.launch.cost import Cost, is_bound, not_included, price
+from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
 from executor.backends.ec2.launch.images import placeholder
-from executor.backends.ec2.launch.launch import LaunchFile, expires_at
-from executor.backends.ec2.launch.request import launch_request
+from executor.backends.ec2.launch.launch import expires_at
+from executor.backends.ec2.launch.launch_file import LaunchFile, Wait
+from executor.backends.ec2.launch.request import launch_request, names_groups
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
 from executor.backends.ec2.launch.user_data import UserData, boot_limit, deadman, make_user_data
 from executor.backends.ec2.local_files import LocalFiles, local_files
+from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
-from executor.backends.ec2.tags import tag_time
+from executor.backends.ec2.tags import job_tags, tag_time
 from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
@@ -42,9 +45,13 @@ class LaunchPlan:
     user_data: UserData
     request: dict[str, Any]
     """RunInstances' parameters without subnet and token."""
+    security_group: dict[str, Any] | None
+    """CreateSecurityGroup's parameters where the machines need one of their own."""
     expires: str
     created: str
     boot_limit: timedelta
+    wait: Wait | None
+    """For how long it waits for capacity."""
 
     def launch_file(self) -> LaunchFile:
         """Return what stands in `launch.json`, with its token."""
@@ -54,22 +61,33 @@ class LaunchPlan:
             region=self.resolved.region,
             candidates=self.resolved.candidates,
             request=self.request,
+            security_group=self.security_group,
             expires=self.expires,
             created=self.created,
             boot_limit=round(self.boot_limit.total_seconds()),
+            wait=self.wait,
         ).sealed()
 
     def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
-        """Return what it may cost; asks AWS's price list where the configuration names no price."""
-        name, image = self.resolved.kind.name, self.resolved.image
+        """Return what it may cost as the dearest of its types; asks AWS's price list where the configuration names no price."""
+        image = self.resolved.image
         tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
-        hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
-        excluded = not_included(name, self.request)
-        bound = name not in settings.prices and is_bound(image, excluded)
-        nodes, longest = self.job.strategy.nodes, deadman(self.job.limits)
-        return Cost(
-            instances=nodes, longest=longest, hourly=hourly, origin=origin, bound=bound, excluded=excluded
-        )
+        nodes, longest = self.job.strategy.nodes, deadman(self.job)
+        found = []
+        for kind in self.resolved.kinds:
+            name, excluded = kind.name, not_included(kind.name, self.request)
+            hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
+            found.append(
+                Cost(
+                    instances=nodes,
+                    longest=longest,
+                    hourly=hourly,
+                    origin=f"{name}: {origin}" if self.resolved.other_kinds else origin,
+                    bound=name not in settings.prices and is_bound(image, excluded),
+                    excluded=excluded,
+                )
+            )
+        return dearest(found)
 
 
 @contextmanager
@@ -82,7 +100,9 @@ def planned_job(
     """
     if job_request.data_root is not None:
         raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
-    folder = job_request.file.absolute().parent
+    service = job_request.service
+    # What came by message has no folder, and its descriptor holds no relative path.
+    folder = job_request.file.absolute().parent if service is None else Path("/")
     bucket = settings.bucket or placeholder("the bucket")
     scripts = scripts_of_request(job_request, descriptor)
     with local_files(descriptor, folder, scripts, bucket=bucket, region=settings.region) as files:
@@ -95,12 +115,13 @@ def planned_job(
             store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
             arguments=job_request.arguments,
             scripts=scripts,
-            git=git_state(folder),
-            kafka=settings.kafka,
+            git=git_state(folder) if service is None else None,
+            sinks=settings.sinks,
             defaults=settings.limits,
             uploads=files.sources,
+            overrides=job_request.overrides,
         )
-        yield job, files
+        yield (job if service is None else service.complete(job)), files
 
 
 def draft(
@@ -125,25 +146,51 @@ def draft(
             if aws is not None
             else unresolved(descriptor, settings, region)
         )
+    if job.strategy.processes_per_node == "gpus":
+        job = replace(job, strategy=replace(job.strategy, gpus=resolved.kind.gpus))
     bundle = _bundle(resolved, cache=cache, download=aws is not None)
-    told = make_user_data(
+    user_data = make_user_data(
         job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region
     )
-    expires = expires_at(now, deadman(job.limits))
+    expires = expires_at(now, deadman(job))
+    request = launch_request(job, resolved, ec2, user_data=user_data.content, expires=expires)
     return LaunchPlan(
         job=job,
         resolved=resolved,
         bundle=bundle,
-        user_data=told,
-        request=launch_request(job, resolved, ec2, user_data=told.content, expires=expires),
+        user_data=user_data,
+        request=request,
+        security_group=own_group(job, resolved, request, expires=expires),
         expires=expires,
         created=tag_time(now),
         boot_limit=boot_limit(ec2),
+        wait=wait_for_capacity(descriptor, settings, since=tag_time(now)),
     )
 
 
+def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str) -> Wait | None:
+    """Return how a job that is submitted at `since` waits for capacity; None where it does not."""
+    duration = descriptor.limits.wait_for_capacity or settings.limits.wait_for_capacity
+    return None if duration is None else Wait(seconds=math.ceil(duration.total_seconds()), since=since)
+
+
+def own_group(
+    job: Job, resolved: Resolved, request: Mapping[str, Any], *, expires: str
+) -> dict[str, Any] | None:
+    """Return the security group that several machines need where none is named. Raises UsageError."""
+    if job.strategy.nodes == 1 or names_groups(request):
+        return None
+    if len(resolved.vpcs) != 1:
+        raise UsageError(
+            f"the subnets are in several VPCs ({', '.join(resolved.vpcs)}), and a job of several machines without "
+            "security_groups gets one of its own, in one VPC; name subnets of one VPC, or security_groups"
+        )
+    tags = job_tags(job, expires=expires)
+    return group_request(job.job.id, job.job.attempt, resolved.vpcs[0], tags)
+
+
 def bundle_upload(bundle: BuiltBundle) -> Upload:
-    """Return what puts a bundle into the exchange bucket."""
+    """Return what puts a bundle into the staging bucket."""
     return Upload(
         key=bundle.key, path=bundle.path, size=bundle.size, what=f"the agent for {bundle.architecture}"
     )

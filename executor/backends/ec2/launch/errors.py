@@ -51,26 +51,26 @@ def classify_error(error: Failure) -> ErrorClass:
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    said = f"{message} ({code})"
+    answer = f"{message} ({code})"
     failed = Outcome.LAUNCH_FAILED
     if error.operation_name != "RunInstances":
-        return ErrorClass(RetryAction.GIVE_UP, failed, code, f"the AWS credentials cannot be had: {said}")
+        return ErrorClass(RetryAction.GIVE_UP, failed, code, f"the AWS credentials cannot be had: {answer}")
     if code in _CAPACITY or code.startswith(_INSUFFICIENT):
-        return ErrorClass(RetryAction.NEXT_SUBNET, Outcome.CAPACITY, code, said)
+        return ErrorClass(RetryAction.NEXT_SUBNET, Outcome.CAPACITY, code, answer)
     if code in _THROTTLED:
-        return ErrorClass(RetryAction.BACK_OFF, failed, code, f"AWS asks to slow down: {said}")
+        return ErrorClass(RetryAction.BACK_OFF, failed, code, f"AWS asks to slow down: {answer}")
     if (clock := clock_problem(error)) is not None:
-        return ErrorClass(RetryAction.GIVE_UP, failed, code, f"{clock}: {said}")
+        return ErrorClass(RetryAction.GIVE_UP, failed, code, f"{clock}: {answer}")
     if code in NOT_ACCEPTED:
         return ErrorClass(
-            RetryAction.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {said}"
+            RetryAction.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {answer}"
         )
     for known, (outcome, what) in _STOPS.items():
         if code == known or (known.endswith(".") and code.startswith(known)):
-            return ErrorClass(RetryAction.STOP, outcome, code, f"{what}: {said}")
+            return ErrorClass(RetryAction.STOP, outcome, code, f"{what}: {answer}")
     if status >= 500 or not code:
-        return ErrorClass(RetryAction.AMBIGUOUS, failed, code, said)
-    return ErrorClass(RetryAction.STOP, failed, code, f"EC2 refused the launch: {said}")
+        return ErrorClass(RetryAction.AMBIGUOUS, failed, code, answer)
+    return ErrorClass(RetryAction.STOP, failed, code, f"EC2 refused the launch: {answer}")
 
 
 def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,15 @@ from botocore.exceptions import ClientError
 
 from executor.backends.ec2.session import FAILURES, AwsSession, aws_error, code_of
 from executor.descriptor import Descriptor
+from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
+_WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
+"""Families without accelerators, with those of others, and of AMD's GPUs. Families that are not named may come to have some."""
 _PARAMETER = re.compile(r"(?:resolve:)?(?:ssm:)?(/.+)")
 
 
@@ -48,6 +52,12 @@ class InstanceType:
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
     """The most that it exchanges with EBS; None where EC2 does not say."""
+    gpus: int | None = None
+    """NVIDIA's, which one process for each can be started for; None where it has not been looked up."""
+    vcpus: int | None = None
+    """What counts against the account's quota; None where it has not been looked up."""
+    efa_interfaces: int | None = None
+    """How many of its network interfaces may be EFAs; None where it has not been looked up."""
 
 
 def placeholder(what: str) -> str:
@@ -70,7 +80,7 @@ def image_reference(descriptor: Descriptor) -> str:
         if found := _PARAMETER.fullmatch(text):
             return f"ssm:{found[1]}"
         raise UsageError(
-            f'{key}: "{text}" is no AMI; write an id ("ami-…") or a public parameter '
+            f'{key}: "{text}" is not an AMI; write an id ("ami-…") or a public parameter '
             '("ssm:/aws/service/…") as [aws.ec2] image'
         )
     raise UsageError(
@@ -112,10 +122,10 @@ def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> 
     return before if before.owner == now.owner != "" else now
 
 
-def find_type(name: str, aws: AwsSession) -> InstanceType:
-    """Return what EC2 says of an instance type. Raises UsageError, AwsError."""
+def find_type(name: str, aws: AwsSession, *, key: str = "hardware.instance_type") -> InstanceType:
+    """Return what EC2 says of an instance type. Raises UsageError, AwsError. key: names it in the descriptor."""
     doing = f"describing the instance type {name}"
-    wrong = f'there is no instance type "{name}" in {aws.region}; correct hardware.instance_type, or [aws.ec2] region'
+    wrong = f'there is no instance type "{name}" in {aws.region}; correct {key}, or [aws.ec2] region'
     try:
         found = aws.ec2().describe_instance_types(InstanceTypes=[name])["InstanceTypes"]  # type: ignore[list-item]
     except ClientError as error:
@@ -129,13 +139,48 @@ def find_type(name: str, aws: AwsSession) -> InstanceType:
     return _type(found[0], name)
 
 
-def check_fit(image: Image, kind: InstanceType) -> None:
-    """Raise UsageError where instances of this type cannot boot the image."""
+def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance_type") -> None:
+    """Raise UsageError where instances of this type, which the descriptor's `key` names, cannot boot the image."""
     if kind.architectures and image.architecture not in kind.architectures:
         raise UsageError(
             f"the image {image.id} is for {image.architecture}, and {kind.name} is {' or '.join(kind.architectures)}; "
-            "take another image or another hardware.instance_type"
+            f"take another image or another {key}"
         )
+
+
+def gpus_by_name(instance_type: str) -> int | None:
+    """Return 0 for a type whose family has no GPUs of NVIDIA's, as its name says; else None.
+
+    https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
+    """
+    return 0 if _WITHOUT_GPUS.match(instance_type) else None
+
+
+def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
+    """Raise UsageError where one process for each GPU is wanted, and there are none, or as many as the type that is launched has."""
+    distributed = hardware.distributed
+    if (
+        hardware.strategy == "single_node"
+        or distributed is None
+        or distributed.processes_per_instance != "gpus"
+    ):
+        return
+    first, *others = kinds
+    for kind in kinds:
+        if kind.gpus != 0:
+            continue
+        raise UsageError(
+            f'hardware.distributed.processes_per_instance: "gpus" is one process for each NVIDIA GPU, and {kind.name} has '
+            "none; write how many processes each machine starts, or take another "
+            + ("hardware.instance_type" if kind is first else "aws.ec2.instance_types")
+        )
+    for kind in others:
+        if None not in (kind.gpus, first.gpus) and kind.gpus != first.gpus:
+            raise UsageError(
+                f'aws.ec2.instance_types: {kind.name} has {kind.gpus} GPUs and {first.name} has {first.gpus}, and "gpus" '
+                "(hardware.distributed.processes_per_instance) is one process for each; take types with as many, or write how "
+                "many processes each machine starts"
+            )
 
 
 def _parameter(name: str, aws: AwsSession) -> str:
@@ -185,8 +230,18 @@ def _image(found: ImageTypeDef) -> Image:
 def _type(found: InstanceTypeInfoTypeDef, name: str) -> InstanceType:
     limits = found.get("EbsInfo", {}).get("EbsOptimizedInfo", {})
     throughput = limits.get("MaximumThroughputInMBps")
+    network = found.get("NetworkInfo", {})
     return InstanceType(
         name=name,
         architectures=tuple(map(str, found.get("ProcessorInfo", {}).get("SupportedArchitectures", []))),
         ebs_mib_per_second=int(throughput * 10**6 / 2**20) if throughput else None,
+        gpus=sum(
+            each.get("Count", 0)
+            for each in found.get("GpuInfo", {}).get("Gpus", [])
+            if each.get("Manufacturer", "").upper() == "NVIDIA"
+        ),
+        vcpus=found.get("VCpuInfo", {}).get("DefaultVCpus"),
+        efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
+        if network.get("EfaSupported")
+        else 0,
     )

@@ -1,12 +1,13 @@
-"""Where instances may be placed: candidate subnets, to be tried in turn."""
+"""Where instances may be placed, and as what: candidates, to be tried in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from executor.backends.ec2.session import FAILURES, AwsSession, aws_error
+from executor.descriptor.ec2_table import ON_DEMAND
 from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
@@ -16,35 +17,76 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A subnet, in its availability zone."""
+    """A subnet, in its availability zone, and what is asked for there."""
 
     subnet: str
     zone: str
+    type: str = ""
+    """The instance type; empty where nobody has said."""
+    market: str = ""
+    """"on-demand", or EC2's MarketType; empty where nobody has said."""
+    vpc: str = field(default="", compare=False)
+    """Empty where it was not looked up."""
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What is asked for, wherever."""
+        return self.type, self.market
 
 
-def find_candidates(hardware: Hardware, subnets: Sequence[str], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return the subnets in which a launch may be tried, in a stable order. Raises UsageError, AwsError.
+def find_candidates(
+    hardware: Hardware, types: Sequence[str], markets: Sequence[str], subnets: Sequence[str], aws: AwsSession
+) -> tuple[Candidate, ...]:
+    """Return what a launch may be tried with, in a stable order. Raises UsageError, AwsError.
 
-    Those named, in their order, else those of the default VPC by zone; only in the zone that the descriptor wants
-    (its name wins over its id), and only where the instance type is offered.
+    On the first market all types in their order, each in all subnets, then on the next one. The subnets are those named, in their
+    order, else those of the default VPC by zone; only in the zone that the descriptor wants (its name wins over its id), and only
+    where the type is offered.
     """
     found = _named(subnets, aws) if subnets else _default(aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
-    offered = _zones_offering(hardware.instance_type, aws)
-    candidates = tuple(
-        Candidate(subnet=each.get("SubnetId", ""), zone=each.get("AvailabilityZone", ""))
-        for each in wanted
+    places = [place for each in types for place in _places(each, wanted, aws)]
+    return tuple(replace(place, market=market) for market in markets for place in places)
+
+
+def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
+    """Return those of `subnets` in whose zone an instance type is offered. Raises UsageError where none is, AwsError."""
+    offered = _zones_offering(instance_type, aws)
+    places = tuple(
+        Candidate(
+            subnet=each.get("SubnetId", ""),
+            zone=each.get("AvailabilityZone", ""),
+            type=instance_type,
+            vpc=each.get("VpcId", ""),
+        )
+        for each in subnets
         if each.get("AvailabilityZone") in offered
     )
-    if not candidates:
-        zones = ", ".join(sorted({each.get("AvailabilityZone", "") for each in wanted}))
+    if not places:
+        zones = ", ".join(sorted({each.get("AvailabilityZone", "") for each in subnets}))
         there = (
             f"; it is offered in {', '.join(sorted(offered))}" if offered else " nor anywhere in the region"
         )
-        raise UsageError(
-            f"{hardware.instance_type} is not offered in {zones}{there}. Take another zone or type"
-        )
-    return candidates
+        raise UsageError(f"{instance_type} is not offered in {zones}{there}. Take another zone or type")
+    return places
+
+
+def named(candidate: Candidate, among: Sequence[Candidate]) -> str:
+    """Return what `candidate` is called for a person: its zone, and with what it differs in from others `among` them."""
+    what = kind_name(candidate, among)
+    return f"{what} in {candidate.zone}" if what else candidate.zone
+
+
+def kind_name(candidate: Candidate, among: Sequence[Candidate]) -> str:
+    """Return what of type and market there is more than one of: "g5.xlarge", "g5.xlarge on spot", or nothing."""
+    types, markets = {each.type for each in among}, {each.market for each in among}
+    market = f"on {'demand' if candidate.market == ON_DEMAND else candidate.market}"
+    return " ".join([*([candidate.type] if len(types) > 1 else []), *([market] if len(markets) > 1 else [])])
+
+
+def types_of(candidates: Iterable[Candidate]) -> str:
+    """Return which types are asked for, for a person."""
+    return " or ".join(dict.fromkeys(each.type for each in candidates))
 
 
 def _named(subnets: Sequence[str], aws: AwsSession) -> list[SubnetTypeDef]:

@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import LIMIT, readable
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
+from executor.backends.ec2.launch.launch_file import candidate_table
+from executor.backends.ec2.launch.placement import Candidate, kind_name
 from executor.backends.ec2.launch.resolve import region_of
 from executor.backends.ec2.launch.volume import data_size
+from executor.backends.ec2.launch.waiting import plan_sentence
 from executor.backends.ec2.session import AwsSession, CredentialsError
 from executor.backends.ec2.staging_bucket import Upload
 from executor.config import Settings
@@ -36,21 +40,32 @@ class Ec2Plan:
     settings: Settings
     aws: AwsSession | None
     """None where AWS cannot be asked."""
-    scripts: ScriptsSurvey | None
-    said: Callable[[str], None]
+    survey: Callable[[], ScriptsSurvey | None]
+    on_progress: Callable[[str], None]
+
+    @cached_property
+    def scripts(self) -> ScriptsSurvey | None:
+        """What of the scripts' folder goes along."""
+        return self.survey()
+
+    def notes(self) -> list[str]:
+        return [f"scripts: {self.scripts.sentence()}"] if self.scripts is not None else []
 
     def table(self) -> dict[str, Any]:
         launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
-        boot = launch.user_data.boot
+        boot, vcpus = launch.user_data.boot, launch.resolved.kind.vcpus
         return {
             "job": job_table(launch.job),
             "region": launch.resolved.region,
-            "candidates": [{"subnet": each.subnet, "az": each.zone} for each in launch.resolved.candidates],
+            "candidates": [candidate_table(each) for each in launch.resolved.candidates],
             "request": launch.request,
+            "security_group": launch.security_group,
             "user_data": readable(boot),
             "user_data_bytes": len(launch.user_data.content),
             "user_data_limit": LIMIT,
             "expires": launch.expires,
+            "wait_for_capacity": None if launch.wait is None else launch.wait.seconds,
+            "vcpus": None if vcpus is None else launch.job.strategy.nodes * vcpus,
             "bundle": {"url": boot.bundle.url, "bytes": boot.bundle.size},
             "uploads": [{"key": each.key, "bytes": each.size, "what": each.what} for each in self.uploads],
             "cost": {
@@ -72,19 +87,20 @@ class Ec2Plan:
             raise UsageError(
                 "the user data names the agent's bundle, which needs a bucket, a region and AWS credentials"
             )
-        self.said(
+        self.on_progress(
             f"for the job {launch.job.job.id}; an instance needs the instance profile, and IAM and storage as `bai plan` shows"
         )
         wanted = [f"agent for {launch.bundle.architecture}", *(each.what for each in self.uploads)]
-        self.said(
+        self.on_progress(
             f"it reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` brings the agent there"
         )
         return base64.b64encode(launch.user_data.content)
 
     def _lines(self) -> Iterator[str]:
         launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
-        places = ", then ".join(f"{each.subnet} ({each.zone})" for each in launch.resolved.candidates)
-        yield f"# RunInstances in {launch.resolved.region}, in {places}:"
+        if launch.security_group is not None:
+            yield f'# CreateSecurityGroup "{launch.security_group["GroupName"]}" in {launch.security_group["VpcId"]}: all traffic from itself'
+        yield from self._asked_in_turn()
         yield json.dumps({**launch.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
         yield ""
         yield "# Goes into the bucket, where it is not yet:"
@@ -97,7 +113,26 @@ class Ec2Plan:
         yield ""
         yield f"# User data: {len(launch.user_data.content):,} of {LIMIT:,} bytes; in clear:"
         yield readable(launch.user_data.boot)
+        if (vcpus := launch.resolved.kind.vcpus) is not None:
+            nodes = launch.job.strategy.nodes
+            yield f"# Takes {nodes * vcpus:,} vCPUs of the account's quota ({nodes:,} × {vcpus}); `bai doctor FILE` compares them."
+        if launch.wait is not None:
+            yield f"# {plan_sentence(launch.wait)}."
         yield f"# Costs {cost.sentence()}."
+
+    def _asked_in_turn(self) -> Iterator[str]:
+        """Yield what is asked for: one type on one market in a line."""
+        resolved, nodes = self.launch.resolved, self.launch.job.strategy.nodes
+        groups: dict[tuple[str, str], list[Candidate]] = {}
+        for each in resolved.candidates:
+            groups.setdefault(each.kind, []).append(each)
+        begin = "# RunInstances"
+        for number, candidates in enumerate(groups.values(), 1):
+            what = kind_name(candidates[0], resolved.candidates) or candidates[0].type
+            what = what if what.startswith(candidates[0].type) else f"{candidates[0].type} {what}"
+            places = ", then ".join(f"{each.subnet} ({each.zone})" for each in candidates)
+            yield f"{begin}: {nodes:,} × {what} in {resolved.region}, in {places}{':' if number == len(groups) else ','}"
+            begin = "#   then"
 
 
 @contextmanager
@@ -107,31 +142,31 @@ def planned_launch(
     settings: Settings,
     *,
     job_id: str | None,
-    said: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
     """Yield how `job_request` would be launched now, what would be uploaded, and AWS where it could be asked.
 
-    Reads only; without credentials some of it is not known, which `said` hears. Raises as `planned_job` and `draft` do.
+    Reads only; without credentials some of it is not known, which `on_progress` is called with. Raises as `planned_job` and `draft` do.
     """
-    aws = _aws_if_there(descriptor, settings, said)
+    aws = _aws_if_there(descriptor, settings, on_progress)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         now, cache = datetime.now(timezone.utc), cache_folder(os.environ)
         yield draft(job, descriptor, settings, aws, cache=cache, now=now), files.uploads, aws
 
 
 def _aws_if_there(
-    descriptor: Descriptor, settings: Settings, said: Callable[[str], None]
+    descriptor: Descriptor, settings: Settings, on_progress: Callable[[str], None]
 ) -> AwsSession | None:
     """Return AWS where a region and credentials are known; else say what is missing."""
     region = region_of(descriptor, settings)
     if region is None or settings.bucket is None:
         missing = "region" if region is None else "bucket"
-        said(f"no {missing} is configured; what only AWS knows is left open")
+        on_progress(f"no {missing} is configured; what only AWS knows is left open")
         return None
     aws = AwsSession(region, settings.aws_profile)
     try:
         aws.credentials()
     except CredentialsError as error:
-        said(f"{error}; what only AWS knows is left open")
+        on_progress(f"{error}; what only AWS knows is left open")
         return None
     return aws

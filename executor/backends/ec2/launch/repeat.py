@@ -8,7 +8,7 @@ repeated (which image a parameter named, which of the subnets there were), and i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,11 +18,13 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.launch.draft import draft
 from executor.backends.ec2.launch.images import found_before, image_reference
-from executor.backends.ec2.launch.launch import LaunchFile
-from executor.backends.ec2.launch.launch_record import attempt_key
+from executor.backends.ec2.launch.launch_file import LaunchFile
+from executor.backends.ec2.launch.launch_record import attempt_key, round_key
+from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.resolve import resolve
+from executor.backends.ec2.launch.waiting import as_round
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.timestamps import parse_moment
+from executor.backends.ec2.timestamps import parse_timestamp
 from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
@@ -55,7 +57,7 @@ def problem_with(
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
     # Only now: another version may also have written the job in other words, and its machines can still be looked for.
     check_job_bytes(record, job)
-    begun = parse_moment(file.created)
+    begun = parse_timestamp(file.created)
     if file.region != region:
         differing = ["region"]
     elif begun is None or begun > now + _CLOCKS:
@@ -70,25 +72,48 @@ def problem_with(
     )
 
 
+def problem_with_round(
+    record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
+) -> str | None:
+    """Return why `file`, the stored round of the launch that began with `begun`, must not be sent; None where it is exactly what follows."""
+    time = parse_timestamp(file.created)
+    if file.wait is None or time is None or time > now + _CLOCKS:
+        differing = ["created"]
+    else:
+        differing = differences(file, as_round(begun, file.wait.round, now=time, deadman=deadman))
+    if not differing:
+        return None
+    where = f"{record.store.url}/{round_key(record, file.attempt, file.round, 'launch.json')}"
+    return (
+        f"{where} does not hold what follows from launch.json: {', '.join(differing)} "
+        f"{'differs' if len(differing) == 1 else 'differ'}. Nothing was sent to EC2; submit it with a new job id"
+    )
+
+
 def redrawn(
     file: LaunchFile, job: Job, descriptor: Descriptor, settings: Settings, aws: AwsSession, *, cache: Path
 ) -> LaunchFile:
-    """Return the launch of `job` as we would have written it when `file` was. Raises what `draft` does."""
-    begun = parse_moment(file.created)
+    """Return the launch record of `job` as of the time when `file` was written. Raises what `draft` does."""
+    begun = parse_timestamp(file.created)
     if begun is None:
-        raise ValueError(f"{file.created} is no moment")
+        raise ValueError(f"{file.created} is not a time")
     found = resolve(descriptor, settings, aws)
     named = str(file.request.get("ImageId"))
-    known = {(each.subnet, each.zone) for each in found.candidates}
     resolved = replace(
         found,
         image=found_before(image_reference(descriptor), named, found.image, aws),
         candidates=file.candidates
-        if all((each.subnet, each.zone) in known for each in file.candidates)
+        if set(file.candidates) <= set(found.candidates)
+        and _kinds(file.candidates) == _kinds(found.candidates)
         else found.candidates,
     )
     drawing = draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved)
     return drawing.launch_file()
+
+
+def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:
+    """Return what is asked for, in which order; the subnets may have become other ones meanwhile."""
+    return list(dict.fromkeys(each.kind for each in candidates))
 
 
 def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:

@@ -18,7 +18,7 @@ from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.resolve import Resolved
 from executor.backends.ec2.launch.volume import data_size, mappings
 from executor.backends.ec2.tags import OURS, job_tags, sanitised
-from executor.descriptor.ec2_table import Ec2
+from executor.descriptor.ec2_table import ON_DEMAND, Ec2, market_of
 from executor.errors import UsageError
 
 TOKEN_LIMIT = 64
@@ -28,7 +28,7 @@ TOKEN_LIMIT = 64
 def launch_request(
     job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
 ) -> dict[str, Any]:
-    """Return RunInstances' parameters but for subnet and token, as JSON values; UserData is base64.
+    """Return RunInstances' parameters but for subnet and token, as JSON values; UserData is base64. Type and market are the first candidate's.
 
     One call launches all nodes of the job, or none. expires: the time of the tag by which they are reaped.
     Raises UsageError where the user's own parameters are none.
@@ -50,7 +50,7 @@ def launch_request(
         "Monitoring": {"Enabled": True},
         # A machine that AWS moved to another host would go on with a spoiled benchmark.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
-        "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kind, data_size(job.sources)),
+        "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": _tag_list(job_tags(job, expires=expires))}
             for kind in ("instance", "volume")
@@ -66,8 +66,12 @@ def launch_request(
 
 
 def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
-    """Return what boto3's run_instances takes for one subnet. EC2 counts tokens per availability zone."""
+    """Return what boto3's run_instances takes for one candidate. EC2 counts tokens per availability zone."""
     complete = copy.deepcopy(dict(request))
+    if candidate.type:
+        complete["InstanceType"] = candidate.type
+    if candidate.market == ON_DEMAND != market_of(complete):
+        complete.pop("InstanceMarketOptions", None)
     complete["UserData"] = base64.b64decode(complete["UserData"])
     interfaces = complete.get("NetworkInterfaces")
     if interfaces:
@@ -79,13 +83,28 @@ def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) 
     return complete
 
 
+def names_groups(request: Mapping[str, Any]) -> bool:
+    """Return whether a request says in which security groups its machines are."""
+    interfaces = request.get("NetworkInterfaces", ())
+    beside = any(request.get(key) for key in ("SecurityGroupIds", "SecurityGroups"))
+    return beside or any(each.get("Groups") for each in interfaces)
+
+
+def in_group(request: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return `request` for machines in this security group."""
+    if interfaces := request.get("NetworkInterfaces"):
+        return {**request, "NetworkInterfaces": [{**each, "Groups": [group]} for each in interfaces]}
+    return {**request, "SecurityGroupIds": [group]}
+
+
 def candidate_token(token: str, candidate: Candidate) -> str:
-    """Return the token of the launch in one subnet; the same again for the same launch."""
-    return hashlib.sha256(f"{token} {candidate.subnet}".encode()).hexdigest()[:TOKEN_LIMIT]
+    """Return the token of the launch of one candidate; the same again for the same launch."""
+    wanted = f"{token} {candidate.subnet} {candidate.type} {candidate.market}"
+    return hashlib.sha256(wanted.encode()).hexdigest()[:TOKEN_LIMIT]
 
 
 def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `request` with `extra` in it: tables are merged key by key, everything else of `extra` stands in its place.
+    """Return `request` with `extra` in it: tables are merged key by key, everything else of `extra` replaces what is there.
 
     Block devices are merged by their name, and tags by their kind of resource; tags of ours stay ours.
     """

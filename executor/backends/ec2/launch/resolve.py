@@ -9,8 +9,10 @@ from executor.backends.ec2.launch.images import (
     Image,
     InstanceType,
     check_fit,
+    check_processes,
     find_image,
     find_type,
+    gpus_by_name,
     image_reference,
     placeholder,
 )
@@ -18,7 +20,7 @@ from executor.backends.ec2.launch.placement import Candidate, find_candidates
 from executor.backends.ec2.session import AwsSession
 from executor.config import Settings
 from executor.descriptor import Descriptor
-from executor.descriptor.ec2_table import Ec2
+from executor.descriptor.ec2_table import ON_DEMAND, Ec2, market_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +30,59 @@ class Resolved:
     region: str
     image: Image
     kind: InstanceType
+    """The first candidates'."""
     candidates: tuple[Candidate, ...]
     """Tried in turn."""
     security_groups: tuple[str, ...]
     instance_profile: str | None
     public_ip: bool | None
+    vpcs: tuple[str, ...] = ()
+    """Of the candidates."""
+    other_kinds: tuple[InstanceType, ...] = ()
+    """The other candidates'."""
+
+    @property
+    def kinds(self) -> tuple[InstanceType, ...]:
+        """All types that may be launched, in the order in which they are tried."""
+        return (self.kind, *self.other_kinds)
 
 
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
     """Look everything up. Raises UsageError where the descriptor or the configuration is wrong, AwsError where AWS is."""
     ec2 = ec2_table(descriptor)
     image = find_image(image_reference(descriptor), aws)
-    kind = find_type(descriptor.hardware.instance_type, aws)
-    check_fit(image, kind)
+    types = instance_types(descriptor)
+    kinds = [find_type(name, aws, key=key) for name, key in types.items()]
+    for kind in kinds:
+        check_fit(image, kind, key=types[kind.name])
+    check_processes(descriptor.hardware, kinds)
+    candidates = find_candidates(
+        descriptor.hardware, tuple(types), markets(ec2), ec2.subnets or settings.subnets, aws
+    )
     return Resolved(
         image=image,
-        kind=kind,
-        candidates=find_candidates(descriptor.hardware, ec2.subnets or settings.subnets, aws),
+        kind=kinds[0],
+        other_kinds=tuple(kinds[1:]),
+        candidates=candidates,
+        vpcs=tuple(sorted({each.vpc for each in candidates})),
         **_named(descriptor, settings, aws.region),
     )
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return what is known without asking AWS; the rest reads "<resolved at submission: …>"."""
+    """Return what is known without asking AWS; the rest reads "<resolved at submission: …>". Raises UsageError."""
     reference = image_reference(descriptor)
-    subnets = ec2_table(descriptor).subnets or settings.subnets
+    ec2 = ec2_table(descriptor)
+    kinds = [
+        InstanceType(name=name, architectures=(), ebs_mib_per_second=None, gpus=gpus_by_name(name))
+        for name in instance_types(descriptor)
+    ]
+    check_processes(descriptor.hardware, kinds)
+    subnets = ec2.subnets or settings.subnets
     zone = descriptor.hardware.availability_zone or descriptor.hardware.aws_zone_id
+    places = [(each, placeholder("its zone")) for each in subnets] or [
+        (placeholder("the default subnets"), zone or placeholder("each zone in turn"))
+    ]
     return Resolved(
         image=Image(
             id=reference if reference.startswith("ami-") else placeholder(f"the AMI that {reference} names"),
@@ -61,15 +90,32 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
             root_device=placeholder("the image's root device"),
             root_gib=None,
         ),
-        kind=InstanceType(name=descriptor.hardware.instance_type, architectures=(), ebs_mib_per_second=None),
-        candidates=tuple(Candidate(subnet=each, zone=placeholder("its zone")) for each in subnets)
-        or (
-            Candidate(
-                subnet=placeholder("the default subnets"), zone=zone or placeholder("each zone in turn")
-            ),
+        kind=kinds[0],
+        other_kinds=tuple(kinds[1:]),
+        candidates=tuple(
+            Candidate(subnet=subnet, zone=where, type=kind.name, market=market)
+            for market in markets(ec2)
+            for kind in kinds
+            for subnet, where in places
         ),
+        vpcs=(placeholder("the VPC of the subnets"),),
         **_named(descriptor, settings, region or placeholder("the region")),
     )
+
+
+def instance_types(descriptor: Descriptor) -> dict[str, str]:
+    """Return the types that may be launched, in the order in which they are tried, each with the key that names it."""
+    others = dict.fromkeys(ec2_table(descriptor).instance_types, "aws.ec2.instance_types")
+    # Named in both, a type is tried where it comes first.
+    return {descriptor.hardware.instance_type: "hardware.instance_type"} | {
+        name: key for name, key in others.items() if name != descriptor.hardware.instance_type
+    }
+
+
+def markets(ec2: Ec2) -> tuple[str, ...]:
+    """Return the markets on which machines are asked for, in turn."""
+    first = market_of(ec2.run_instances)
+    return (first, ON_DEMAND) if ec2.on_demand_after_spot and first != ON_DEMAND else (first,)
 
 
 def ec2_table(descriptor: Descriptor) -> Ec2:

@@ -1,4 +1,4 @@
-"""What instances of a job are told: user data, with the job descriptor or, where that is too large, with its address."""
+"""The user data of a job's instances: with the job descriptor or, where that is too large, with its address."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from bai_agent.job.descriptor import Job, Limits
-from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, TooLargeError, user_data
+from bai_agent.job.descriptor import Job
+from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
 from executor.descriptor.ec2_table import Ec2
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
@@ -25,7 +25,7 @@ class UserData:
 
 
 def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserData:
-    """Return what instances of `job` are told. Raises UsageError where that does not fit even without the descriptor.
+    """Return the user data of the instances of `job`. Raises UsageError where it is too large even without the descriptor.
 
     A descriptor that does not fit is read from the job's record, where it is as job.toml.
     """
@@ -37,13 +37,14 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserDa
         region=region,
         store_url=job.store.url if job.store else None,
         s3_endpoint=job.store.endpoint if job.store else None,
-        deadman=deadman(job.limits),
+        deadman=deadman(job),
         init_commands=tuple(ec2.init_commands),
         keep_on_failure=ec2.keep_on_failure,
+        nodes=job.strategy.nodes,
     )
     try:
         return UserData(boot=boot, content=user_data(boot))
-    except TooLargeError:
+    except UserDataTooLargeError:
         if job.store is None:
             raise
     url = f"{job.store.url}/{job.job.id}/job.toml"
@@ -51,7 +52,7 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserDa
     boot = replace(boot, job_toml=None, job_pointer=pointer)
     try:
         return UserData(boot=boot, content=user_data(boot))
-    except TooLargeError as error:
+    except UserDataTooLargeError as error:
         raise UsageError(_too_large(boot, error.size)) from error
 
 
@@ -70,7 +71,7 @@ def _too_large(boot: Boot, size: int) -> str:
 
 
 def boot_limit(ec2: Ec2) -> timedelta:
-    """Return after how long without a sign of life a machine is taken for one that never ran its user data.
+    """Return how long a machine may give no sign of life before it counts as one that never ran its user data.
 
     A boot takes minutes; the boothook ends it where the guardian has not started after 30, and each fetch is given up after 10
     (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be kept.
@@ -79,8 +80,9 @@ def boot_limit(ec2: Ec2) -> timedelta:
     return _BOOT + commands + (ec2.keep_on_failure or timedelta())
 
 
-def deadman(limits: Limits) -> timedelta:
-    """Return how long a machine of a job with these limits may be on at most."""
+def deadman(job: Job) -> timedelta:
+    """Return how long a machine of `job` may be on at most."""
+    limits = job.limits
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
-    return limits.machine_time(max_runtime=limits.max_runtime)
+    return limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)

@@ -1,4 +1,4 @@
-"""The root volume: as large as image and data need, as fast as asked for where the instance type can use that.
+"""The root volume: as large as image and data need, with the throughput that was asked for, up to what the instance type can use.
 
 gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 """
@@ -6,7 +6,7 @@ gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,9 @@ def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
     return image_gib + math.ceil(data.bytes / 2**30) + MARGIN_GIB
 
 
-def mappings(wanted: Volume | None, image: Image, kind: InstanceType, data: DataSize) -> list[dict[str, Any]]:
+def mappings(
+    wanted: Volume | None, image: Image, kinds: Sequence[InstanceType], data: DataSize
+) -> list[dict[str, Any]]:
     """Return BlockDeviceMappings: the root volume, and that every volume goes with its instance."""
     ebs: dict[str, Any] = {
         "DeleteOnTermination": True,
@@ -63,7 +65,7 @@ def mappings(wanted: Volume | None, image: Image, kind: InstanceType, data: Data
         "VolumeSize": placeholder("its size")
         if image.root_gib is None
         else volume_gib(wanted, image.root_gib, data),
-        **(_speed(wanted, kind) if wanted is not None else {}),
+        **(_speed(wanted, kinds) if wanted is not None else {}),
     }
     if wanted is not None and wanted.initialization_rate is not None:
         ebs["VolumeInitializationRate"] = wanted.initialization_rate
@@ -73,11 +75,12 @@ def mappings(wanted: Volume | None, image: Image, kind: InstanceType, data: Data
     ]
 
 
-def _speed(wanted: Volume, kind: InstanceType) -> dict[str, int]:
+def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
     throughput, iops = wanted.throughput, wanted.iops
     if throughput is not None:
-        # More than the instance can exchange would only be paid for.
-        throughput = max(LEAST_THROUGHPUT, min(throughput, kind.ebs_mib_per_second or throughput))
+        # More than the instance, whichever it is, can exchange would only be paid for.
+        useful = max(each.ebs_mib_per_second or throughput for each in kinds)
+        throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
         iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
     speed = {}
     if iops is not None:

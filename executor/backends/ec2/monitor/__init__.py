@@ -1,1 +1,1 @@
-"""How a job on EC2 stands, and what is done about machines that are of no use."""
+"""How a job on EC2 stands, and what is done about machines that nobody needs."""

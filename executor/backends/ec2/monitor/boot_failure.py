@@ -50,7 +50,7 @@ def unproven(
     unreadable: Mapping[str, BaiError],
     limit: timedelta | None,
 ) -> str | None:
-    """Return why nobody can say whether a machine that is past its boot limit still boots; None where none is."""
+    """Return why it is unknown whether a machine past its boot limit still boots; None where no machine is."""
     for each in waiting:
         if each.state != "running" or limit is None or each.age is None or each.age <= limit:
             continue

@@ -5,6 +5,7 @@ The store is asked first: a job with a result has ended, and none of this is nee
 | stage | what is seen |
 |---|---|
 | unlaunched | no instance yet: the submission is under way |
+| waiting | no instance yet: no zone has room, and all are asked again |
 | abandoned | no instance, and none will come: the submission was cut short, and only repeating it goes on |
 | pending | EC2 has accepted the launch; a machine is being started |
 | booting | a machine runs, and its agent has not reported yet |
@@ -42,6 +43,7 @@ OVERDUE = timedelta(minutes=15)
 
 class JobStage(str, Enum):
     UNLAUNCHED = "unlaunched"
+    WAITING = "waiting"
     ABANDONED = "abandoned"
     PENDING = "pending"
     BOOTING = "booting"
@@ -67,6 +69,8 @@ class Observation:
     """EC2 has accepted the launch."""
     refusal: Verdict | None = None
     """EC2 has refused the launch for good."""
+    waiting: str | None = None
+    """What the job waits for, and until when, where zones without room are asked again."""
     expires: datetime | None = None
     instances: tuple[Instance, ...] | None = ()
     """None where EC2 could not be asked."""
@@ -91,6 +95,11 @@ class Observation:
     def unreported(self) -> list[int]:
         return [rank for rank in range(self.nodes) if rank not in self.signs]
 
+    @property
+    def silence(self) -> timedelta:
+        """How long the most silent node has said nothing, of those that have not ended."""
+        return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -101,7 +110,7 @@ class Diagnosis:
     verdict: Verdict | None = None
     """How the job ended: set where the stage is `gone`, and only there."""
     terminate: tuple[Instance, ...] = ()
-    """Machines that are of no use to the job any more."""
+    """Machines that the job no longer needs."""
 
 
 def diagnose(observation: Observation) -> Diagnosis:
@@ -120,10 +129,18 @@ def _seen(observation: Observation) -> Diagnosis:
     living = tuple(each for each in observation.instances if each.living)
     stopped = tuple(each for each in observation.instances if each.state == "stopped")
     over = [each for each in left if _is_over(each, observation)]
-    broken = observation.nodes > 1 and bool(observation.unreported) and bool(left)
-    if broken or (over and not living and len(over) == len(left)) or any(each.index == 0 for each in over):
+    alone = observation.nodes == 1
+    broken = not alone and bool(observation.unreported) and bool(left)
+    # The machine of a node that has ended goes; the first one's takes the job's result along.
+    lost = left if alone else [each for each in left if each.index == 0 or each.index not in observation.done]
+    if (
+        broken
+        or (over and not living and len(over) == len(left))
+        or (alone and any(each.index == 0 for each in over))
+        or (not alone and _given_up(observation, [each for each in lost if each in over], living))
+    ):
         verdict = why_gone(
-            left if broken else over,
+            left if broken else [each for each in over if each in lost] or over,
             observation.signs,
             observation.consoles,
             expires=observation.expires,
@@ -133,10 +150,18 @@ def _seen(observation: Observation) -> Diagnosis:
         return Diagnosis(
             stage=JobStage.GONE, sentence=verdict.sentence, verdict=verdict, terminate=(*living, *stopped)
         )
-    if not living or any(each.index == 0 for each in left):
+    if not living or (alone and any(each.index == 0 for each in left)):
         return Diagnosis(stage=JobStage.ENDING, sentence=_leaving(left), terminate=stopped)
     if (overdue := _overdue(observation)) is not None:
         return Diagnosis(stage=JobStage.ENDING, sentence=overdue, terminate=(*living, *stopped))
+    if (hung := _hung(observation, living)) is not None:
+        return replace(hung, terminate=(*hung.terminate, *stopped))
+    if lost and not alone:
+        return Diagnosis(
+            stage=JobStage.ENDING,
+            sentence=f"{_leaving(lost).removesuffix('.')}, and the other nodes end.",
+            terminate=stopped,
+        )
     waiting = [each for each in living if each.index not in observation.signs]
     if (failed := never_booted(waiting, observation.consoles, observation.boot_limit)) is not None:
         failed = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
@@ -169,6 +194,46 @@ def _is_over(instance: Instance, observation: Observation) -> bool:
         return sign > STALE
     console = observation.consoles.get(instance.id)
     return console is not None and console.end is not None
+
+
+def _given_up(observation: Observation, lost: list[Instance], living: tuple[Instance, ...]) -> bool:
+    """Return whether the nodes that are left make no result any more, though a machine was `lost`.
+
+    Their agents see that by themselves, end what runs and write the result; who is silent, or takes too long, does not.
+    """
+    if not lost:
+        return False
+    working = [each for each in living if each.index not in observation.done]
+    if all(observation.signs.get(each.index, timedelta.max) > STALE for each in working):
+        return True
+    return (
+        min(observation.signs.get(each.index, timedelta.max) for each in lost) > STALE + observation.patience
+    )
+
+
+def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis | None:
+    """Return what is due where machines of several nodes are silent for so long that they hang, or are cut off for good; else None.
+
+    An agent of several that cannot reach the store ends its node after a minute: nobody waits for it any more.
+    """
+    if observation.nodes == 1:
+        return None
+    working = [each for each in living if each.index not in observation.done]
+    limit = STALE + observation.patience
+    hung = tuple(each for each in working if observation.signs.get(each.index, timedelta()) > limit)
+    if not hung:
+        return None
+    first = hung[0]
+    others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
+    sentence = (
+        f"Node {first.index} ({first.id}) has given no sign of life for {span(observation.signs[first.index])}{others}; "
+        f"{'their machines are' if others else 'its machine is'} terminated."
+    )
+    if len(hung) < len(working):
+        # Their agents make the result.
+        return Diagnosis(stage=JobStage.SILENT, sentence=sentence, terminate=hung)
+    verdict = Verdict(Outcome.PEER_LOST, sentence, rank=first.index)
+    return Diagnosis(stage=JobStage.GONE, sentence=sentence, verdict=verdict, terminate=living)
 
 
 def _overdue(observation: Observation) -> str | None:
@@ -254,6 +319,10 @@ def _nothing_seen(observation: Observation) -> Diagnosis:
             return Diagnosis(
                 stage=JobStage.PENDING, sentence="EC2 has accepted the launch, and shows no machine yet."
             )
+        if observation.waiting is not None:
+            return Diagnosis(
+                stage=JobStage.WAITING, sentence=f"The job waits for capacity: {observation.waiting}."
+            )
         return Diagnosis(stage=JobStage.UNLAUNCHED, sentence="The job is being launched.")
     if observation.cancelled is not None:
         return _gone(Outcome.CANCELLED, "The job was cancelled, and none of its machines is left.")
@@ -262,7 +331,7 @@ def _nothing_seen(observation: Observation) -> Diagnosis:
             Outcome.LOST,
             "The job's machines are gone without a result, for so long that EC2 knows nothing of them any more.",
         )
-    if _is_late(observation):
+    if _is_late(observation) and observation.waiting is None:
         return _gone(
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )
@@ -288,7 +357,9 @@ def _forgotten(observation: Observation) -> bool:
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
     # No verdict: a result would keep the submission from being repeated, and hurt one that is only slow.
     advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
-    if observation.launch_age is not None and observation.launch_age > LAUNCH_WINDOW:
+    if observation.waiting is not None:
+        what = f"{what} while the job waited for capacity ({observation.waiting})"
+    elif observation.launch_age is not None and observation.launch_age > LAUNCH_WINDOW:
         advice = "submit it again with a new job id"
     return Diagnosis(stage=JobStage.ABANDONED, sentence=f"{what}, and nothing runs; {advice}.")
 
@@ -299,7 +370,7 @@ def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)
         return Diagnosis(stage=JobStage.PENDING, sentence=f"Its agent has not reported yet, and {why}.")
-    oldest = max(observation.signs.values())
+    oldest = observation.silence
     if oldest > STALE:
         return Diagnosis(
             stage=JobStage.SILENT,
@@ -338,5 +409,5 @@ def _until(observation: Observation) -> str:
     return f", until {observation.expires:%H:%M} UTC at the latest" if observation.expires is not None else ""
 
 
-def _clock(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+def _clock(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""How jobs on EC2 stand, in the words that `bai status` and `bai list` have for every job."""
+"""The status of jobs on EC2, for `bai status` and `bai list`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.descriptor import Power
 from bai_agent.job.outcome import ExitCode, Status
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.instances import Instance, instances_by_id, instances_of
 from executor.backends.ec2.launch.cost import price
@@ -40,7 +40,7 @@ _AT_ONCE = 16
 
 
 def monitor_of(record: JobRecord, settings: Settings) -> JobMonitor:
-    """Return who looks after this job."""
+    """Return the monitor of this job."""
 
     @cache
     def aws(region: str | None) -> AwsSession:
@@ -50,21 +50,39 @@ def monitor_of(record: JobRecord, settings: Settings) -> JobMonitor:
 
 
 def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
-    """Return how a job stands, after doing what is due for it. Raises BaiError."""
+    """Do what is due for a job and return its status. Raises BaiError."""
     result = result_of(record)
     if result is not None:
         kept, next_step = kept_machines(record, result, settings)
-        return replace(ended_status(record, result), where="ec2", machine=kept, next_step=next_step)
+        machine = kept or end_lost_nodes(monitor_of(record, settings), result)
+        return replace(ended_status(record, result, where="ec2"), machine=machine, next_step=next_step)
     monitor = monitor_of(record, settings)
     found = monitor.reconcile()
     result = result_of(record)
     if result is not None:
-        return replace(ended_status(record, result), where="ec2", machine=found.sentence)
+        return replace(ended_status(record, result, where="ec2"), machine=found.sentence)
     return _standing(record, found)
 
 
+def end_lost_nodes(monitor: JobMonitor, result: JobResult) -> str | None:
+    """Terminate the machines of nodes that were given up; return a sentence about them, or None where there are none."""
+    if not result.lost:
+        return None
+    try:
+        ended = monitor.end_lost(result)
+    except BaiError as error:
+        ranks = ", ".join(map(str, result.lost))
+        return f"whether machines of nodes that were given up ({ranks}) still run is not known: {error}"
+    which = ", ".join(f"{each.id} (node {each.index})" for each in ended)
+    return f"{which} gave no sign of life any more and {_is_are(ended)} being terminated" if ended else None
+
+
+def _is_are(machines: Sequence[Instance]) -> str:
+    return "is" if len(machines) == 1 else "are"
+
+
 def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[JobStatus]:
-    """Return how jobs stand, with a question or two to EC2 for each region; changes nothing. Raises StoreError."""
+    """Return the statuses of jobs without changing anything, with one or two EC2 requests per region. Raises StoreError."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(_result_or_why, records))
         open_ = [record for record, result in zip(records, results, strict=True) if result is None]
@@ -78,7 +96,7 @@ def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[Jo
                 for monitor, its, ids in zip(lookouts, regions, launched, strict=True)
                 if its == region
             }
-            known.update(_asked(lookouts[0].aws, region, jobs))
+            known.update(instances_of_jobs(lookouts[0].aws, region, jobs))
         found = dict(
             zip(
                 [record.job_id for record in open_],
@@ -91,19 +109,19 @@ def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[Jo
         if result is None
         else unreadable_status(record, result, where="ec2")
         if isinstance(result, RecordError)
-        else replace(ended_status(record, result), where="ec2")
+        else ended_status(record, result, where="ec2")
         for record, result in zip(records, results, strict=True)
     ]
 
 
-def _result_or_why(record: JobRecord) -> dict[str, Any] | RecordError | None:
+def _result_or_why(record: JobRecord) -> JobResult | RecordError | None:
     try:
         return result_of(record)
     except RecordError as error:
         return error
 
 
-def _asked(
+def instances_of_jobs(
     aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Instance] | None]:
     """Return the instances of these jobs, by job; None for each where EC2 cannot be asked. jobs: the ids of their launches."""
@@ -183,7 +201,7 @@ def _status(found: Diagnosis, state: RunState) -> str:
 
 
 def kept_machines(
-    record: JobRecord, result: Mapping[str, Any], settings: Settings
+    record: JobRecord, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
     """Return what is still there of a job that ended with `result` and may keep its machines, until when, and what it costs.
 
@@ -191,7 +209,7 @@ def kept_machines(
     """
     monitor = monitor_of(record, settings)
     end = monitor.job.end
-    failed = result.get("exit_code") not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
     if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
         return None, None
     try:
@@ -200,7 +218,7 @@ def kept_machines(
         return None, None
     if not there:
         return None, None
-    which = f"{', '.join(each.id for each in there)} {'is' if len(there) == 1 else 'are'}"
+    which = f"{', '.join(each.id for each in there)} {_is_are(there)}"
     first, aws = there[0], monitor.aws(monitor.region)
     hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
     cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
@@ -210,9 +228,9 @@ def kept_machines(
     return f"{which} kept to look into{_until(monitor, result, end.keep_on_failure)}{cost}", release
 
 
-def _until(monitor: JobMonitor, result: Mapping[str, Any], kept: timedelta) -> str:
+def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
     """Return until when a machine is kept: its time begins at the job's end, and no machine outlives its deadline."""
-    moments = [monitor.expires] if monitor.expires is not None else []
-    if (ended := result.get("ended")) is not None:
-        moments.append(datetime.fromtimestamp(int(ended) / 1000, tz=timezone.utc) + kept)
-    return f" until {min(moments):%Y-%m-%d %H:%M} UTC" if moments else ""
+    ends = [monitor.expires] if monitor.expires is not None else []
+    if result.ended is not None:
+        ends.append(datetime.fromtimestamp(result.ended / 1000, tz=timezone.utc) + kept)
+    return f" until {min(ends):%Y-%m-%d %H:%M} UTC" if ends else ""

@@ -1,4 +1,4 @@
-"""Looks after a job on EC2: says how it stands, ends machines that are of no use, writes its result where they cannot.
+"""Monitors a job on EC2: finds its status, terminates machines that nobody needs, writes its result where they cannot.
 
 Any `bai` may do so, several at once, and be killed at any moment: what is due is found out anew each time, terminating twice
 is terminating once, and a result is written by whoever is first.
@@ -14,9 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Job, Power
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.instances import (
     Instance,
@@ -26,11 +28,17 @@ from executor.backends.ec2.instances import (
     read_consoles,
     terminate,
 )
-from executor.backends.ec2.launch.launch_record import attempt_key, read_decision, read_launch_table
-from executor.backends.ec2.monitor.diagnosis import STALE, Diagnosis, JobStage, Observation, diagnose
+from executor.backends.ec2.launch.launch_record import (
+    attempt_key,
+    latest_round,
+    read_decision,
+    read_launch_table,
+    read_waiting,
+)
+from executor.backends.ec2.monitor.diagnosis import OVERDUE, STALE, Diagnosis, JobStage, Observation, diagnose
 from executor.backends.ec2.monitor.reasons import Verdict
 from executor.backends.ec2.session import AwsError
-from executor.backends.ec2.timestamps import parse_moment
+from executor.backends.ec2.timestamps import parse_timestamp
 from executor.backends.ec2.verdict import write_result
 from executor.records.reading import result_of
 
@@ -39,6 +47,8 @@ if TYPE_CHECKING:
 
 _MARGIN = timedelta(seconds=60)
 """What a cancelled job may take beyond its grace and drain: the agent's looks, uploads, the power-off."""
+_RETURNED = timedelta(seconds=15)
+"""A node that was given up and whose last sign of life, of one each 5 s, is no older, is there again."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
 """Consoles that one look reads at most."""
@@ -46,7 +56,7 @@ _CONSOLES = 4
 
 @dataclass(frozen=True)
 class JobMonitor:
-    """One job on EC2. Nothing but its descriptor is remembered: each look asks again."""
+    """One job on EC2. Only its descriptor is cached: each observation asks again."""
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
@@ -73,9 +83,9 @@ class JobMonitor:
             found = diagnose(replace(observation, consoles=consoles, unreadable=unreadable))
         return replace(found, sentence=f"{found.sentence} {why}") if why else found
 
-    def reconcile(self, *, ask: bool = True) -> Diagnosis:
-        """Look, and do what is due: terminate what is of no use, write the result. Raises BaiError."""
-        found = self.observe(ask=ask)
+    def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
+        """Look as `observe` does, and do what is due: terminate what nobody needs, write the result. Raises BaiError."""
+        found = self.observe(known=known, ask=ask)
         # A job with a result has ended: its machines go by themselves, or are kept to be looked into.
         if found.terminate and result_of(self.record) is None:
             try:
@@ -86,17 +96,40 @@ class JobMonitor:
                     found, sentence=f"{found.sentence} It could not be ended: {error}", verdict=None
                 )
         if found.verdict is not None:
-            write_result(self.record, found.verdict.outcome, found.verdict.sentence, attempt=self.attempt)
+            write_result(
+                self.record,
+                found.verdict.outcome,
+                found.verdict.sentence,
+                attempt=self.attempt,
+                rank=found.verdict.rank,
+            )
         return found
 
     def all_well(self) -> bool:
-        """Return whether every agent has given a sign of life just now, and nobody wants the job's end. Asks the store only."""
+        """Return whether every agent has a recent heartbeat and the job is not cancelled. Asks the store only."""
         observation, _ = self._facts(None, ask=False)
         return (
-            observation.cancelled is None
-            and not observation.unreported
-            and max(observation.signs.values()) < STALE / 2
+            observation.cancelled is None and not observation.unreported and observation.silence < STALE / 2
         )
+
+    def end_lost(self, result: JobResult) -> list[Instance]:
+        """Terminate what is left of nodes that were given up, of a job that ended with `result`; return those machines. Raises BaiError.
+
+        Such a machine hangs, or is cut off. One that gives signs of life again ends by itself; one that is to be kept is.
+        """
+        end = self.job.end
+        if not result.lost or end.power is Power.STAY or end.keep_on_failure is not None:
+            return []
+        now = datetime.fromtimestamp(self.clock(self.record.store.url) / 1000, tz=timezone.utc)
+        if self.expires is not None and now > self.expires + OVERDUE:
+            # Long over: what is left is `bai reap`'s, and every command's.
+            return []
+        signs = AttemptRecord(self.record, self.attempt).signs_of_all()
+        latest = (now - _RETURNED).timestamp() * 1000
+        silent = {rank for rank in result.lost if rank not in signs or signs[rank][0] < latest}
+        left = [each for each in self.instances() if each.index in silent and each.living]
+        terminate(self.aws(self.region).ec2(), left, job_id=self.record.job_id)
+        return left
 
     def end(self) -> list[str]:
         """Terminate the job's machines now; return their ids. Raises BaiError."""
@@ -133,12 +166,35 @@ class JobMonitor:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """What was asked of EC2; None for machines that somebody launched by hand, and before it is written."""
-        name = "launch.json"
+        """The launch record; None for machines that were launched by hand, and before it is written.
+
+        Where the job waits for capacity: that of the round which was begun last.
+        """
+        name, last = "launch.json", "rounds/launch.json"
+        if last in self._kept:
+            return self._kept[last]
         found = None if name in self._kept else read_launch_table(self.record, attempt=self.attempt)
         if found is not None:
             self._kept[name] = found
-        return self._kept.get(name)
+        first = self._kept.get(name)
+        if first is None or first.get("wait") is None:
+            return first
+        decided = bool(self._decision())
+        number = latest_round(self.record, attempt=self.attempt)
+        latest = read_launch_table(self.record, attempt=self.attempt, number=number) or first
+        if decided:
+            self._kept[last] = latest
+        return latest
+
+    def _waiting(self) -> str | None:
+        """Return what the job waits for, and until when; None where it does not wait, or the first round is under way. Raises StoreError."""
+        if (self.launch or {}).get("wait") is None or self._decision():
+            return None
+        told = read_waiting(self.record, attempt=self.attempt)
+        until = None if told is None else parse_timestamp(told["until"])
+        return (
+            None if told is None or until is None else f"{told['sentence']}; until {until:%Y-%m-%d %H:%M} UTC"
+        )
 
     @property
     def launched_ids(self) -> list[str]:
@@ -161,7 +217,7 @@ class JobMonitor:
     @property
     def expires(self) -> datetime | None:
         """When the machines must be gone by themselves."""
-        return parse_moment((self.launch or {}).get("expires"))
+        return parse_timestamp((self.launch or {}).get("expires"))
 
     @property
     def boot_limit(self) -> timedelta | None:
@@ -184,6 +240,7 @@ class JobMonitor:
             launch_age=self._launch_age(now),
             accepted=bool(launched.get("instances")),
             refusal=_refusal(launched),
+            waiting=self._waiting(),
             expires=self.expires,
             instances=None,
             signs=signs,
@@ -207,8 +264,10 @@ class JobMonitor:
     def _launch_age(self, now: int) -> timedelta | None:
         if self.launch is None:
             return None
-        # Each refusal of a zone, and the decision, is a sign that somebody was still at it.
-        names = ("launch.json", "refused/", "launched.json")
+        # Each refusal of a zone, each round of one that waits, and the decision, is a sign that somebody was still at it.
+        names = ["launch.json", "refused/", "launched.json"]
+        if self.launch.get("wait") is not None:
+            names += ["rounds/", "waiting.json"]
         ages = [self._age(attempt_key(self.record, self.attempt, name), now) for name in names]
         return min((age for age in ages if age is not None), default=timedelta())
 

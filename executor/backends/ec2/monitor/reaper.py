@@ -1,4 +1,5 @@
-"""Terminates machines whose time is up and that have not gone by themselves: by their tags alone, nothing is remembered.
+"""Terminates machines whose time is up and that did not power off: found by their tags alone.
+The security groups of their own that jobs of several machines leave are deleted too.
 
 Anybody may do it, several at once, from a terminal, cron or a schedule: a machine that is terminated twice is terminated once.
 Only what carries our tags is looked at.
@@ -7,27 +8,32 @@ Only what carries our tags is looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
+from bai_agent.job.store import is_s3
 from executor.backends.ec2.instances import (
+    ATTEMPT_TAG,
     CLIENT_TAG,
     EXPIRES_TAG,
     JOB_TAG,
+    STORE_TAG,
     Instance,
     described,
+    instances_of,
     terminate_one,
 )
-from executor.backends.ec2.job_store import bucket_store, is_bucket, open_bucket
+from executor.backends.ec2.job_store import bucket_store, open_bucket
 from executor.backends.ec2.monitor.diagnosis import OVERDUE
 from executor.backends.ec2.regions import named_regions
+from executor.backends.ec2.security_group import delete_groups, groups_of
 from executor.backends.ec2.session import aws_of
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text
-from executor.backends.ec2.timestamps import parse_moment
+from executor.backends.ec2.timestamps import parse_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -50,21 +56,19 @@ class Reaped:
 
     instance: Instance
     expires: datetime | None
-    """None where its tag is no moment."""
+    """None where its tag is not a time."""
     trouble: str = ""
     """Why it is still there; empty where it was terminated, or would be."""
 
 
-def overdue(
-    instances: Sequence[Instance], *, now: datetime, margin: timedelta = OVERDUE
-) -> list[tuple[Instance, datetime | None]]:
-    """Return those of our machines whose expiry was more than `margin` ago, and those whose expiry cannot be read."""
+def overdue(instances: Sequence[Instance], *, now: datetime) -> list[tuple[Instance, datetime | None]]:
+    """Return those of our machines whose expiry was more than `OVERDUE` ago, and those whose expiry cannot be read."""
     found: list[tuple[Instance, datetime | None]] = []
     for each in instances:
         if each.state not in _STATES or not each.tags.get(JOB_TAG) or EXPIRES_TAG not in each.tags:
             continue
-        expires = parse_moment(each.tags[EXPIRES_TAG])
-        if expires is None or now > expires + margin:
+        expires = parse_timestamp(each.tags[EXPIRES_TAG])
+        if expires is None or now > expires + OVERDUE:
             found.append((each, expires))
     return found
 
@@ -75,30 +79,61 @@ def reap(
     now: datetime,
     dry_run: bool = False,
     client_id: str | None = None,
-    told: Callable[[Reaped], None] = lambda reaped: None,
+    on_reaped: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate what should not be there any more, and return it; `told` hears of each.
+    """Terminate overdue machines and return them; `on_reaped` is called for each.
 
     Raises BaiError where EC2 cannot be asked. client_id: only that client's. A machine that cannot be terminated does not keep the others.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
         {"Name": "instance-state-name", "Values": list(_STATES)},
+        *_of_client(client_id),
     ]
-    if client_id is not None:
-        filters.append({"Name": f"tag:{CLIENT_TAG}", "Values": [clean_text(client_id)[:VALUE_LIMIT]]})
     done = []
     for instance, expires in overdue(described(ec2, filters), now=now):
         reaped = Reaped(instance, expires, _end(ec2, instance, expires, dry_run=dry_run))
-        told(reaped)
+        on_reaped(reaped)
         done.append(reaped)
+    if not dry_run:
+        _delete_groups(ec2, now=now, client_id=client_id)
     return done
 
 
-def reap_own(settings: Settings, *, store: str | None) -> None:
-    """Terminate this client's machines whose time is up, in passing: what is in the way will be there the next time, too.
+def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> None:
+    """Delete the security groups of jobs whose machines are gone: terminated for all to see, or so long ago that their time is up."""
+    try:
+        groups = groups_of(ec2, _of_client(client_id))
+        machines = instances_of(ec2, {tags[JOB_TAG] for tags in groups.values()})
+    except BaiError as error:
+        log.info("security groups are not looked for: %s", error)
+        return
+    delete_groups(ec2, [group for group, tags in groups.items() if _is_left(tags, machines, now=now)])
 
-    In the configured region, and in all in which jobs of `store` (unset: of the configured one) were launched. Raises UsageError, DescriptorError where the
+
+def _is_left(tags: Mapping[str, str], machines: Sequence[Instance], *, now: datetime) -> bool:
+    """Return whether nothing will use the group with these tags any more."""
+    owner = [tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)]
+    mine = [
+        each
+        for each in machines
+        if [each.tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)] == owner
+    ]
+    expires = parse_timestamp(tags.get(EXPIRES_TAG))
+    late = expires is not None and now > expires + OVERDUE
+    return late or (bool(mine) and all(each.state == "terminated" for each in mine))
+
+
+def _of_client(client_id: str | None) -> list[FilterTypeDef]:
+    if client_id is None:
+        return []
+    return [{"Name": f"tag:{CLIENT_TAG}", "Values": [clean_text(client_id)[:VALUE_LIMIT]]}]
+
+
+def reap_own(settings: Settings, *, store: str | None) -> None:
+    """Terminate this client's overdue machines; failures are ignored, as the next command tries again.
+
+    In the configured region, and in all in which jobs were launched: those of `store` where it is a bucket, else of the configured one. Raises UsageError, DescriptorError where the
     configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
@@ -121,7 +156,7 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
     """Yield the stores of jobs on EC2: the one that was named, else the configured one."""
-    if named is not None and is_bucket(named):
+    if named is not None and is_s3(named):
         yield open_bucket(named, settings, quick=True)
     elif settings.store_url is not None:
         yield bucket_store(settings, quick=True)
@@ -130,7 +165,7 @@ def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
 def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:
     if expires is None:
         return (
-            f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is no moment; end it by hand'
+            f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; end it by hand'
         )
     if dry_run:
         return ""

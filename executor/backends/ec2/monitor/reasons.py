@@ -1,4 +1,4 @@
-"""Why machines are gone that left no result: from EC2's StateReason, and from the last word on the console.
+"""Why machines are gone without a result: from EC2's StateReason and the end of the console output.
 
 StateReason codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 """
@@ -6,7 +6,7 @@ StateReason codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_St
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from bai_agent.job.durations import format_duration
@@ -17,10 +17,12 @@ from executor.backends.ec2.instances import Instance
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended that could not say so itself."""
+    """How a job ended whose agent could not write a result."""
 
     outcome: Outcome
     sentence: str
+    rank: int = 0
+    """Of the node that is the cause."""
 
 
 _BY_ITSELF = "Client.InstanceInitiatedShutdown"
@@ -112,15 +114,28 @@ def why_gone(
         )
     # Where several have left, one of them was first, and the others were ended for it.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
-    reported = culprit.index in signs
+    verdict = _why_gone(
+        culprit, consoles, reported=culprit.index in signs, expires=expires, boot_limit=boot_limit
+    )
+    return replace(verdict, rank=culprit.index)
+
+
+def _why_gone(
+    culprit: Instance,
+    consoles: Mapping[str, Console],
+    *,
+    reported: bool,
+    expires: datetime | None,
+    boot_limit: timedelta | None,
+) -> Verdict:
     code = culprit.reason_code
     if code.startswith("Server.Insufficient"):
         code = "Server.InsufficientInstanceCapacity"
     if not reported and code in _AT_LAUNCH:
         outcome, advice = _AT_LAUNCH[code]
-        return Verdict(outcome, f"EC2 ended {culprit.id} while it started: {_told(culprit)}; {advice}.")
+        return Verdict(outcome, f"EC2 ended {culprit.id} while it started: {_reason_of(culprit)}; {advice}.")
     if code in _TAKEN:
-        return Verdict(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_told(culprit)}).")
+        return Verdict(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_reason_of(culprit)}).")
     console = consoles.get(culprit.id, Console())
     if code in _BY_SOMEBODY and console.end in (None, "terminated"):
         if expires is not None and culprit.ended is not None and culprit.ended > expires:
@@ -135,13 +150,13 @@ def why_gone(
                 f"{culprit.id} was terminated {format_duration(lived)} after its launch, and its agent had never reported."
                 f"{_last_step(console)}",
             )
-        return Verdict(Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_told(culprit)}.")
+        return Verdict(Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_reason_of(culprit)}.")
     if console.end is not None:
         return _by_last_word(culprit, console, reported)
     if code and code != _BY_ITSELF:
         return Verdict(
             Outcome.LOST if reported else Outcome.LAUNCH_FAILED,
-            f"EC2 ended {culprit.id}: {_told(culprit)}.{_last_step(console)}",
+            f"EC2 ended {culprit.id}: {_reason_of(culprit)}.{_last_step(console)}",
         )
     if reported:
         return Verdict(Outcome.LOST, f"{culprit.id} is off and left no result.{_last_step(console)}")
@@ -166,7 +181,7 @@ def _by_last_word(culprit: Instance, console: Console, reported: bool) -> Verdic
     return Verdict(outcome, f"{culprit.id}: {meaning}{detail}.{_last_step(console)}")
 
 
-def _told(instance: Instance) -> str:
+def _reason_of(instance: Instance) -> str:
     message = instance.reason.strip().removesuffix(".")
     if message.startswith(f"{instance.reason_code}: "):
         message = message[len(instance.reason_code) + 2 :]

@@ -1,4 +1,4 @@
-"""Keeps an eye on a job on EC2 while somebody follows it: asks EC2 seldom, and only while the job's store is silent."""
+"""Watches a job on EC2 while somebody follows it: asks EC2 rarely, and only while the job's store has nothing new."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from executor.errors import NoResultError
 
 EVERY = 10.0
 """Seconds between two looks."""
-_HEARD = 30.0
+_NEWS_HOLDS_S = 30.0
 """Seconds after the last news in which nobody doubts that the job lives."""
 
 
 @dataclass
 class InstanceWatcher:
-    """Looks after one job, and says what has changed."""
+    """Monitors one job and reports changes."""
 
     monitor: JobMonitor
     pause_s: float = 2.0
@@ -39,7 +39,7 @@ class InstanceWatcher:
         now = self.clock()
         if news:
             self._heard = now
-        if now < self._next or (now - self._heard < _HEARD and not cancelling):
+        if now < self._next or (now - self._heard < _NEWS_HOLDS_S and not cancelling):
             return None
         self._next = now + EVERY
         try:
@@ -57,7 +57,7 @@ class InstanceWatcher:
 
     def _news(self, sentence: str) -> str | None:
         """Return a sentence that was not said just before."""
-        # A time span that grows is no news.
+        # A time span that grows is not news.
         gist = re.sub(r"\d+", "", sentence)
         if gist == self._said:
             return None

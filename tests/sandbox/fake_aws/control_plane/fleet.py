@@ -19,7 +19,7 @@ from sandbox.fake_aws.iam.identities import Identities
 from sandbox.fake_aws.machine.facts import Facts
 from sandbox.fake_aws.machine.machine import Machine
 from sandbox.fake_aws.machine.network import Network
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.machine.shape import MachineShape
 
 CONSOLE_BYTES = 65_536
 """GetConsoleOutput's: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html"""
@@ -42,7 +42,7 @@ class Fleet:
         folder: Path,
         variant_of: Callable[[str], str],
     ) -> None:
-        self.shape = Shape()
+        self.shape = MachineShape()
         self.forwards: dict[int, int] = {}
         """Port on each machine's loopback interface → port on the host's."""
         self.environment: dict[str, str] = {}

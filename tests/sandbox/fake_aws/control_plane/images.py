@@ -11,7 +11,7 @@ from moto.ssm.models import Parameter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image:
+class MachineImage:
     image_id: str
     variant: str
     """Which root a machine of it boots from."""
@@ -23,7 +23,7 @@ class Image:
     """Public SSM parameters with its id."""
 
 
-BULLSEYE = Image(
+BULLSEYE = MachineImage(
     image_id="ami-0deb1100000000001",
     variant="bullseye",
     name="debian-11-amd64-20251110-2293",
@@ -31,7 +31,7 @@ BULLSEYE = Image(
     gigabytes=8,
     parameters=("/aws/service/debian/release/11/latest/amd64",),
 )
-DEBIAN = Image(
+DEBIAN = MachineImage(
     image_id="ami-0deb1200000000001",
     variant="bookworm",
     name="debian-12-amd64-20251110-2293",
@@ -39,7 +39,7 @@ DEBIAN = Image(
     gigabytes=8,
     parameters=("/aws/service/debian/release/12/latest/amd64",),
 )
-TRIXIE = Image(
+TRIXIE = MachineImage(
     image_id="ami-0deb1300000000001",
     variant="trixie",
     name="debian-13-amd64-20251117-2299",
@@ -47,7 +47,7 @@ TRIXIE = Image(
     gigabytes=8,
     parameters=("/aws/service/debian/release/13/latest/amd64",),
 )
-DEEP_LEARNING = Image(
+DEEP_LEARNING = MachineImage(
     image_id="ami-0d1a0000000000001",
     variant="bookworm",
     name="Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.8 (Ubuntu 24.04) 20251114",
@@ -57,7 +57,7 @@ DEEP_LEARNING = Image(
         "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.8-ubuntu-24.04/latest/ami-id",
     ),
 )
-BASE = Image(
+BASE = MachineImage(
     image_id="ami-0d1a0000000000002",
     variant="trixie",
     name="Deep Learning Base OSS Nvidia Driver GPU AMI (Ubuntu 24.04) 20251114",
@@ -67,7 +67,7 @@ BASE = Image(
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
     ),
 )
-ARM = Image(
+ARM = MachineImage(
     image_id="ami-0d1a0000000000003",
     variant="bookworm",
     name="Deep Learning ARM64 Base OSS Nvidia Driver GPU AMI (Ubuntu 22.04) 20251114",
@@ -96,7 +96,7 @@ class _Ami(Ami):
         return [{"DeviceName": self.root_device_name, "Ebs": ebs}]
 
 
-def register(image: Image, *, ec2: Any, ssm: Any) -> None:
+def register(image: MachineImage, *, ec2: Any, ssm: Any) -> None:
     """Put the image and its parameters into moto's backends; the API does not allow to put public parameters."""
     ami = _Ami(
         ec2,

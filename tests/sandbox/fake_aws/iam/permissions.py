@@ -25,7 +25,14 @@ _S3 = {
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html"""
 _CONDITIONAL = ("PutObject", "CompleteMultipartUpload")
 """Calls that take If-None-Match: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes-enforce.html"""
+_QUEUE = {
+    "ReceiveMessage": "ReceiveMessage",
+    "DeleteMessage": "DeleteMessage",
+    "DeleteMessageBatch": "DeleteMessage",
+}
+"""https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-api-permissions-reference.html"""
 _ONE_INSTANCE = ("GetConsoleOutput", "TerminateInstances")
+_ONE_GROUP = ("AuthorizeSecurityGroupEgress", "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup")
 _TAG = re.compile(r"TagSpecification\.(\d+)\.(?:ResourceType|Tag\.(\d+)\.(Key|Value))")
 
 
@@ -44,6 +51,12 @@ class Surroundings:
 def needed(call: Call, around: Surroundings) -> list[Permission]:
     """Return all permissions that `call` needs. Raises ValueError for a call that is not known here."""
     kind = (call.service, call.action)
+    if kind == ("s3", "DeleteObjects"):
+        # https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+        return [
+            Permission(action="s3:DeleteObject", resource=f"arn:aws:s3:::{each}")
+            for each in call.resource.split(",")
+        ]
     if call.service == "s3":
         return [_s3(call)]
     if kind == ("sts", "GetCallerIdentity"):
@@ -52,6 +65,10 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
         return list(_launch(call, around))
     if call.service == "ec2" and call.action in _ONE_INSTANCE:
         return [_on_instance(call.action, each, around) for each in call.resource.split(",")]
+    if kind == ("ec2", "CreateSecurityGroup"):
+        return list(_new_group(call, around))
+    if call.service == "ec2" and call.action in _ONE_GROUP:
+        return [_on_group(call, around)]
     if call.service == "ec2" and call.action.startswith("Describe"):
         return [Permission(action=f"ec2:{call.action}")]
     if kind == ("ssm", "GetParameter"):
@@ -71,8 +88,14 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
         name = call.parameters["InstanceProfileName"]
         arn = f"arn:aws:iam::{around.account}:instance-profile/{name}"
         return [Permission(action="iam:GetInstanceProfile", resource=arn)]
+    if call.service == "sqs" and call.action in _QUEUE:
+        name = call.parameters["QueueUrl"].rpartition("/")[2]
+        arn = f"arn:aws:sqs:{around.region}:{around.account}:{name}"
+        return [Permission(action=f"sqs:{_QUEUE[call.action]}", resource=arn)]
     if kind == ("pricing", "GetProducts"):
         return [Permission(action="pricing:GetProducts")]
+    if kind == ("servicequotas", "ListServiceQuotas"):
+        return [Permission(action="servicequotas:ListServiceQuotas")]
     raise ValueError(f"what {call.service} {call.action} needs is not known here")
 
 
@@ -94,6 +117,27 @@ def _on_instance(action: str, instance_id: str, around: Surroundings) -> Permiss
         resource=_arn(around, "instance", instance_id),
         context={f"aws:ResourceTag/{key}": value for key, value in tags.items()},
     )
+
+
+def _on_group(call: Call, around: Surroundings) -> Permission:
+    group = call.parameters["GroupId"]
+    tags = around.tags.get(group, {})
+    return Permission(
+        action=f"ec2:{call.action}",
+        resource=_arn(around, "security-group", group),
+        context={f"aws:ResourceTag/{key}": value for key, value in tags.items()},
+    )
+
+
+def _new_group(call: Call, around: Surroundings) -> Iterator[Permission]:
+    tags = _tags(call.parameters).get("security-group", {})
+    asked = {f"aws:RequestTag/{key}": value for key, value in tags.items()}
+    group = _arn(around, "security-group", "*")
+    yield Permission(action="ec2:CreateSecurityGroup", resource=group, context=asked)
+    yield Permission(action="ec2:CreateSecurityGroup", resource=_arn(around, "vpc", call.parameters["VpcId"]))
+    if tags:
+        context = {"ec2:CreateAction": "CreateSecurityGroup", **asked}
+        yield Permission(action="ec2:CreateTags", resource=group, context=context)
 
 
 def _launch(call: Call, around: Surroundings) -> Iterator[Permission]:

@@ -102,7 +102,7 @@ def _statement(found: Mapping[str, Any]) -> Statement:
     if unknown := found.keys() - _KEYS:
         raise ValueError(f"{', '.join(sorted(unknown))} of a statement is not understood here")
     if found["Effect"] not in ("Allow", "Deny"):
-        raise ValueError(f'"{found["Effect"]}" is no effect')
+        raise ValueError(f'"{found["Effect"]}" is not an effect')
     conditions = [
         (operator, key, _listed(values))
         for operator, keys in found.get("Condition", {}).items()

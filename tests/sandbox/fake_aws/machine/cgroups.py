@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -28,11 +29,10 @@ class MachineGroup:
     def processes(self) -> list[int]:
         """Return the machine's processes, its first one included, as this host's pids."""
         found: list[int] = []
-        for path in sorted(self.folders[-1].glob("payload/**/cgroup.procs")):
-            try:
-                found += map(int, path.read_text().split())
-            except FileNotFoundError:
-                continue  # a service's group ended meanwhile
+        # Unlike a glob, a walk passes over folders that are gone before they are read: a service's group ends at any time.
+        for folder, _, _ in sorted(os.walk(self.folders[-1] / "payload")):
+            with suppress(FileNotFoundError):
+                found += map(int, Path(folder, "cgroup.procs").read_text().split())
         return found
 
     def freeze(self, frozen: bool) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-class Console:
+class MachineConsole:
     """Written by the thread that runs the machine, read by anybody. The file is kept live, for a person who looks."""
 
     def __init__(self, path: Path) -> None:

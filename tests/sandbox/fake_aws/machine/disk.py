@@ -8,7 +8,7 @@ from pathlib import Path
 from sandbox.fake_aws.machine import clock, guest_files
 from sandbox.fake_aws.machine.namespaces import Holder
 from sandbox.fake_aws.machine.roots import root
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.machine.shape import MachineShape
 
 _MOUNTS = """
 mkdir -p "$1" /run/systemd
@@ -24,13 +24,13 @@ ip link set lo up
 class Disk:
     """Dies with the thread that makes it, as its mounts do."""
 
-    def __init__(self, folder: Path, *, variant: str, shape: Shape) -> None:
+    def __init__(self, folder: Path, *, variant: str, shape: MachineShape) -> None:
         self.holder = Holder(_MOUNTS, str(folder), str(root(variant)), shape.disk)
         self.root = folder / "root"
         """In the holder's mount namespace."""
         self._seen = self.holder.path(self.root)
 
-    def apply(self, shape: Shape, *, instance_type: str) -> None:
+    def apply(self, shape: MachineShape, *, instance_type: str) -> None:
         """Make the files of a machine that has never run what its image and `shape` say."""
         self.write("/etc/sandbox-instance-type", f"{instance_type}\n")
         guest_files.apply(shape, self.holder, self.root)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox.fake_aws.machine import clock
 from sandbox.fake_aws.machine.namespaces import Holder
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.machine.shape import MachineShape
 
 _SERVICE = """[Unit]
 Description={what}
@@ -20,7 +20,17 @@ ExecStart={command}
 WantedBy=sysinit.target
 """
 _DHCLIENT = "/etc/dhcp/dhclient.conf"
-_SOON = "\n# A lost offer is asked for again at once.\ninitial-interval 1;\nbackoff-cutoff 2;\ntimeout 300;\n"
+_SOON = "\n# A lost offer is asked for again at once.\ninitial-interval 1;\nbackoff-cutoff 2;\ntimeout {seconds};\n"
+_DEBIAN_11 = "/sbin/dhclient"
+_DEBIAN_11_KEPT = "/sbin/dhclient.debian"
+_AGAIN = f"""#!/bin/sh
+# Of some hundred clients of Debian 11 one hears no answer for as long as it lives; the next one does.
+case " $* " in *" -r "* | *" -x "* | *" -6 "*) exec {_DEBIAN_11_KEPT} "$@" ;; esac
+for attempt in $(seq 30); do
+    {_DEBIAN_11_KEPT} -1 "$@" && exit 0
+done
+exit 2
+"""
 
 
 def write(root: Path, path: str, content: str | bytes) -> None:
@@ -33,7 +43,7 @@ def write(root: Path, path: str, content: str | bytes) -> None:
     target.chmod(0o755 if content.startswith(b"#!") else 0o644)
 
 
-def apply(shape: Shape, holder: Holder, root: Path) -> None:
+def apply(shape: MachineShape, holder: Holder, root: Path) -> None:
     """Make the machine's root, mounted at `root` of the holder's namespace, what `shape` says."""
     seen = holder.path(root)
     for pattern in shape.remove:
@@ -48,7 +58,12 @@ def apply(shape: Shape, holder: Holder, root: Path) -> None:
     lines = "".join(f'DefaultEnvironment="{name}={value}"\n' for name, value in environment.items())
     write(seen, "/etc/systemd/system.conf.d/sandbox.conf", f"[Manager]\n{lines}")
     if _inside(seen, _DHCLIENT).exists():
-        write(seen, _DHCLIENT, read(seen, _DHCLIENT).decode() + _SOON)
+        is_debian_11 = read(seen, "/etc/debian_version").startswith(b"11")
+        if is_debian_11 and not _inside(seen, _DEBIAN_11_KEPT).exists():
+            _inside(seen, _DEBIAN_11).rename(_inside(seen, _DEBIAN_11_KEPT))
+            write(seen, _DEBIAN_11, _AGAIN)
+        more = _SOON.format(seconds=10 if is_debian_11 else 300)
+        write(seen, _DHCLIENT, read(seen, _DHCLIENT).decode() + more)
     if shape.tmp_read_only:
         remount = _SERVICE.format(what="Make /tmp read-only", command="/bin/mount -o remount,ro /tmp")
         write(seen, "/etc/systemd/system/sandbox-tmp.service", remount)

@@ -77,7 +77,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self.tokens: dict[str, tuple[str, float]] = {}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A machine that is switched off leaves its connections; that is no error of ours."""
+        """A machine that is switched off leaves its connections; that is not an error of ours."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -14,7 +14,7 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class MachineProcess:
     pid: int
     """As the machine knows it."""
     host_pid: int
@@ -44,7 +44,7 @@ class Inside:
             check=False,
         )
 
-    def processes(self, text: str = "") -> list[Process]:
+    def processes(self, text: str = "") -> list[MachineProcess]:
         """Return the machine's processes in whose command line `text` stands."""
         found = []
         for host_pid in self._group.processes():
@@ -57,7 +57,7 @@ class Inside:
                 continue
             inner = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1]
             if text in " ".join(argv):
-                found.append(Process(pid=int(inner), host_pid=host_pid, argv=tuple(argv)))
+                found.append(MachineProcess(pid=int(inner), host_pid=host_pid, argv=tuple(argv)))
         return found
 
     def kill(self, pid: int, signal: int = 9) -> None:

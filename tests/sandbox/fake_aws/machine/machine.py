@@ -12,14 +12,14 @@ from pathlib import Path
 from sandbox.fake_aws.iam.identities import Credentials
 from sandbox.fake_aws.machine import roots
 from sandbox.fake_aws.machine.cgroups import MachineGroup
-from sandbox.fake_aws.machine.console import Console
+from sandbox.fake_aws.machine.console import MachineConsole
 from sandbox.fake_aws.machine.disk import Disk
 from sandbox.fake_aws.machine.facts import Facts
 from sandbox.fake_aws.machine.forward import Forwarder
 from sandbox.fake_aws.machine.inside import Inside
 from sandbox.fake_aws.machine.network import Network
-from sandbox.fake_aws.machine.nspawn import POWER_OFF, REBOOT, RESTART, Boot
-from sandbox.fake_aws.machine.shape import Shape
+from sandbox.fake_aws.machine.nspawn import POWER_OFF, REBOOT, RESTART, MachineBoot
+from sandbox.fake_aws.machine.shape import MachineShape
 
 
 class Machine:
@@ -29,7 +29,7 @@ class Machine:
         self,
         *,
         facts: Facts,
-        shape: Shape,
+        shape: MachineShape,
         variant: str,
         folder: Path,
         network: Network,
@@ -51,7 +51,7 @@ class Machine:
         self.error: str | None = None
         """Why the sandbox itself could not run this machine."""
         folder.mkdir(parents=True)
-        self.terminal = Console(folder / "console")
+        self.terminal = MachineConsole(folder / "console")
         self._folder, self._variant = folder, variant
         self._network, self._forwards = network, forwards
         self._on_boot, self._on_off = on_boot, on_off
@@ -60,7 +60,7 @@ class Machine:
         self._changed = threading.Condition()
         self._wanted_on, self._closing, self._power_cut = True, False, False
         self._off, self._halted = False, False
-        self._boot: Boot | None = None
+        self._boot: MachineBoot | None = None
         self._disk_made: Disk | None = None
         self._group: MachineGroup | None = None
         self._port: str | None = None
@@ -250,7 +250,9 @@ class Machine:
         with self._changed:
             if self._power_cut:
                 return -9
-            self._boot = Boot(disk=self._disk, name=self.facts.host_name, group=self._group, mounts=mounts)
+            self._boot = MachineBoot(
+                disk=self._disk, name=self.facts.host_name, group=self._group, mounts=mounts
+            )
             self.boots += 1
         plugged = threading.Timer(self.shape.network_after.total_seconds(), self.plug, [True])
         plugged.start()
@@ -295,4 +297,17 @@ class Machine:
         self._marks[name if self.boots < 2 else f"{name}{self.boots}"] = time.monotonic()
 
     def _complaint(self, what: str) -> str:
-        return f"{self.instance_id} {what}; its console ends with:\n{self.console()[-3000:]}"
+        console = self.console()[-3000:]
+        return (
+            f"{self.instance_id} {what}; its console ends with:\n{console}\n"
+            f"its DHCP server says:\n{self._network.dhcp_log()}\n"
+            f"its network:\n{self._network_state()}"
+        )
+
+    def _network_state(self) -> str:
+        """Return what its card has seen, and who listens to it: whether an answer was lost before the machine or in it."""
+        questions = (("ip", "-statistics", "address", "show", "eth0"), ("ss", "--packet", "--processes"))
+        try:
+            return "".join(self._disk.holder.run(*question) for question in questions)
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)

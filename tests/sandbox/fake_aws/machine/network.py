@@ -20,6 +20,7 @@ ip addr add {GATEWAY}/16 dev br0
 ip addr add {METADATA}/32 dev br0
 ip link set br0 up
 """
+_LOG_LINES = 8
 
 
 class Network:
@@ -28,6 +29,7 @@ class Network:
     def __init__(self, folder: Path) -> None:
         self._hosts = folder / "dhcp-hosts"
         self._hosts.mkdir(parents=True)
+        self._log = folder / "dnsmasq.log"
         self.holder = Holder(_SET_UP)
         self._ports = 0
         self._dnsmasq = self._start_dnsmasq(folder)
@@ -50,6 +52,12 @@ class Network:
         """Take the port away; fine where the machine's namespace has gone with it."""
         with contextlib.suppress(OSError):
             self.holder.run("ip", "link", "delete", port)
+
+    def dhcp_log(self) -> str:
+        """Return the last lines of the DHCP server's log: whom it heard, and what it answered."""
+        state = self._dnsmasq.poll()
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n".join([*lines, f"it ended with {state}" if state is not None else "it runs"])
 
     def listen_for_metadata(self) -> socket.socket:
         return self.holder.listen((METADATA, 80))
@@ -79,7 +87,7 @@ class Network:
             "--no-ping",
         ]
         enter = ["nsenter", "-t", str(self.holder.pid), "--net"]
-        with (folder / "dnsmasq.log").open("wb") as log:
+        with self._log.open("wb") as log:
             return subprocess.Popen(
                 bound_to_caller([*enter, "dnsmasq", *options]),
                 stdin=subprocess.DEVNULL,

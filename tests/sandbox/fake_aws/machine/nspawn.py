@@ -23,7 +23,7 @@ _ENVIRONMENT = {
 }
 
 
-class Boot:
+class MachineBoot:
     """A running machine, from its first process to its end."""
 
     def __init__(self, *, disk: Disk, name: str, group: MachineGroup, mounts: list[str]) -> None:

@@ -67,7 +67,7 @@ def mounts() -> dict[str, Path]:
     package = Path(tree) / "cloudinit"
     if not (package / "version.py").is_file():
         raise RootError(
-            f"{CLOUD_INIT}={tree} is no source tree of cloud-init: it has no cloudinit/version.py"
+            f"{CLOUD_INIT}={tree} is not a source tree of cloud-init: it has no cloudinit/version.py"
         )
     return {_CLOUD_INIT_PLACE: package}
 

@@ -18,7 +18,7 @@ sed -i '1s|^#! */usr/bin/python3|#!/usr/libexec/platform-python|' /usr/bin/cloud
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class MachineShape:
     """How the machines look that are launched from now on. The default: a plain image on a healthy host."""
 
     variant: str | None = None
@@ -42,6 +42,6 @@ class Shape:
     """From boot until the cable is plugged in: DHCP and IMDS are not there before."""
 
 
-def hide_python(shape: Shape) -> Shape:
+def hide_python(shape: MachineShape) -> MachineShape:
     """The same, but no Python is found by name: cloud-init has one of its own at /usr/libexec/platform-python."""
     return replace(shape, prepare=shape.prepare + HIDE_PYTHON)

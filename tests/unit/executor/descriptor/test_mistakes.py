@@ -93,6 +93,11 @@ def test_findings_stand_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert lines == sorted(lines)
 
 
+JSON_METRIC = "[[output.metrics]]\nname = 'm'\nunits = 's'\n"
+GOOD_METRIC = "[[output.metrics]]\nname = 'm'\nunits = 's'\npattern = '(.)'\n"
+
+RESULTS = "[[output.results]]\npath = 'out/*'\n"
+
 MISTAKES = [
     ("unknown key", "[limits]\nmax_runtme = '2h'", "limits.max_runtme", 'did you mean "max_runtime"?'),
     ("key of another table", "[output]\ngrace = '2s'", "output.grace", "move it: grace belongs to [limits]"),
@@ -130,6 +135,12 @@ MISTAKES = [
         "num_instances = 2",
     ),
     (
+        "more instances than one launch",
+        "[hardware.distributed]\nnum_instances = 1001",
+        "hardware.distributed.num_instances",
+        "write at most 1000",
+    ),
+    (
         "instances as text",
         "[hardware.distributed]\nnum_instances = '4'",
         "hardware.distributed.num_instances",
@@ -165,6 +176,46 @@ MISTAKES = [
         "[kafka]\nbrokers = ['b:1']\nsecurity_protocol = 'SASL_SSL'\nsasl_mechanism = 'PLAIN'\nsasl_username = 'u'",
         "kafka.sasl_password",
         '"env:KAFKA_PASSWORD"',
+    ),
+    (
+        "gateway without a scheme",
+        "[prometheus]\npushgateway = 'gw:9091'",
+        "prometheus.pushgateway",
+        "http://",
+    ),
+    (
+        "gateway with a password",
+        "[prometheus]\npushgateway = 'http://u:p@gw:9091'",
+        "prometheus.pushgateway",
+        "keys",
+    ),
+    ("no address", "[prometheus]\nhost_metrics = true", "prometheus", "add pushgateway"),
+    ("listening nowhere", "[prometheus]\nlisten = '9109'", "prometheus.listen", "host:port"),
+    ("listening at no port", "[prometheus]\nlisten = 'h:65536'", "prometheus.listen", "host:port"),
+    (
+        "user without password",
+        "[prometheus]\npushgateway = 'http://gw:9091'\nusername = 'u'",
+        "prometheus.password",
+        "ssm:/bai/",
+    ),
+    (
+        "gateway's password in clear",
+        "[prometheus]\npushgateway = 'http://gw:9091'\nusername = 'u'\npassword = 'x'",
+        "prometheus.password",
+        "never write",
+    ),
+    ("no log group", "[cloudwatch]\nlog_group = 'a b'", "cloudwatch.log_group", "/bai/metrics"),
+    (
+        "AWS's own namespace",
+        "[cloudwatch]\nlog_group = 'g'\nnamespace = 'AWS/EC2'",
+        "cloudwatch.namespace",
+        "AWS/",
+    ),
+    (
+        "too many dimensions",
+        f"[cloudwatch]\nlog_group = 'g'\ndimensions = {[f'd{n}' for n in range(31)]}",
+        "cloudwatch.dimensions",
+        "at most 30",
     ),
     (
         "missing key",
@@ -281,12 +332,86 @@ MISTAKES = [
         "leave it out",
     ),
     (
+        "on demand after what is on demand",
+        "[aws.ec2]\non_demand_after_spot = true",
+        "aws.ec2.on_demand_after_spot",
+        'MarketType = "spot"',
+    ),
+    (
         "absolute artifact",
         "[output]\nartifacts = ['/etc/*']",
         "output.artifacts[0]",
         "relative to the folder",
     ),
+    ("results of csv without columns", f"{RESULTS}format = 'csv'", "output.results[0].values", "the columns"),
+    (
+        "results above the folder",
+        "[[output.results]]\npath = '../x'\nformat = 'bmf'",
+        "output.results[0].path",
+        "without ..",
+    ),
+    (
+        "columns of a tool's file",
+        f"{RESULTS}format = 'jmh'\nstep = 'n'",
+        "output.results[0].step",
+        "remove it",
+    ),
+    (
+        "direction of unnamed results",
+        f"{RESULTS}format = 'jmh'\nbetter = 'lower'",
+        "output.results[0].metrics",
+        "name",
+    ),
+    ("results of another tool", f"{RESULTS}format = 'gtest'", "output.results[0].format", "hyperfine"),
     ("two stars in a name", "[output]\nartifacts = ['runs**']", "output.artifacts[0]", "stand alone"),
+    ("nothing to take", "[[output.metrics]]\nname = 'm'", "output.metrics[0].pattern", "json ="),
+    ("pattern and json", f"{GOOD_METRIC}json = 'x'", "output.metrics[0].json", "keep one"),
+    ("path that is none", f"{JSON_METRIC}json = 'a..b'", "output.metrics[0].json", '"train.loss"'),
+    ("step without json", f"{GOOD_METRIC}json_step = 'x'", "output.metrics[0].json_step", "(?P<step>…)"),
+    (
+        "form of a JSON number",
+        f"{JSON_METRIC}json = 'x'\nnumber = 'si'",
+        "output.metrics[0].number",
+        "remove number",
+    ),
+    (
+        "JSON label that records have",
+        f"{JSON_METRIC}json = 'x'\njson_labels = ['y', 'a.rank']",
+        "output.metrics[0].json_labels[1]",
+        "leave it out",
+    ),
+    (
+        "JSON label that the job has",
+        f"{JSON_METRIC}json = 'x'\njson_labels = ['team']\n[info.labels]\nteam = 'a'",
+        "output.metrics[0].json_labels[0]",
+        "leave it out",
+    ),
+    (
+        "example that is no object",
+        f"{JSON_METRIC}json = 'x'\nexample = 'x=3'",
+        "output.metrics[0].example",
+        "one JSON object",
+    ),
+    (
+        "example with a text",
+        f"{JSON_METRIC}json = 'x'\nexample = '{{\"x\": \"3\"}}'",
+        "output.metrics[0].example",
+        "in quotes is a text",
+    ),
+    ("section at empty lines", f"{GOOD_METRIC}until = '^$'", "output.metrics[0].until", "stands in the line"),
+    (
+        "section that never compiles",
+        f"{GOOD_METRIC}after = '('",
+        "output.metrics[0].after",
+        "every ( needs its )",
+    ),
+    ("tolerance as a number", f"{GOOD_METRIC}tolerance = 0.02", "output.metrics[0].tolerance", '"2%"'),
+    ("tolerance without its sign", f"{GOOD_METRIC}tolerance = '2'", "output.metrics[0].tolerance", '"2%"'),
+    ("negative tolerance", f"{GOOD_METRIC}tolerance = '-2%'", "output.metrics[0].tolerance", '"2%"'),
+    ("headline that is none", f"{GOOD_METRIC}headline = 'p95'", "output.metrics[0].headline", "median"),
+    ("warmup without a unit", f"{GOOD_METRIC}warmup = '1.5'", "output.metrics[0].warmup", '"90s"'),
+    ("negative warmup", "[output]\nwarmup = -1", "output.warmup", "100"),
+    ("warmup that is a fraction", "[output]\nwarmup = 1.5", "output.warmup", "100"),
     ("strategy needs a server", "[server]", "server.hardware", "instance_type"),
 ]
 
@@ -320,6 +445,12 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
             'description = "d"',
             'description = "d"\nlabels = { client-id = "x" }',
             "info.labels.client-id",
+            "another name",
+        ),
+        (
+            'description = "d"',
+            'description = "d"\nlabels = { process_rank = "x" }',
+            "info.labels.process_rank",
             "another name",
         ),
         ('"python3 train.py"', '"   "', "ml.benchmark_code", "the command of the benchmark"),
@@ -401,7 +532,7 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     assert findings_of(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()) == []
 
 
-def test_a_file_that_is_not_there_is_one_finding_that_names_its_neighbours(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_finding_that_names_similar_ones(tmp_path: Path) -> None:
     (tmp_path / "benchmark.toml").write_text(GOOD)
 
     _, [finding] = load(tmp_path / "bencmark.toml")
@@ -422,7 +553,7 @@ def test_a_folder_is_one_finding_that_names_the_file_in_it(tmp_path: Path) -> No
 def test_what_never_ends_is_not_read() -> None:
     _, [finding] = load(Path("/dev/zero"))
 
-    assert finding.problem == "is no regular file"
+    assert finding.problem == "is not a regular file"
 
 
 def test_metrics_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -449,9 +580,7 @@ def test_a_missing_table_is_shown_with_what_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "meant"), [('"yes"', "true"), ('"No"', "false"), ('"often"', "true")])
-def test_a_text_in_place_of_true_or_false_is_told_to_write_one(
-    tmp_path: Path, written: str, meant: str
-) -> None:
+def test_a_text_in_place_of_a_boolean_is_explained(tmp_path: Path, written: str, meant: str) -> None:
     text = GOOD + f"[[output.metrics]]\nname = 'a'\nunits = 's'\npattern = 'a=(.)'\nrequired = {written}\n"
 
     assert only(tmp_path, text).fix.endswith(f"required = {meant}")
@@ -495,6 +624,23 @@ def test_shell_syntax_is_told_what_to_write_instead(tmp_path: Path, command: str
             "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 4",
             "hardware.distributed.num_instances",
         ),
+        (
+            "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 1\nlaunch = 'user'",
+            "hardware.distributed.launch",
+        ),
+        (
+            "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 1\nmax_restarts = 1",
+            "hardware.distributed.max_restarts",
+        ),
+        (
+            "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 1\ncpus_per_process = 1",
+            "hardware.distributed.cpus_per_process",
+        ),
+        (
+            "benchmark_code = 'train'\n[[aws.ec2.run_instances.BlockDeviceMappings]]\n"
+            "DeviceName = '/dev/sdf'\nEbs = { VolumeType = 'gp2', VolumeSize = 10 }",
+            "aws.ec2.run_instances.BlockDeviceMappings[0].Ebs.VolumeType",
+        ),
     ],
 )
 def test_what_may_be_meant_is_a_warning_and_no_error(tmp_path: Path, text: str, key: str) -> None:
@@ -520,7 +666,7 @@ def test_what_is_right_is_left_in_peace(tmp_path: Path, text: str) -> None:
     assert findings_of(tmp_path, GOOD.replace('benchmark_code = "python3 train.py"', text)) == []
 
 
-def test_a_descriptor_from_a_message_is_not_looked_up_on_this_disk() -> None:
+def test_a_descriptor_from_a_message_reads_no_local_files() -> None:
     table = {
         "spec_version": "0.1.0",
         "info": {"description": "d"},

@@ -42,7 +42,17 @@ def test_what_is_no_number_or_doubtful_is_told() -> None:
     ]
 
 
-def test_a_pattern_that_backtracks_for_ever_is_ended_and_the_others_are_tried() -> None:
+def test_an_endless_pattern_is_ended_and_the_others_are_tried() -> None:
     trials = try_patterns([Example(pattern="(1)", line="1"), BACKTRACKS, Example(pattern="(2)", line="2")])
 
     assert trials == [Trial(values=({"value": 1},)), Trial(too_slow=True), Trial(values=({"value": 2},))]
+
+
+def test_many_endless_patterns_take_no_longer_than_one_trial_may() -> None:
+    # As each look at the clock were ten seconds after the last one: there is time for one child.
+    times = iter(range(0, 1_000, 10))
+
+    trials = try_patterns([BACKTRACKS] * 50, clock=lambda: next(times))
+
+    assert trials == [Trial(too_slow=True)] * 50
+    assert next(times) == 30

@@ -15,7 +15,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bai_agent.job.descriptor import (
+    Arm,
     Benchmark,
+    CloudWatch,
     End,
     Git,
     HostMetrics,
@@ -23,8 +25,12 @@ from bai_agent.job.descriptor import (
     Job,
     Kafka,
     Limits,
+    LogLines,
     Metric,
     Output,
+    Prometheus,
+    Repeat,
+    Results,
     Source,
     Store,
     StrategyTable,
@@ -164,9 +170,15 @@ JOB_TABLES = {
     "`[limits]`": Limits,
     "`[[sources]]`": Source,
     "`[[metrics]]`": Metric,
+    "`[[results]]`": Results,
     "`[host_metrics]`": HostMetrics,
     "`[kafka]`": Kafka,
+    "`[log_lines]`": LogLines,
+    "`[prometheus]`": Prometheus,
+    "`[cloudwatch]`": CloudWatch,
     "`[output]`": Output,
+    "`[repeat]`": Repeat,
+    "`[[repeat.arms]]`": Arm,
     "`[store]`": Store,
     "`[end]`": End,
     "`[git]`": Git,
@@ -174,7 +186,7 @@ JOB_TABLES = {
 
 
 @pytest.mark.parametrize("title", JOB_TABLES)
-def test_the_reference_of_the_job_descriptor_names_every_key_with_its_default(title: str) -> None:
+def test_the_job_descriptors_reference_names_every_key_and_default(title: str) -> None:
     page = (DOCS / "job-descriptor.md").read_text("utf-8")
     section = page.split(f"\n### {title}\n", 1)[1].split("\n### ", 1)[0]
 

@@ -41,7 +41,7 @@ def test_another_file_that_stays_behind_is_a_warning(tmp_path: Path) -> None:
     assert (finding.key, finding.severity) == ("ml.args", Severity.WARNING)
 
 
-def test_a_program_beside_the_file_is_told_to_be_written_with_its_folder(tmp_path: Path) -> None:
+def test_a_program_beside_the_file_must_name_its_folder(tmp_path: Path) -> None:
     (tmp_path / "run-it.sh").write_text("#!/bin/sh\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'run-it.sh'\n")

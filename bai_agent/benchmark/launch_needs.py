@@ -1,0 +1,87 @@
+"""Finds what a strategy's launch needs on this machine, or says what to install."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bai_agent.benchmark.environment import SetupError, User
+from bai_agent.benchmark.programs import NoAnswerError, ask
+from bai_agent.strategy.launch import Launch
+
+_LOOK_SECONDS = 60.0
+"""For a Python to start and look for a module, from a cold disk."""
+
+_HAS_MODULE = (
+    "import importlib.util, sys; sys.exit(41 if importlib.util.find_spec(sys.argv[1]) is None else 0)"
+)
+_NOT_THERE = 41
+
+
+def meet_needs(
+    launch: Launch, *, command: Sequence[str], env: Mapping[str, str], cwd: Path, user: User | None
+) -> tuple[str, ...]:
+    """Return what `launch` starts, its program with a folder where PATH has it not. Raises SetupError.
+
+    command: the benchmark's own, in the environment `env` and the folder `cwd`, as `user`.
+    """
+    needs, argv = launch.needs, launch.argv
+    _require(needs.cpus, len(_cpus()), "CPUs")
+    _require(needs.cores, len(_cores()), "cores")
+    # By its name alone where that is enough: an mpirun with a folder puts its own before the PATH of what it starts.
+    if needs.program is not None and shutil.which(argv[0], path=env["PATH"]) is None:
+        found = shutil.which(argv[0], path=":".join(needs.folders))
+        if found is None:
+            places = ", ".join(["PATH", *needs.folders])
+            raise SetupError(f"{argv[0]} is not on this machine (looked at: {places}); {needs.program}")
+        argv = (found, *argv[1:])
+    python = shutil.which(command[0], path=env["PATH"]) if _is_python(command[0]) else None
+    if python is not None:
+        for module, advice in needs.modules.items():
+            if not _has(python, module, env=env, cwd=cwd, user=user):
+                raise SetupError(f'the benchmark\'s Python, {python}, has no module "{module}"; {advice}')
+    return argv
+
+
+def _require(wanted: int, found: int, what: str) -> None:
+    if wanted > found:
+        raise SetupError(
+            f"the benchmark's processes are to have {wanted} {what} on this node, which has {found}; "
+            "lower hardware.distributed.cpus_per_process or processes_per_instance"
+        )
+
+
+def _cpus() -> set[int]:
+    """Return those that the benchmark may use."""
+    return os.sched_getaffinity(0)
+
+
+def _cores() -> set[str]:
+    """Return the same as cores, each by the list of its CPUs."""
+    return {_siblings(cpu) for cpu in _cpus()}
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:  # a container may hide it
+        return str(cpu)
+
+
+def _is_python(program: str) -> bool:
+    """Return whether `program` is a Python by its name; what another one uses is not known before it runs."""
+    return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
+
+
+def _has(python: str, module: str, *, env: Mapping[str, str], cwd: Path, user: User | None) -> bool:
+    """Return whether `python` finds `module`; it does not import it, which may take long. Raises SetupError."""
+    try:
+        answer = ask(
+            [python, "-c", _HAS_MODULE, module], env=env, cwd=cwd, user=user, timeout_s=_LOOK_SECONDS
+        )
+    except NoAnswerError as error:
+        raise SetupError(f"{python} could not be asked for the module {module}: {error}") from error
+    return answer.code != _NOT_THERE

@@ -1,0 +1,77 @@
+"""Finds out, before the nodes meet, whether this one has what the job's strategy needs on each of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bai_agent.benchmark.environment import (
+    SetupError,
+    User,
+    command,
+    find_user,
+    prepare_environment,
+    working_folder,
+)
+from bai_agent.benchmark.launch_needs import meet_needs
+from bai_agent.benchmark.openssh import public_key, require_openssh
+from bai_agent.benchmark.programs import NoAnswerError, ask
+from bai_agent.job.descriptor import Job
+from bai_agent.job.run_directory import RunDir, make_folder
+from bai_agent.strategy.launch import Launch, Setup
+
+_VERSION_SECONDS = 60.0
+"""For a program to say its version, from a cold disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """What the other nodes learn of this one."""
+
+    public_key: str | None = None
+    engine: str | None = None
+
+
+def set_up_node(
+    job: Job,
+    rundir: RunDir,
+    setup: Setup,
+    *,
+    serves: bool,
+    may_install: bool,
+    scripts: Path | None,
+    stopping: Callable[[], bool],
+) -> NodeFacts:
+    """Return what the others are to know of this node, once it has all that `setup` asks for. Raises SetupError, Stopped.
+
+    serves: others log in to it, rather than it to them. may_install: this machine is the job's alone.
+    """
+    user = find_user(job.benchmark.user)
+    # Neither secrets nor the other nodes change which programs there are.
+    env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
+    make_folder(rundir.work, private=rundir.path)
+    cwd = working_folder(job, rundir, scripts=scripts)
+    launch = Launch(argv=(setup.program or "sh",), needs=setup.needs)
+    argv = meet_needs(launch, command=command(job, rundir.script, env=env), env=env, cwd=cwd, user=user)
+    engine = None if setup.program is None else _version(argv[0], env, user)
+    if not setup.ssh:
+        return NodeFacts(engine=engine)
+    require_openssh(serves=serves, path=env["PATH"], may_install=may_install, stopping=stopping)
+    return NodeFacts(engine=engine, public_key=public_key(rundir, user=user, path=env["PATH"]))
+
+
+def _version(program: str, env: Mapping[str, str], user: User | None) -> str:
+    """Return the first line that `program --version` prints. Raises SetupError."""
+    try:
+        answer = ask([program, "--version"], env=env, user=user, timeout_s=_VERSION_SECONDS, with_stderr=True)
+    except NoAnswerError as error:
+        raise SetupError(f"{program} could not be asked for its version: {error}") from error
+    said = next(iter(answer.lines), "nothing")
+    if answer.code:
+        raise SetupError(f"{program} cannot say its version: it says {said[:200]}")
+    # What others read it by: see `Peer`.
+    return "".join(
+        each if each.isascii() and (each.isalnum() or each in " ().,+~_-") else "_" for each in said
+    )[:100]

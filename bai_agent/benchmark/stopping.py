@@ -1,0 +1,105 @@
+"""Ends a benchmark: by an order to its shim, by a signal where there is no room for one, or without a shim that is dead or hangs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from bai_agent.benchmark.orphans import kill_remains
+from bai_agent.benchmark.proc import boot_id, read_process, send_signal
+from bai_agent.benchmark.state import State, state, wait_exited
+from bai_agent.errors import BusyError
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import (
+    RunDir,
+    is_locked,
+    make_folder,
+    now_ms,
+    read_json,
+    write_json,
+    write_new,
+)
+
+_SHIM_DEATH_LIMIT_S = 10.0
+"""Seconds for a killed shim to let go of its lock."""
+
+_SHIM_END_LIMIT_S = 30.0
+"""Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL to work, 5 for the FIFO, and a slow disk."""
+
+_UNKNOWN = (
+    "code",
+    "signal",
+    "exec_error",
+    "stop",
+    "stop_signal",
+    "wall_seconds",
+    "user_seconds",
+    "system_seconds",
+    "peak_memory_bytes",
+    "context_switches_voluntary",
+    "context_switches_involuntary",
+    "emit_lost_bytes",
+    "output_bytes",
+    "emit_bytes",
+)
+
+
+def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
+    """Ask the shim to end the benchmark. The first request stands: return whether this is it."""
+    order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
+    return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
+
+
+def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> None:
+    """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
+
+    started: what started.json said, for where the benchmark may have taken it away. Raises BusyError where the shim cannot
+    even be killed.
+    """
+    started = started or read_json(rundir.started)
+    _kill_shim(rundir, started)
+    killed = kill_remains(rundir, started)
+    make_folder(rundir.path, private=rundir.path)
+    if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
+        lost: dict[str, Any] = {
+            **dict.fromkeys(_UNKNOWN),
+            "oom": False,
+            "left_behind": killed,
+            "left_behind_names": {},
+            "time": now_ms(),
+            "lost": True,
+        }
+        write_json(rundir.exit, lost)
+
+
+def end_without_order(rundir: RunDir) -> None:
+    """End a benchmark that runs where the disk has no room for a stop.json: the shim ends it on SIGTERM too.
+
+    Raises what `end_lost` raises, which is the last resort.
+    """
+    if state(rundir) is State.RUNNING:
+        _signal_shim(read_json(rundir.started), signal.SIGTERM)
+        if wait_exited(rundir, timeout_s=_SHIM_END_LIMIT_S) is State.RUNNING:
+            end_lost(rundir)
+
+
+def _signal_shim(started: Mapping[str, Any] | None, number: int) -> None:
+    if started is not None and started["boot_id"] == boot_id():
+        process = read_process(started["shim_pid"])
+        if process is not None and process.start == started["shim_start"]:
+            send_signal(process, number)
+
+
+def _kill_shim(rundir: RunDir, started: Mapping[str, Any] | None) -> None:
+    _signal_shim(started, signal.SIGKILL)
+    deadline = time.monotonic() + _SHIM_DEATH_LIMIT_S
+    while is_locked(rundir.shim_lock):
+        if time.monotonic() >= deadline:
+            raise BusyError(
+                f"{rundir.path}: the benchmark's shim holds shim.lock and cannot be ended; is its disk hanging?"
+            )
+        time.sleep(0.02)

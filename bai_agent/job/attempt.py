@@ -1,0 +1,163 @@
+"""What the nodes of one attempt tell each other, all through the job store.
+
+    joined/<rank>.json     where a node is reached; written after its pull
+    signs/<rank>           signs of life of the workers
+    ended/<rank>.json      how a node's part ended
+    control/peers.json     the coordinator's word: all who joined, in the order of their ranks
+    control/coordinator    its sign of life
+    control/stop.json      its word that the job is over, or is to end
+
+A worker lists `control/` alone, which has three keys at most; the coordinator lists the other three folders. So a look costs
+the same, whatever the number of nodes and the length of their logs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from bai_agent.errors import BaiError
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer, peers_table, read_peers
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import NodeOutcome, as_table, from_table
+from bai_agent.job.store import RecordError, StoredObject
+
+Version: TypeAlias = tuple[int, int]
+"""When an object was written, by the store's clock, and its size: S3's clock knows whole seconds only."""
+COORDINATOR = 0
+"""The rank of the node that decides for the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopOrder:
+    """The coordinator's word that the job is over: it has finished, or node `rank` is why it is ended."""
+
+    finished: bool = False
+    rank: int = COORDINATOR
+    outcome: str = Outcome.SUCCEEDED.value
+    sentence: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """What lies below `control/`."""
+
+    peers: bool
+    stop: bool
+    sign: Version | None
+    """Of the coordinator's last sign of life; None: there is none yet."""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One attempt of a job. Nothing is cached: each call asks the store, and may raise StoreError."""
+
+    job: JobRecord
+    number: int = 0
+
+    def key(self, name: str) -> str:
+        return self.job.key(f"attempts/{self.number}/{name}")
+
+    def join(self, peer: Peer) -> None:
+        """Say where this node is reached."""
+        self._put(f"joined/{peer.rank}.json", asdict(peer))
+
+    def joined(self) -> set[int]:
+        """Return the ranks that have joined."""
+        return set(self._versions("joined/"))
+
+    def peer(self, rank: int) -> Peer:
+        """Return where a node that has joined is reached. Raises BaiError."""
+        key = self.key(f"joined/{rank}.json")
+        (peer,) = read_peers([{**self._read(key), "rank": 0}], where=f"{self.job.store.url}/{key}")
+        return Peer(**{**asdict(peer), "rank": rank})
+
+    def write_peers(self, peers: Collection[Peer]) -> bool:
+        """Settle who takes part; return False where that was done before."""
+        content = json.dumps({"peers": peers_table(list(peers))}).encode() + b"\n"
+        return self.job.store.put(self.key("control/peers.json"), content, if_absent=True)
+
+    def peers(self) -> tuple[Peer, ...]:
+        """Return who takes part, once that is settled. Raises BaiError."""
+        key = self.key("control/peers.json")
+        return read_peers(self._read(key).get("peers"), where=f"{self.job.store.url}/{key}")
+
+    def control(self) -> Control:
+        """Return what the coordinator has said, with one request."""
+        found = {each.key.rpartition("/")[2]: each for each in self.job.store.find(self.key("control/"))}
+        sign = found.get("coordinator")
+        return Control(
+            peers="peers.json" in found,
+            stop="stop.json" in found,
+            sign=_version(sign) if sign is not None else None,
+        )
+
+    def order_stop(self, order: StopOrder) -> bool:
+        """Say that the job is over, or is to end; return False where that was said before."""
+        content = json.dumps(asdict(order)).encode() + b"\n"
+        return self.job.store.put(self.key("control/stop.json"), content, if_absent=True)
+
+    def stop_order(self) -> StopOrder:
+        """Return the coordinator's word, once it is there. Raises BaiError."""
+        return from_table(StopOrder, self._read(self.key("control/stop.json")))
+
+    def sign(self, rank: int, content: Mapping[str, Any]) -> None:
+        """Give a sign of life."""
+        self._put("control/coordinator" if rank == COORDINATOR else f"signs/{rank}", content)
+
+    def signs(self) -> dict[int, Version]:
+        """Return the version of each worker's last sign of life."""
+        return self._versions("signs/")
+
+    def signs_of_all(self) -> dict[int, Version]:
+        """Return the version of each node's last sign of life, the coordinator's among them."""
+        signs, coordinators = self.signs(), self.control().sign
+        return signs if coordinators is None else {COORDINATOR: coordinators, **signs}
+
+    def silent_s(self, rank: int) -> float:
+        """Return for how long a worker's benchmark had printed nothing at its last sign of life."""
+        found = self.job.read_object(self.key(f"signs/{rank}")) or {}
+        silent_s = found.get("silent_s")
+        return float(silent_s) if isinstance(silent_s, (int, float)) else 0.0
+
+    def end(self, outcome: NodeOutcome) -> None:
+        """Say how a node's part ended."""
+        self._put(f"ended/{outcome.rank}.json", as_table(outcome))
+
+    def ended(self) -> dict[int, Version]:
+        """Return the version of what each node whose part has ended has said of that."""
+        return self._versions("ended/")
+
+    def node_outcome(self, rank: int) -> NodeOutcome:
+        """Return how a node's part ended, once it has. Raises BaiError."""
+        key = self.key(f"ended/{rank}.json")
+        try:
+            return from_table(NodeOutcome, self._read(key))
+        except (TypeError, AttributeError) as error:
+            raise RecordError(
+                f"{self.job.store.url}/{key} is corrupt or was written by another tool"
+            ) from error
+
+    def _put(self, name: str, value: Mapping[str, Any]) -> None:
+        self.job.store.put(self.key(name), json.dumps(value).encode(errors="replace") + b"\n")
+
+    def _read(self, key: str) -> dict[str, Any]:
+        found = self.job.read_object(key)
+        if found is None:
+            raise BaiError(f"{self.job.store.url}/{key} is gone")
+        return found
+
+    def _versions(self, folder: str) -> dict[int, Version]:
+        """Return the version of each rank's object below `folder`."""
+        names = (
+            (each.key.rpartition("/")[2].partition(".")[0], _version(each))
+            for each in self.job.store.find(self.key(folder))
+        )
+        return {int(name): version for name, version in names if name.isdecimal()}
+
+
+def _version(found: StoredObject) -> Version:
+    return (found.modified or 0, found.size)

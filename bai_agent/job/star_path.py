@@ -1,0 +1,89 @@
+"""The way to many values in a JSON document: `results[*].mean`, `jobs[0].read.iops`, `*.latency`.
+
+As in `json_path.py`, and `[*]` or `*` are all items of an array, or all values of an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from bai_agent.job.json_path import Star, read_steps
+
+Picks = tuple[str | int, ...]
+"""Which item each `*` of a path stood for."""
+
+
+@dataclass(frozen=True)
+class StarPath:
+    """A path that has been read."""
+
+    steps: tuple[str | int | Star, ...]
+
+    @property
+    def name(self) -> str:
+        """The last key: what the value is called."""
+        return next((each for each in reversed(self.steps) if isinstance(each, str)), "value")
+
+    @property
+    def stars(self) -> int:
+        return sum(isinstance(each, Star) for each in self.steps)
+
+    def find(self, document: Any) -> Iterator[tuple[Picks, Any]]:
+        """Yield the values that the path leads to, each with what its `*` stood for."""
+        yield from _find(document, self.steps, ())
+
+    def pick(self, document: Any, picks: Picks) -> Any:
+        """Return the value where each `*` stands for what `picks` say; None where there is none."""
+        left = iter(picks)
+        for step in self.steps:
+            document = _item(document, next(left) if isinstance(step, Star) else step)
+        return document
+
+
+@lru_cache
+def read_star_path(text: str) -> StarPath:
+    """Read a path. Raises ValueError, which says where `text` stops being one."""
+    return StarPath(tuple(read_steps(text, stars=True)))
+
+
+def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with the paths of values, and with those that belong to them."""
+    stars = None
+    for each in (*values, *places):
+        try:
+            path = read_star_path(each)
+        except ValueError as error:
+            yield f'hold "{each[:80]}", which is not a path: {error}'
+            return
+        if each in values:
+            stars = path.stars if stars is None else min(stars, path.stars)
+        elif stars is not None and path.stars > stars:
+            yield f'has fewer * than "{each}", so nothing says which of its items belongs to a value'
+
+
+def _find(value: Any, steps: tuple[str | int | Star, ...], picks: Picks) -> Iterator[tuple[Picks, Any]]:
+    for at, step in enumerate(steps):
+        if isinstance(step, Star):
+            items: Any = ()
+            if isinstance(value, list):
+                items = enumerate(value)
+            elif isinstance(value, dict):
+                items = value.items()
+            for key, item in items:
+                yield from _find(item, steps[at + 1 :], (*picks, key))
+            return
+        value = _item(value, step)
+        if value is None:
+            return
+    yield picks, value
+
+
+def _item(value: Any, step: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(step)
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return None

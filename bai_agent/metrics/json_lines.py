@@ -1,0 +1,175 @@
+"""Takes metrics from lines that are JSON objects. The search of one has the form of a pattern's, so that lines are found as for those.
+
+A line comes from the benchmark: it may be a megabyte of brackets, and its numbers may have a million digits. Numbers stay the
+text that stands there until one is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bai_agent.job.descriptor import Metric
+from bai_agent.job.json_path import JsonPath, last_key, read_json_path, value_at
+from bai_agent.metrics.number import json_number
+from bai_agent.metrics.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
+
+_BLANKS = " \t\r\v\f"
+_SHOWN = 400
+_LONGEST_NUMBER = 1000
+"""Characters of a number that is read: no program means more."""
+_KEPT = 64 * 1024
+"""Characters of a line whose object is kept for the next metric that asks for one of the same line."""
+_AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
+"""Keys that every program writes as they are; others may have escapes in them."""
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _NotFinite(str):
+    """`NaN`, `Infinity` or `-Infinity`, which Python writes though JSON has none."""
+
+    __slots__ = ()
+
+
+_DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_NotFinite)
+
+
+class JsonLines:
+    """Reads lines as JSON objects: each once, however many metrics are taken from it."""
+
+    def __init__(self) -> None:
+        self._line: str | None = None
+        self._object: dict[str, Any] | None = None
+
+    def read(self, line: str) -> dict[str, Any] | None:
+        """Return the object that `line`, bytes as Latin-1, is; None where it is something else. Of a key twice the last one counts."""
+        if line is self._line:
+            return self._object
+        found = _object(line)
+        self._line, self._object = (line, found) if len(line) <= _KEPT else (None, None)
+        return found
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    text = line.strip(_BLANKS)
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    try:
+        value = _DECODER.decode(text if text.isascii() else text.encode("latin-1").decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class JsonMatch:
+    """What one line holds for one metric; it has what the extraction asks of a pattern's match."""
+
+    __slots__ = ("extra", "length", "value")
+
+    def __init__(self, value: Any, extra: str, length: int) -> None:
+        self.value = value
+        self.extra = extra
+        """What the record has beside its value: JSON members that each begin with a comma."""
+        self.length = length
+
+    def end(self) -> int:
+        return self.length
+
+    def span(self, _group: int) -> tuple[int, int]:
+        return 0, self.length
+
+
+class JsonSearch:
+    """The search for one metric's value."""
+
+    def __init__(self, index: int, metric: Metric, lines: JsonLines) -> None:
+        assert metric.json is not None
+        self._index = index
+        self._lines = lines
+        self._path = read_json_path(metric.json)
+        self._step = read_json_path(metric.json_step) if metric.json_step else None
+        self._labels = [(last_key(path), path) for path in map(read_json_path, metric.json_labels)]
+        self._required = required_text(metric.json)
+
+    def search(self, line: str, start: int = 0) -> JsonMatch | None:
+        """Return what `line` holds: one match, from its beginning on."""
+        if start or self._required not in line:
+            return None
+        found = self._lines.read(line)
+        if found is None:
+            return None
+        try:
+            value = value_at(found, self._path)
+        except LookupError:
+            return None
+        return JsonMatch(value, self._extra(found), len(line))
+
+    def search_all(self, line: str) -> Iterator[JsonMatch]:
+        match = self.search(line)
+        return iter(() if match is None else (match,))
+
+    def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
+        """Return the match's value as a record has it, None where it is not a finite number; and 0: nothing of the line is used up."""
+        number = _number(match.value)
+        if number is None:
+            findings.not_a_number(self._index, _shown(match.value))
+        return number, 0
+
+    def _extra(self, found: dict[str, Any]) -> str:
+        step = _number(_value_or_none(found, self._step)) if self._step else None
+        extra = f"{STEP}{step}" if step else ""
+        labels = {}
+        for name, path in self._labels:
+            label = _label(_value_or_none(found, path))
+            if label is not None:
+                labels[name] = label
+        return f"{extra}{LABELS}{json.dumps(labels)}" if labels else extra
+
+
+def required_text(path: str) -> str:
+    """Return what a line must hold for the path to lead to a value: its last key in quotes; "" where that may be written otherwise."""
+    key = last_key(read_json_path(path))
+    return f'"{key}"' if _AS_WRITTEN(key) else ""
+
+
+def label_names(paths: Sequence[str]) -> list[str]:
+    """Return the names of the labels that the values at `paths` become."""
+    return [last_key(read_json_path(path)) for path in paths]
+
+
+def _value_or_none(found: dict[str, Any], path: JsonPath) -> Any:
+    try:
+        return value_at(found, path)
+    except LookupError:
+        return None
+
+
+def _number(value: Any) -> str | None:
+    return json_number(value) if isinstance(value, _Number) and len(value) <= _LONGEST_NUMBER else None
+
+
+def _label(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return None
+    # Half a character, a bell or a line's end: nothing that a table or a message could show.
+    text = value[:LABEL_LIMIT].encode("utf-8", "replace").decode()
+    return "".join(each if each.isprintable() else " " for each in text).strip()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return value[:_SHOWN].encode("utf-8", "replace").decode()
+    return json.dumps(value)

@@ -1,0 +1,176 @@
+"""The logs that metrics are taken from: what the benchmark printed, or each of its processes where those are told apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from bai_agent.job.descriptor import Job
+from bai_agent.job.process_ends import open_regular, process_end, process_logs
+from bai_agent.job.run_directory import RunDir
+from bai_agent.metrics.follow import Block, Follower, LogPosition, open_log
+from bai_agent.metrics.patterns import wants_last_states
+from bai_agent.metrics.records import Key
+from bai_agent.metrics.repaint import RepaintFollower
+from bai_agent.metrics.sections import SectionMarkers, Sections
+
+OUTPUT = "log"
+"""The source of what is found in output.log; of what the process with rank 3 printed it is "log/3"."""
+
+_MOST_OPEN = 256
+"""Files that stay open between two reads."""
+_SETTLED_NS = 200_000_000
+"""A folder that changed so recently may change again at what its file system takes for the same time."""
+
+
+@dataclass(eq=False)
+class Log:
+    """One log, and how far it has been read."""
+
+    src: str
+    """As its records name it."""
+    follower: Follower
+    late: tuple[int, int]
+    """The generation, and its size at our start, where another process of ours had been at it before."""
+    process_rank: str | None = None
+    sections: Sections | None = None
+    """Which sections of it are open; None where no metric asks for that."""
+
+    @property
+    def name(self) -> str:
+        """What people know the file as, in the run directory."""
+        return "output.log" if self.process_rank is None else f"processes/{self.process_rank}.log"
+
+    @property
+    def repeat(self) -> int | None:
+        """The run of a job with `[repeat]` that is being read."""
+        at = self.follower.place.repeat
+        return at if at >= 0 else None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more of it is to be read: the process that wrote it has ended. The end of output.log moves on."""
+        end = self.follower.end
+        return self.process_rank is not None and end is not None and self.follower.position >= end
+
+    def reset_sections(self) -> None:
+        """End all sections: what follows is another log in the same file, or another run's part of it."""
+        if self.sections is not None:
+            self.sections.reset()
+
+    def is_late(self, block: Block) -> bool:
+        """Return whether the block was there before we were: it is read later than it was printed."""
+        generation, size = self.late
+        return block.generation == generation and block.offset < size
+
+
+class Logs:
+    """All logs of a run: output.log, or those of its processes, as they appear.
+
+    places: how far each was read, and `opened` which sections were open there. last: the last record of each. again: whether another
+    process of ours had begun.
+    """
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        job: Job,
+        *,
+        places: Mapping[str, LogPosition],
+        last: Mapping[str, Key],
+        again: bool,
+        markers: SectionMarkers | None = None,
+        opened: Mapping[str, Collection[int]] = MappingProxyType({}),
+    ) -> None:
+        self._folder = rundir.processes
+        self._kind = RepaintFollower if wants_last_states(job.metrics) else Follower
+        self._places, self._last = places, last
+        self._markers, self._opened = markers, opened
+        self._seen = self._looked = 0
+        self._by_process = job.strategy.process_logs
+        self._logs: dict[str, Log] = {}
+        if self._by_process:
+            self.look(again=again)
+        else:
+            self._add(OUTPUT, (rundir.kept_output, rundir.output), again=again)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    @property
+    def shared(self) -> Follower | None:
+        """The follower of output.log, which processes that the benchmark left behind may print into."""
+        return None if self._by_process else self._logs[OUTPUT].follower
+
+    @property
+    def places(self) -> dict[str, LogPosition]:
+        """How far each has been read, by source."""
+        return {each.src: each.follower.place for each in self}
+
+    @property
+    def opened(self) -> dict[str, list[int]]:
+        """Which sections are open at those places, by source; of jobs without any, nothing."""
+        return {each.src: sorted(each.sections.opened) for each in self if each.sections is not None}
+
+    @property
+    def behind(self) -> bool:
+        return any(each.follower.behind for each in self)
+
+    def look(self, *, again: bool = False, at_the_end: bool = False) -> None:
+        """Find the logs of new processes, and where those of processes end that have ended.
+
+        What a process left behind prints after its end is no metric.
+        """
+        if not self._by_process:
+            return
+        try:
+            changed = self._folder.stat().st_mtime_ns
+        except OSError:
+            return
+        if changed == self._seen and self._looked - changed > _SETTLED_NS and not at_the_end:
+            return
+        self._seen, self._looked = changed, time.time_ns()
+        for rank, path in process_logs(self._folder).items():
+            src = source_of(rank)
+            if src not in self._logs:
+                self._add(src, (path,), again=again, process_rank=str(rank))
+            follower = self._logs[src].follower
+            if follower.end is None and (ended := process_end(self._folder, rank)) is not None:
+                follower.end = ended.output_bytes if follower.size() >= ended.output_bytes else None
+            if len(self._logs) > _MOST_OPEN:
+                follower.close()
+
+    def in_turn(self) -> Iterator[Log]:
+        """Yield each; before the next one it is closed if it is done, or beyond as many as may stay open."""
+        for number, each in enumerate(self):
+            yield each
+            if number >= _MOST_OPEN or each.done:
+                each.follower.close()
+
+    def close(self) -> None:
+        for each in self:
+            each.follower.close()
+
+    def _add(
+        self, src: str, paths: tuple[Path, ...], *, again: bool, process_rank: str | None = None
+    ) -> None:
+        last = self._last.get(src, Key(0, -1, 0, 0))
+        place = known = self._places.get(src, LogPosition())
+        if last.gen > place.generation:
+            place = LogPosition(generation=last.gen)
+        seen = last.off + 1 if last.gen == place.generation else 0
+        opener = open_log if process_rank is None else open_regular
+        follower = self._kind(paths, place=place, seen=seen, opener=opener)
+        late = place.generation, follower.size() if again else 0
+        sections = None
+        if self._markers:
+            sections = Sections(self._markers, self._opened.get(src) if place is known else None)
+        self._logs[src] = Log(src, follower, late, process_rank, sections)
+
+
+def source_of(process: int) -> str:
+    """Return the source of what the process with this rank printed."""
+    return f"{OUTPUT}/{process}"

@@ -1,0 +1,1 @@
+"""Metrics from files that the benchmark writes: read once, after its end."""

@@ -1,0 +1,94 @@
+"""`results.jsonl`: what was in the files of results, durable before the first record of it is written.
+
+The files may change or go while an extractor is killed and started again; its successor goes on from here. A line is a batch of
+values of one file: `{"results", "file", "repeat", "first", "values"}`, each value `[name, value, units, more, time]`; the last line tells of
+the whole: `{"time", "found", "unread", "warnings"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.run_directory import write_all
+from bai_agent.metrics.records import Value
+
+Item = tuple[str, str, str, str, int]
+"""Name, value as JSON, units, members that its record has besides, and when it was measured or read (ms UTC)."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive values of one file."""
+
+    file: int
+    """Its number among those that gave values."""
+    repeat: int | None
+    """Which run of a job with `[repeat]` wrote it."""
+    values: list[Value]
+
+
+@dataclass(kw_only=True)
+class Total:
+    """What came of all files."""
+
+    time: int
+    """ms UTC: when their reading began."""
+    found: list[int]
+    """Values, by the table's index."""
+    unread: list[int] = field(default_factory=list)
+    """Tables for whose files there was no time."""
+    warnings: list[str] = field(default_factory=list)
+
+
+class NoteWriter:
+    """Writes the note beside its place; `publish` puts it there, whole. Each method can be called again after an OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.tmp")
+        self._descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._size = 0
+
+    def add(self, *, table: int, file: int, repeat: int | None, first: int, values: list[Item]) -> None:
+        self._append({"results": table, "file": file, "repeat": repeat, "first": first, "values": values})
+
+    def publish(self, total: Total) -> None:
+        self._append(vars(total))
+        os.fsync(self._descriptor)
+        self._draft.replace(self._path)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        content = json.dumps(line).encode("ascii") + b"\n"
+        try:
+            write_all(self._descriptor, content)
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            os.lseek(self._descriptor, self._size, os.SEEK_SET)
+            raise
+        self._size += len(content)
+
+
+def read_note(path: Path) -> Iterator[Batch | Total]:
+    """Yield the batches of a note, and at last the total."""
+    with path.open("rb") as file:
+        for line in file:
+            said = json.loads(line)
+            if "values" not in said:
+                yield Total(**said)
+                return
+            yield Batch(
+                said["file"],
+                said["repeat"],
+                [
+                    Value(i, name, value, units, more, time)
+                    for i, (name, value, units, more, time) in enumerate(said["values"], said["first"])
+                ],
+            )

@@ -1,0 +1,324 @@
+"""Reads all files of results into the note, within a deadline.
+
+A thread of its own reads, as a file on a file system that does not answer cannot be given up otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.descriptor import Results
+from bai_agent.job.pattern_groups import RESERVED
+from bai_agent.metrics.disk import wait_for_room
+from bai_agent.metrics.emit import NAME_LIMIT
+from bai_agent.metrics.number import json_number, whole_number
+from bai_agent.metrics.results.documents import values_in
+from bai_agent.metrics.results.files import MOST_FILES, UnfitFileError, find_files, open_result
+from bai_agent.metrics.results.measured import Measured, Problem, WrongFormatError
+from bai_agent.metrics.results.note import Item, NoteWriter, Total
+
+log = logging.getLogger(__name__)
+
+SECONDS = 60.0
+"""For all files together."""
+MOST_VALUES = 1_000_000
+"""Of one table of results."""
+_BATCH = 500
+_TEXT_LIMIT = 256
+_MOST_LABELS = 20
+_UNITS_LIMIT = 64
+_EXAMPLE = 80
+_WARNINGS = 20
+"""Files of one table that are warned of one by one."""
+_TICK = 0.05
+
+
+class WarmupFileError(Exception):
+    """A file is of a warm-up run, which no metric is taken from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFolder:
+    """Where the files are, and since when they may be."""
+
+    path: Path
+    since_ms: int
+    """When the benchmark began."""
+    until_ms: int
+    """Now."""
+    warn_of_nothing: bool
+    """Whether it is worth a warning that no file matched: of several nodes, one may write for all."""
+    runs: Sequence[tuple[int, int | None]] = ()
+    """When each run of a job with `[repeat]` began, and its number; None: a warm-up run."""
+
+    def run_of(self, changed_ms: int) -> int | None:
+        """Return the number of the run in which a file was last changed. Raises WarmupFileError."""
+        # Exactly: a run writes its results at its end, and the next one may begin at once.
+        began = [number for time_ms, number in self.runs if time_ms <= changed_ms]
+        if began and began[-1] is None:
+            raise WarmupFileError
+        return began[-1] if began else None
+
+
+@dataclass(frozen=True)
+class _Values:
+    table: int
+    file: int
+    repeat: int | None
+    first: int
+    values: list[Item]
+
+
+@dataclass(frozen=True)
+class _Done:
+    table: int
+
+
+_Told = _Values | _Done | str
+
+
+def gather_results(
+    tables: Sequence[Results],
+    folder: ResultFolder,
+    note: Path,
+    *,
+    quote: Callable[[str], str],
+    stopping: Callable[[], bool],
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Write what the files of all `tables` hold to `note`; what is wrong with them is in its warnings.
+
+    quote: makes of a text of the benchmark what may be shown of it. Reading ends after `seconds`, or when `stopping()`.
+    """
+    total = Total(time=folder.until_ms, found=[0] * len(tables))
+    unread = dict.fromkeys(range(len(tables)))
+    told: queue.Queue[_Told] = queue.Queue(maxsize=20)
+    given_up = threading.Event()
+    reader = _Reader(tables, folder, quote=quote, told=told, given_up=given_up)
+    thread = threading.Thread(target=reader.run, name="results", daemon=True)
+    thread.start()
+    deadline = clock() + seconds
+    with closing(NoteWriter(note)) as writer:
+        while unread and clock() < deadline and not stopping():
+            ended = not thread.is_alive()
+            try:
+                each = told.get(timeout=_TICK)
+            except queue.Empty:
+                if ended:
+                    break
+                continue
+            if isinstance(each, str):
+                total.warnings.append(each)
+            elif isinstance(each, _Done):
+                del unread[each.table]
+            else:
+                total.found[each.table] += len(each.values)
+                _add(writer, each, note=note, sleep=sleep)
+        given_up.set()
+        total.unread = list(unread)
+        total.warnings += [
+            f"{_named(tables[index])} was not read to its end: {'agent.log tells why' if reader.failed else 'there was no time left'}"
+            for index in unread
+        ]
+        wait_for_room(lambda: writer.publish(total), path=note, sleep=sleep)
+
+
+def _add(writer: NoteWriter, each: _Values, *, note: Path, sleep: Callable[[float], None]) -> None:
+    wait_for_room(
+        lambda: writer.add(
+            table=each.table, file=each.file, repeat=each.repeat, first=each.first, values=each.values
+        ),
+        path=note,
+        sleep=sleep,
+    )
+
+
+class _GivenUpError(Exception):
+    """Nobody listens any more."""
+
+
+class _Reader:
+    """Reads the files one after the other, and tells what is in them."""
+
+    def __init__(
+        self,
+        tables: Sequence[Results],
+        folder: ResultFolder,
+        *,
+        quote: Callable[[str], str],
+        told: queue.Queue[_Told],
+        given_up: threading.Event,
+    ) -> None:
+        self._tables = tables
+        self._folder = folder
+        self._quote = quote
+        self._shown = lru_cache(maxsize=10_000)(self._show)
+        self._told = told
+        self._given_up = given_up
+        self._files = 0
+        self.failed = False
+        """Whether it ended before its work was done."""
+
+    def run(self) -> None:
+        try:
+            for index, table in enumerate(self._tables):
+                self._read_table(index, table)
+                self._tell(_Done(index))
+        except _GivenUpError:
+            return
+        except Exception:
+            # Of one file nobody has foreseen: what was read of the others counts.
+            log.exception("files of results cannot be read")
+            self.failed = True
+
+    def _read_table(self, index: int, table: Results) -> None:
+        folder = self._folder.path
+        try:
+            matches = find_files(folder, table)
+        except OSError as error:
+            self._tell(f"{_named(table)} cannot be looked for in {folder}: {error.strerror}")
+            return
+        if not matches.paths and self._folder.warn_of_nothing:
+            self._tell(f"No file matched {_named(table)} in {folder}")
+        if matches.more:
+            self._tell(f"{_named(table)} matches more than {MOST_FILES:,} files, of which so many are read")
+        left, silent = MOST_VALUES, 0
+        for count, path in enumerate(matches.paths):
+            values, warnings = self._read_file(index, table, path, most=left)
+            left -= values
+            silent += len(warnings) if count >= _WARNINGS else 0
+            for warning in warnings if count < _WARNINGS else ():
+                self._tell(f"{self._shown(path.relative_to(folder).as_posix())} ({_named(table)}) {warning}")
+        if silent:
+            self._tell(f"{_named(table)}: {silent} more warnings, about other files")
+
+    def _read_file(self, index: int, table: Results, path: Path, *, most: int) -> tuple[int, list[str]]:
+        """Tell what is in a file; return how many values that is, and what is to be warned of."""
+        batch: list[Item] = []
+        told, repeat = 0, None
+        warnings: list[str] = []
+        unfit: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        try:
+            with open_result(
+                path, folder=self._folder.path, table=table, since_ms=self._folder.since_ms
+            ) as file:
+                repeat = self._folder.run_of(os.fstat(file.fileno()).st_ctime_ns // 1_000_000)
+                for found in values_in(file, table):
+                    if isinstance(found, Problem):
+                        warnings.append(self._of_problem(found))
+                        continue
+                    name = self._text(found.name)
+                    if table.metrics and name not in table.metrics:
+                        continue
+                    if told + len(batch) >= most:
+                        warnings.append(f"has more values than are taken: {MOST_VALUES:,} of one table")
+                        break
+                    number = _number(found.value)
+                    if number is None or not name:
+                        unfit[name] += 1
+                        examples.setdefault(name, _example(found.value))
+                        continue
+                    batch.append((name, number, *self._rest_of(found)))
+                    if len(batch) == _BATCH:
+                        self._tell(_Values(index, self._files, repeat, told, batch))
+                        told += len(batch)
+                        batch = []
+        except WarmupFileError:
+            return 0, []
+        except (UnfitFileError, WrongFormatError) as error:
+            sentence = (
+                str(error)
+                if isinstance(error, UnfitFileError)
+                else f"cannot be read as {table.format.value}: {error}"
+            )
+            warnings.append(sentence)
+        except OSError as error:
+            warnings.append(f"cannot be read: {error.strerror}")
+        if batch:
+            self._tell(_Values(index, self._files, repeat, told, batch))
+            told += len(batch)
+        self._files += bool(told)
+        warnings += [
+            f'has {count} values of "{name}" that are not finite numbers and were left out, the first was "{self._shown(examples[name])}"'
+            for name, count in list(unfit.items())[:_WARNINGS]
+        ]
+        if not told and not warnings:
+            warnings.append("holds no value" + (" of those that metrics names" if table.metrics else ""))
+        return told, warnings
+
+    def _of_problem(self, found: Problem) -> str:
+        return f"{found.text}: {self._shown(found.quoted)}" if found.quoted else found.text
+
+    def _rest_of(self, found: Measured) -> tuple[str, str, int]:
+        """Return the units, the members that the record has besides, and when it was measured, or read."""
+        units = self._text(found.units)[:_UNITS_LIMIT]
+        step = _number(found.step) if found.step is not None else None
+        labels = {}
+        for name, value in list(found.labels.items())[:_MOST_LABELS]:
+            if value is not None and (text := self._text(value)):
+                own = self._text(name)
+                labels[f"{own}_" if own in RESERVED else own] = text
+        more = f',"step":{step}' if step is not None else ""
+        if labels:
+            more += f',"labels":{json.dumps(labels, separators=(",", ":"))}'
+        time_ms = found.time
+        known = type(time_ms) is int and self._folder.since_ms <= time_ms <= self._folder.until_ms
+        return units, more, time_ms if known else self._folder.until_ms
+
+    def _text(self, value: object) -> str:
+        """Return what a file says as a name, a unit or a label may have it."""
+        if value is None or isinstance(value, (list, dict)):
+            return ""
+        text = value if isinstance(value, str) else json.dumps(value)
+        return self._shown(text[: 16 * NAME_LIMIT])
+
+    def _show(self, text: str) -> str:
+        # Before it is cut: a half of a secret is not known as one.
+        shown = self._quote(text).encode(errors="replace").decode()
+        return " ".join(shown.split())[:_TEXT_LIMIT]
+
+    def _tell(self, what: _Told) -> None:
+        while not self._given_up.is_set():
+            try:
+                self._told.put(what, timeout=_TICK)
+            except queue.Full:
+                continue
+            return
+        raise _GivenUpError
+
+
+def _number(value: Any) -> str | None:
+    """Return a finite number as JSON; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return whole_number(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else None
+    return json_number(value) if isinstance(value, str) else None
+
+
+def _example(value: object) -> str:
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    return str(value)[:_EXAMPLE]
+
+
+def _named(table: Results) -> str:
+    return f'output.results "{table.path}"'

@@ -1,0 +1,258 @@
+"""A job with `[repeat]`: whether its runs so far are enough, and how each of them ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from bai_agent.benchmark.ending import classify
+from bai_agent.job.descriptor import Job, Metric, Repeat
+from bai_agent.job.interval import relative_half_width
+from bai_agent.job.outcome import Outcome, signal_name
+from bai_agent.job.record_types import RepeatEvent, RepeatOutcome
+from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile
+from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.metrics.headlines import headline_of
+from bai_agent.run.context import RunContext
+
+log = logging.getLogger(__name__)
+
+_PIECE = 4 << 20
+"""Bytes of records that are read at a time: the watch over the benchmark goes on in between."""
+_EVENT_SECONDS = 1.0
+"""Between two events about runs that are short."""
+_OF_A_RUN = b'"src":"run"'
+
+
+class RepeatDecision:
+    """Tells the shim after each run whether the runs are enough, where `until` says when that is.
+
+    All is taken from the records in `metrics.jsonl`, so an agent that is started again comes to the same word.
+    """
+
+    def __init__(self, job: Job, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._repeat = job.repeat if job.repeat is not None and job.repeat.until is not None else None
+        self._metrics = [each for each in job.metrics if self._repeat and each.name == self._repeat.metric]
+        self._runs = RepeatsFile(rundir.repeats)
+        self._offset = 0
+        self._values: dict[str, list[tuple[int, float]]] = {}
+        """Of the run that is being read: by series, times and values."""
+        self._headlines: dict[tuple[str | None, str], list[float]] = {}
+        """By arm and series: one number for each run that ended well."""
+        self._complete = 0
+        """How many runs all records are there of."""
+
+    def poll(self) -> None:
+        """Look at what has come; cheap, to be called many times a second."""
+        if self._repeat is None:
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self._rundir.metrics.stat().st_size > self._offset:
+                self._read(self._repeat)
+
+    def _read(self, repeat: Repeat) -> None:
+        with self._rundir.metrics.open("rb") as file:
+            file.seek(self._offset, os.SEEK_SET)
+            whole, newline, _ = file.read(_PIECE).rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        name = f'"name":{json.dumps(repeat.metric)}'.encode()
+        for line in whole.split(b"\n"):
+            if name in line or _OF_A_RUN in line:
+                with suppress(ValueError):
+                    self._take(json.loads(line), repeat)
+
+    def _take(self, record: Mapping[str, Any], repeat: Repeat) -> None:
+        number = record.get("repeat")
+        if record["name"] == repeat.metric and number is not None:
+            series = json.dumps([record["src"], record.get("labels")], sort_keys=True)
+            self._values.setdefault(series, []).append((record["timestamp"], float(record["value"])))
+        if record["src"] == "run" and number == self._complete:
+            # The facts about a run are its last records.
+            self._complete += 1
+            self._end_run(number, repeat)
+
+    def _end_run(self, number: int, repeat: Repeat) -> None:
+        runs = self._runs.look().measured
+        run = runs[number] if number < len(runs) else None
+        if run is not None and run.ended is not None and run.ended["code"] == 0:
+            for series, values in self._values.items():
+                headline = _headline(values, self._metrics[0], started=run.time)
+                if headline is not None:
+                    self._headlines.setdefault((run.arm, series), []).append(headline)
+        self._values = {}
+        if repeat.decided_after is None or self._complete < repeat.decided_after:
+            return
+        widest = max(map(relative_half_width, self._headlines.values()), default=math.inf)
+        # Of a block of two arms, both.
+        arms = max(1, len(repeat.arms))
+        few = self._complete % arms > 0 or any(
+            len(each) * arms < repeat.decided_after for each in self._headlines.values()
+        )
+        assert repeat.until is not None
+        word = {
+            "runs": self._complete,
+            "enough": not few and widest <= repeat.until,
+            "interval": widest if math.isfinite(widest) else None,
+        }
+        write_json(self._rundir.repeat_word, word)
+
+
+def _headline(values: Sequence[tuple[int, float]], metric: Metric, *, started: int) -> float | None:
+    """Return the number that stands for a run without its warm-up; None where nothing is left."""
+    begin = started + metric.warmup.total_seconds() * 1000 if metric.warmup is not None else 0
+    measured = [value for time, value in values if time >= begin][metric.warmup_values :]
+    return headline_of(metric.headline, measured) if measured else None
+
+
+class RepeatProgress:
+    """Adds an event for the run that is under way."""
+
+    def __init__(self, ctx: RunContext) -> None:
+        self._ctx = ctx
+        self._runs = RepeatsFile(ctx.rundir.repeats)
+        told = [each.run for each in ctx.events.seen if isinstance(each, RepeatEvent)]
+        self._told = max(told, default=-1)
+        self._next = 0.0
+
+    def poll(self) -> None:
+        """Look which run it is; cheap, to be called many times a second."""
+        repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
+        if repeat is None or now < self._next:
+            return
+        runs = self._runs.look().runs
+        if runs and runs[-1].run > self._told:
+            self._told, self._next = runs[-1].run, now + _EVENT_SECONDS
+            name = _name(runs[-1], repeat)
+            self._ctx.events.add(
+                RepeatEvent(run=self._told, repeat=runs[-1].repeat, name=f"{name[0].lower()}{name[1:]}")
+            )
+
+
+def repeat_outcomes(runs: RepeatedRuns) -> list[RepeatOutcome]:
+    """Return how each run ended that began; one whose preparation failed is among them."""
+    outcomes = [_outcome_of(number, run.ended, run.time, run.arm) for number, run in enumerate(runs.measured)]
+    step = runs.failed_step
+    if (
+        step is not None
+        and step.step == "prepare"
+        and step.repeat is not None
+        and not _was_stopped(step.ended)
+    ):
+        prepared = _outcome_of(step.repeat, step.ended, None, step.ended.get("arm"))
+        outcomes.append(
+            RepeatOutcome(**{**vars(prepared), "outcome": Outcome.PREPARE_FAILED.value, "wall_seconds": None})
+        )
+    return outcomes
+
+
+def _outcome_of(
+    number: int, ended: Mapping[str, Any] | None, started: int | None, arm: str | None
+) -> RepeatOutcome:
+    if ended is None:
+        return RepeatOutcome(repeat=number, arm=arm, outcome=Outcome.LOST.value, started=started)
+    return RepeatOutcome(
+        repeat=number,
+        arm=arm,
+        outcome=classify(ended)[0].value,
+        code=ended["code"],
+        signal=ended["signal"],
+        started=started,
+        ended=ended["time"],
+        wall_seconds=ended["wall_seconds"],
+        user_seconds=ended["user_seconds"],
+        system_seconds=ended["system_seconds"],
+        peak_memory_bytes=ended["peak_memory_bytes"],
+    )
+
+
+def series_end(
+    repeat: Repeat, runs: RepeatedRuns, ended: Mapping[str, Any], outcome: Outcome, sentence: str
+) -> tuple[Outcome, str]:
+    """Return how the series ended, and a sentence that says which run it was about.
+
+    ended: exit.json of the whole series, which `outcome` and `sentence` were made from.
+    """
+    good = sum(1 for each in runs.measured if each.ended is not None and each.ended["code"] == 0)
+    of_all = (
+        f"{good} of {'at most ' if repeat.until is not None else ''}{repeat.runs} runs had ended well by then"
+    )
+    if ended["lost"] or _was_stopped(ended):
+        return outcome, f"{sentence.rstrip('.')}; {of_all}."
+    failed = [each for each in runs.runs if each.ended is not None and each.ended["code"] != 0]
+    if failed:
+        first, why = classify(failed[0].ended or {})
+        said = f"{_name(failed[0], repeat)}: {why}"
+        if len(failed) > 1:
+            said = f"{len(failed)} of {len(runs.runs)} runs failed, the first of them was {said[0].lower()}{said[1:]}"
+        return first, said
+    if runs.failed_step is not None:
+        return Outcome.FAILED, _step_sentence(runs.failed_step, repeat)
+    if good == 0 and repeat.max_time is not None:
+        return (
+            Outcome.FAILED,
+            "[repeat] max_time was over before the first run that counts: the warm-up runs took all of it.",
+        )
+    if good < repeat.runs and repeat.until is None and not _took(repeat, ended):
+        return (
+            Outcome.FAILED,
+            f"The runs were not all done: {of_all}. The log says why no further one was begun.",
+        )
+    times = "once" if good == 1 else f"{good} times"
+    return outcome, f"The benchmark finished successfully {times}, in {ended['wall_seconds']:.1f} s."
+
+
+def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[str]:
+    """Return what a person should know of a series that ended otherwise than was asked for."""
+    done = len(runs.measured)
+    warnings = []
+    if repeat.until is not None and repeat.decided_after is not None:
+        word = read_json(rundir.repeat_word) or {}
+        if not (word.get("runs") == done and word.get("enough")):
+            width = word.get("interval")
+            known = f"was ±{width:.1%} after {word['runs']} runs" if width is not None else "is not known"
+            warnings.append(
+                f'The interval of "{repeat.metric}" {known}; [repeat] until asks for ±{repeat.until:.1%}.'
+            )
+    elif done < repeat.runs and repeat.max_time is not None:
+        warnings.append(
+            f"{done} of {repeat.runs} runs were done: after [repeat] max_time no further one was begun."
+        )
+    return warnings
+
+
+def _took(repeat: Repeat, ended: Mapping[str, Any]) -> bool:
+    """Return whether the series may have ended because of `max_time`."""
+    return repeat.max_time is not None and ended["wall_seconds"] >= repeat.max_time.total_seconds()
+
+
+def _was_stopped(ended: Mapping[str, Any]) -> bool:
+    return ended["stop"] is not None or ended["stop_signal"] is not None
+
+
+def _name(run: RepeatedRun, repeat: Repeat) -> str:
+    return _run_name(run.run, run.repeat, repeat)
+
+
+def _run_name(run: int, number: int | None, repeat: Repeat) -> str:
+    if number is None:
+        return f"Warm-up run {run + 1} of {repeat.warmup_runs}"
+    return f"Run {number + 1} of {repeat.runs}"
+
+
+def _step_sentence(step: FailedStep, repeat: Repeat) -> str:
+    run = _run_name(step.run, step.repeat, repeat)
+    when = "before" if step.step == "prepare" else "after"
+    error, code = step.ended["exec_error"], step.ended["code"]
+    if error is not None:
+        how = str(error["message"]).replace("The benchmark's command", "its command").rstrip(".")
+    elif code is not None:
+        how = f"it exited with code {code}"
+    else:
+        how = f"it was ended by {signal_name(step.ended['signal'])}"
+    return f"[repeat] {step.step} failed {when} {run[0].lower()}{run[1:]}: {how}."

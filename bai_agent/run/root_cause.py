@@ -1,0 +1,186 @@
+"""Why the benchmark failed, where it is several processes under a launcher: which of them failed first, and of what."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bai_agent.benchmark.ending import classify, classify_process, classify_server
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.process_ends import open_regular, process_ends, process_logs
+from bai_agent.job.record_types import StopEvent
+from bai_agent.job.redaction import Redactor
+from bai_agent.metrics.terminal import visible
+from bai_agent.run.context import RunContext
+from bai_agent.run.join import peers_of
+from bai_agent.strategy import explain_failure
+from bai_agent.strategy.failure import Cause, LeftFile, Remains
+from bai_agent.strategy.launch import Role
+
+log = logging.getLogger(__name__)
+
+_LAST_BYTES = 65536
+_SECRET_BYTES = 65536
+"""The largest secret that AWS Secrets Manager keeps
+(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): one may reach into the last lines."""
+_FILES = 256
+_FILE_BYTES = 65536
+_ENTRIES = 1024
+"""In a folder."""
+_DEPTH = 4
+_CLOCK_MS = 1000
+"""Times of files are a little behind, those of launchers rounded up."""
+_MESSAGE_CHARACTERS = 300
+"""Of what a process said of its failure, in a sentence."""
+
+
+def classify_end(
+    ctx: RunContext, left: Mapping[str, Any], *, quote: bool
+) -> tuple[Outcome, str, Cause | None]:
+    """Return how the benchmark ended on this node, a sentence, and which process failed first, where the strategy knows.
+
+    left: exit.json. quote: whether what the benchmark said may stand in the sentence.
+    """
+    if ctx.role is Role.SERVE:
+        outcome, sentence = classify_server(left)
+        # It ended because the launcher failed; it may be one of its own processes that the launcher failed of.
+        cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None
+        if cause is None:
+            return outcome, sentence, None
+        return (*classify_process(left, cause), cause)
+    outcome, sentence = classify(left)
+    if left["code"] in (None, 0) or outcome not in (Outcome.FAILED, Outcome.OOM):
+        return outcome, sentence, None
+    cause = _found_cause(ctx, left, quote=quote)
+    return (*classify(left, cause), cause)
+
+
+def failed_at(
+    left: Mapping[str, Any] | None, cause: Cause | None, *, stopped: int | None = None
+) -> int | None:
+    """Return when the benchmark, or the first of its processes, failed: ms UTC. left: exit.json, with an end that is a failure.
+
+    stopped: when it was told to end, if it was. Until it has, those that talk to it may fail of that.
+    """
+    ended: int | None = left.get("time") if left is not None else None
+    if cause is None and left is not None and left.get("stop") is not None and ended and stopped:
+        return min(stopped, ended)
+    if cause is None or cause.failed is None or ended is None:
+        return ended
+    # A launcher that ends the others takes its time for that. What is no time of this run somebody else wrote there.
+    begun = ended - 1000 * ((left or {}).get("wall_seconds") or 0) - _CLOCK_MS
+    return min(cause.failed, ended) if begun <= cause.failed <= ended + _CLOCK_MS else ended
+
+
+def stopped_at(ctx: RunContext) -> int | None:
+    """Return when the run was first told to end, ms UTC; None where it was not."""
+    return next((event.time for event in ctx.events.seen if isinstance(event, StopEvent)), None)
+
+
+def read_end(path: Path, redactor: Redactor, *, opener: Callable[[Path], int] | None = None) -> str:
+    """Return the end of a log, redacted before it is cut: a half of a secret is not known as one."""
+    try:
+        with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
+            size = file.seek(0, 2)
+            start = max(0, size - _LAST_BYTES - _SECRET_BYTES)
+            file.seek(start)
+            content = file.read(_LAST_BYTES + _SECRET_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    text = redactor.redact(content.decode(errors="replace"))
+    return text[-_LAST_BYTES:] if start else text
+
+
+def _found_cause(ctx: RunContext, left: Mapping[str, Any], *, quote: bool) -> Cause | None:
+    try:
+        cause = _cause(ctx, left)
+    except Exception:
+        # Whatever a benchmark has left there, how its node ended is told.
+        log.exception("which process failed first could not be found out")
+        return None
+    if cause is not None and not quote:
+        return replace(cause, message="", traceback=(), printed=None)
+    return cause
+
+
+def _cause(ctx: RunContext, left: Mapping[str, Any]) -> Cause | None:
+    redact = ctx.redactor.redact
+    files = [replace(each, content=redact(each.content)) for each in _left_files(ctx.rundir.launcher)]
+    processes = ctx.rundir.processes
+    remains = Remains(
+        log=read_end(ctx.rundir.kept_output, ctx.redactor),
+        code=left["code"],
+        files=files,
+        processes=process_ends(processes),
+    )
+    peers = peers_of(ctx.rundir)
+    cause = explain_failure(ctx.job, remains, peers[ctx.node.rank], peers)
+    if cause is None:
+        return None
+    if cause.rank is not None and cause.rank in (logs := process_logs(processes)):
+        own = read_end(logs[cause.rank], ctx.redactor, opener=open_regular)
+        cause = replace(cause, printed=own or cause.printed)
+    message = redact(_plain(cause.message))
+    cut = len(message) - _MESSAGE_CHARACTERS
+    return replace(
+        cause,
+        message=f"{message[:_MESSAGE_CHARACTERS]}…" if cut > 0 else message,
+        traceback=[redact(_unescaped(line)) for line in cause.traceback],
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a text as a part of a sentence: without escape sequences and control characters."""
+    return " ".join("".join(each if each.isprintable() else " " for each in _unescaped(text)).split())
+
+
+def _unescaped(text: str) -> str:
+    return visible(text.encode(errors="replace")).decode(errors="replace")
+
+
+def _left_files(folder: Path) -> list[LeftFile]:
+    """Return what is in the launcher's folder: the benchmark may have put anything there, links and pipes among it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return []
+    return list(islice(_files_below(descriptor, "", _DEPTH), _FILES))
+
+
+def _files_below(folder: int, prefix: str, depth: int) -> Iterator[LeftFile]:
+    """Yield the regular files below an open folder, which is closed."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(each.name, each.is_dir(follow_symlinks=False)) for each in islice(entries, _ENTRIES)]
+        for name, is_folder in found:
+            try:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = os.open(name, flags | (os.O_DIRECTORY if is_folder else 0), dir_fd=folder)
+            except OSError:
+                continue
+            if not is_folder:
+                yield from _read(descriptor, prefix + name)
+            elif depth > 1:
+                yield from _files_below(descriptor, f"{prefix}{name}/", depth - 1)
+            else:
+                os.close(descriptor)
+    finally:
+        os.close(folder)
+
+
+def _read(descriptor: int, path: str) -> Iterator[LeftFile]:
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            content = file.read(_FILE_BYTES) or b""
+            yield LeftFile(
+                path=path,
+                content=content.decode(errors="replace"),
+                modified=status.st_mtime_ns // 1_000_000,
+            )

@@ -1,0 +1,218 @@
+"""Appends what the benchmark prints to a file, a JSON object a line, in the shape in which the benchmark service's index of logs has it.
+
+A log shipper of the machine, such as fluent-bit, takes it from there. At least once: an agent that was killed may repeat the lines
+of its last second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from bai_agent.backoff import Backoff
+from bai_agent.job.descriptor import LogLines
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.run_directory import RunDir, read_json
+from bai_agent.sinks.delivery import Delivery
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+_READ = 256 * 1024
+_LONGEST = 64 * 1024
+"""Bytes of one entry: a longer line becomes several, as log shippers drop what is too long for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Progress:
+    """How far it has come; the content of `log-lines.offset`."""
+
+    offset: int = 0
+    """Bytes of the benchmark's output that are dealt with."""
+    lines: int = 0
+    """Entries that were written."""
+
+
+class LogLinesFile(threading.Thread):
+    """Follows the benchmark's output from where `log-lines.offset` says."""
+
+    def __init__(
+        self, table: LogLines, rundir: RunDir, *, labels: dict[str, str], redactor: Redactor
+    ) -> None:
+        super().__init__(name="the log file", daemon=True)
+        self._path = Path(table.path)
+        self._output = rundir.kept_output
+        self._offset_file = rundir.log_lines_offset
+        self._place = {"kubernetes": {"container_name": "benchmark", "labels": labels}}
+        self._redactor = redactor
+        # Replaced whole, by the thread alone: readers see one state or the next.
+        self._progress = _read_progress(rundir.log_lines_offset)
+        self._error: str | None = None
+        self._finishing = threading.Event()
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+
+    @property
+    def error(self) -> str | None:
+        """Why nothing can be written at the moment; None while all is well."""
+        return self._error
+
+    def hurry(self) -> None:
+        self._wake.set()
+
+    def finish(self, deadline: float) -> Delivery:
+        """Write what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`)."""
+        self._finishing.set()
+        self._wake.set()
+        if self.is_alive():
+            self._ended.wait(max(0.0, deadline - time.monotonic()))
+        done = self._progress
+        left = self._lines_after(done.offset, deadline)
+        if not left:
+            return Delivery(delivered=done.lines, undelivered=0, error=None)
+        why = self._error or "the time was over"
+        warning = f"{left} of {done.lines + left} lines of the output did not reach {self._path}: {why}."
+        return Delivery(delivered=done.lines, undelivered=left, error=why, warnings=(warning,))
+
+    def run(self) -> None:
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        try:
+            while True:
+                # Asked before the read: what is there now is all that there will be.
+                last = self._finishing.is_set()
+                try:
+                    more = self._take(last=last)
+                    self._error = None
+                    backoff.reset()
+                except OSError as error:
+                    if self._error is None:
+                        log.warning("%s: %s", self._path, error.strerror)
+                    self._error = f"{self._path} cannot be written: {error.strerror}"
+                    if last:
+                        return
+                    self._pause(backoff.next())
+                    continue
+                if not more and last:
+                    return
+                if not more:
+                    self._pause(_POLL_S)
+        except Exception:
+            # The thread's outermost frame: a defect here must end in the result, and not the run.
+            log.exception("the log file ended by a defect")
+            self._error = "it ended by a defect; agent.log has the details"
+        finally:
+            self._ended.set()
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        if not self._finishing.is_set():
+            self._wake.clear()
+
+    def _take(self, *, last: bool) -> bool:
+        """Write the next lines; return whether there were any. last: nothing is printed any more. Raises OSError."""
+        before = self._progress
+        offset, chunk = self._read(before.offset)
+        lines, end = _split(chunk, whole=last and len(chunk) < _READ)
+        if not lines:
+            return False
+        now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        entries = [
+            json.dumps({"@timestamp": now, "log": self._redactor.redact(text), **self._place})
+            for text in lines
+        ]
+        self._append("".join(f"{each}\n" for each in entries).encode())
+        self._progress = _Progress(offset=offset + end, lines=before.lines + len(entries))
+        _write_progress(self._offset_file, self._progress)
+        return True
+
+    def _read(self, offset: int) -> tuple[int, bytes]:
+        """Return the next bytes, and where they begin: at the beginning where the benchmark has truncated its output."""
+        with _opened(self._output, os.O_RDONLY) as descriptor:
+            if descriptor is None:
+                return offset, b""
+            if os.fstat(descriptor).st_size < offset:
+                offset = 0
+            return offset, os.pread(descriptor, _READ, offset)
+
+    def _append(self, content: bytes) -> None:
+        # Opened anew each time: who ships the file may have moved it away.
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with _opened(self._path, flags) as descriptor:
+            if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(0, "it is no file")
+            size = os.fstat(descriptor).st_size
+            # Half a line of a try that failed, or of an agent that was killed, must not spoil the next.
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            rest = memoryview(b"\n" + content if torn else content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    def _lines_after(self, offset: int, deadline: float) -> int:
+        """Return how many lines are left; as many as were counted until `deadline`, and at least one where there is any."""
+        count = 0
+        while True:
+            try:
+                offset, chunk = self._read(offset)
+            except OSError:
+                return count
+            lines, end = _split(chunk, whole=len(chunk) < _READ)
+            count, offset = count + len(lines), offset + end
+            if not lines or time.monotonic() > deadline:
+                return count
+
+
+def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
+    """Return the lines of a chunk, and where the last one ends. whole: what is behind the last newline is a line too."""
+    end = len(chunk) if whole else chunk.rfind(b"\n") + 1
+    if end == 0 and len(chunk) >= _LONGEST:
+        end = _LONGEST
+    pieces: list[str] = []
+    for line in chunk[:end].removesuffix(b"\n").split(b"\n") if end else ():
+        for start in range(0, max(1, len(line)), _LONGEST):
+            piece = line[start : start + _LONGEST]
+            pieces.append(piece.decode(errors="replace").rstrip("\r"))
+    return pieces, end
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int | None]:
+    """Open a file; None where it is to be read and not there. Raises OSError."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+    except FileNotFoundError:
+        if flags & os.O_CREAT:
+            raise
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_progress(path: Path) -> _Progress:
+    """Return what `path` holds; nothing done yet where it holds nothing of use: rather twice than never."""
+    content = read_json(path) or {}
+    offset, lines = content.get("offset"), content.get("lines")
+    if type(offset) is not int or type(lines) is not int or offset < 0 or lines < 0:
+        return _Progress()
+    return _Progress(offset=offset, lines=lines)
+
+
+def _write_progress(path: Path, progress: _Progress) -> None:
+    # Not synced to the disk, as a power loss at worst repeats lines.
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps(asdict(progress)) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""The sink that keeps the last value of each metric where Prometheus takes it from."""

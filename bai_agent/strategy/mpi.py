@@ -1,0 +1,166 @@
+"""Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and https://horovod.readthedocs.io/en/stable/mpi.html
+
+Node 0 is the launcher, and computes too. It starts `mpirun`, which logs in to the other nodes by SSH: they start sshd.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from bai_agent.job.attempt import COORDINATOR
+from bai_agent.job.descriptor import Job, MpiLaunch
+from bai_agent.job.peers import Peer
+from bai_agent.strategy import mpi_process
+from bai_agent.strategy.failure import Cause, Remains
+from bai_agent.strategy.launch import Launch, Needs, Role, Setup, SshFrom, SshTo
+from bai_agent.strategy.mpi_failure import explain
+
+_FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/openmpi/bin")
+"""Where AWS's images keep Open MPI: its EFA installer's, and that of their containers."""
+
+_AS_ROOT = {
+    # Without these mpirun refuses to run as root; for another user they mean nothing.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    # Open MPI 5 hands over to PRRTE's launcher.
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+_PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
+"""Starts a process of the benchmark, and keeps its output apart; see there."""
+
+_FOR_USERS_MPIRUN = {
+    # What our own mpirun is told by options, for Open MPI 4 and 5.
+    "OMPI_MCA_orte_default_hostfile": "$(BAI_HOSTFILE)",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_prte_default_hostfile": "$(BAI_HOSTFILE)",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
+
+_FROM_LAUNCHER_ALONE = {
+    # From 64 nodes on, nodes would log in to further ones; the key is on the launcher.
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+}
+
+_ON_ITS_NODE = ("/bin/sh", "-c", 'cd -- "$BAI_WORK_PATH" && exec "$@"', "sh")
+"""Starts a process in its own node's folder; mpirun's is the launcher's, which other nodes need not have."""
+
+_ENGINE = re.compile(r"mpirun \(Open MPI\) (?P<version>(?P<major>[0-9]+)\.\S+)")
+
+
+class Mpi:
+    """One `mpirun` starts the benchmark's command as each process; several nodes on one machine are one node with all processes."""
+
+    modules: Mapping[str, str] = {}
+
+    def check(self, job: Job) -> None:
+        return
+
+    def setup(self, job: Job, rank: int) -> Setup:
+        # A command that starts mpirun itself may have one that PATH has not.
+        users = job.strategy.launch is MpiLaunch.USER and rank == COORDINATOR
+        needs = self._needs(job)
+        return Setup(program=None if users else "mpirun", needs=needs, ssh=True)
+
+    def mismatch(self, peers: Sequence[Peer]) -> str | None:
+        if strangers := [peer for peer in peers if peer.public_key is None]:
+            return f"{strangers[0].title} has told no key for SSH: an agent of another version runs there."
+        found: dict[str, tuple[Peer, str]] = {}
+        for peer in peers:
+            if peer.engine is None:
+                continue
+            known = _ENGINE.fullmatch(peer.engine)
+            if known is None:
+                return f"The mpirun of {peer.mention} is not Open MPI's: it says that it is {peer.engine}."
+            found.setdefault(known["major"], (peer, known["version"]))
+        if len(found) < 2:
+            return None
+        which = " and ".join(f"{version} on {peer.mention}" for peer, version in found.values())
+        return f"The nodes have different versions of Open MPI, which do not work together: {which}."
+
+    def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
+        users = job.strategy.launch is MpiLaunch.USER
+        return explain(remains.log, peers, ends=remains.processes, code=remains.code if users else None)
+
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        if me.rank != COORDINATOR:
+            return self._serve(me, peers[COORDINATOR])
+        alone = len(peers) == 1
+        ssh = None if alone else SshTo(hosts=tuple(peers[1:]))
+        ours = _AS_ROOT if alone else {**_AS_ROOT, **_FROM_LAUNCHER_ALONE, **_interfaces(job, peers)}
+        if job.strategy.launch is MpiLaunch.USER:
+            ours = {**ours, **_FOR_USERS_MPIRUN}
+        env = {name: value for name, value in ours.items() if name not in job.benchmark.env}
+        if job.strategy.launch is MpiLaunch.USER:
+            return Launch(
+                argv=tuple(command),
+                env=env,
+                needs=Needs(modules=self.modules),
+                ssh=ssh,
+            )
+        slots = sum(peer.slots for peer in peers)
+        # The number behind a host counts, not how many cores it has; bound processes of two jobs would share cores.
+        hosts = ",".join(f"{peer.address}:{peer.slots}" for peer in peers)
+        options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
+        if not alone:
+            # The other nodes have the rest of the environment; secrets are on no disk. By their names: values could be read in ps.
+            options += [word for name in sorted(job.benchmark.secrets) for word in ("-x", name)]
+        started = [*([] if alone else _ON_ITS_NODE), *_PROCESS, *command]
+        return Launch(argv=("mpirun", *options, *started), env=env, needs=self._needs(job), ssh=ssh)
+
+    def _serve(self, me: Peer, launcher: Peer) -> Launch:
+        assert launcher.public_key is not None  # see mismatch
+        return Launch(
+            argv=("sshd",),
+            role=Role.SERVE,
+            ssh=SshFrom(address=me.address, port=me.port, public_key=launcher.public_key),
+        )
+
+    def _needs(self, job: Job) -> Needs:
+        table = job.strategy
+        # Of "gpus", mpirun itself finds out.
+        processes = int(table.processes_per_node) if table.processes_per_node.isdecimal() else 1
+        return Needs(
+            folders=_FOLDERS,
+            program="install Open MPI (Debian, Ubuntu: openmpi-bin)",
+            modules=self.modules,
+            cores=processes * (table.cpus_per_process or 0),
+        )
+
+
+class Horovod(Mpi):
+    """The same for programs that use Horovod."""
+
+    modules: Mapping[str, str] = {
+        "horovod": "install Horovod for that Python (the package horovod, built for its PyTorch by scripts/horovod)"
+    }
+
+
+def _binding(job: Job) -> tuple[str, ...]:
+    if job.strategy.cpus_per_process is not None:
+        return ("--map-by", f"slot:PE={job.strategy.cpus_per_process}", "--bind-to", "core")
+    return () if "--bind-to" in job.strategy.mpirun_options else ("--bind-to", "none")
+
+
+def _interfaces(job: Job, peers: Sequence[Peer]) -> dict[str, str]:
+    """Return what makes Open MPI use the network in which the nodes are, and no bridge of a container engine.
+
+    Less what the job says itself, of networks to use or not to use: with both Open MPI uses none. PRRTE, the launcher of Open MPI 5, tries all networks by itself, and takes no such range.
+    """
+    try:
+        addresses = [int(ipaddress.IPv4Address(peer.address)) for peer in peers]
+    except ValueError:  # names, or IPv6
+        return {}
+    differing = (min(addresses) ^ max(addresses)).bit_length()
+    network = ipaddress.IPv4Network((min(addresses) >> differing << differing, 32 - differing))
+    said = " ".join((*job.benchmark.env, *job.strategy.mpirun_options))
+    return {
+        f"OMPI_MCA_{each}_tcp_if_include": str(network)
+        for each in ("btl", "oob")
+        if f"{each}_tcp_if_" not in said
+    }

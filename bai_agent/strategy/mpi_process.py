@@ -1,0 +1,295 @@
+"""Stands between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
+
+The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which BAI_RUN_DIR names. What
+appears there is copied to mpirun in whole lines, for people. When the process has ended, `processes/<rank>.json` says how,
+and this program ends in the same way.
+
+mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do, SIGKILL too. We pass
+on what was sent to us alone. With our death the process is killed.
+
+It runs as a plain file, on every node, and stays in memory as long as the process: standard library only, and little of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import signal
+import stat
+import sys
+import time
+
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+"""What Open MPI 4 and 5 call the rank of a process; 5 still sets the first."""
+RUN_DIR = "BAI_RUN_DIR"
+NOT_STARTED = 127
+
+_PR_SET_PDEATHSIG = 1
+_F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
+_PIECE = 4096
+"""mpirun reads so many bytes at once and passes them on at once (ORTE_IOF_BASE_MSG_MAX, PRTE_IOF_BASE_MSG_MAX)."""
+_READ = 65536
+_SHORTEST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.2
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+TYPE_CHECKING = False  # typing's own would bring typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import NoReturn
+
+
+class LineCopy:
+    """Copies whole lines of a growing file to `target`, whose reader may be slow; the last one in the end."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self._source, self.target = source, target
+        self._offset = 0
+        self._held = b""
+        """Read, and not written."""
+        self._whole = 0
+        """Bytes of `_held` that are whole lines, or a part of a line that is too long to wait for its end."""
+        self.end: int | None = None
+        """Where copying stops; None: at the file's end."""
+        self.broken = False
+        """Whether nobody reads `target`."""
+
+    def copy(self, *, to_the_end: bool = False) -> bool:
+        """Copy what can be without waiting; return whether that was anything."""
+        if self.broken:
+            return False
+        read = self._read(to_the_end=to_the_end) if not self._whole else False
+        return self._write() or read
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the reader is behind."""
+        return self._whole > 0 and not self.broken
+
+    def _read(self, *, to_the_end: bool) -> bool:
+        size = os.fstat(self._source).st_size
+        if size < self._offset:
+            # Truncated by the process: what comes is new.
+            self._offset, self._held = 0, b""
+        most = _READ if self.end is None else max(0, min(_READ, self.end - self._offset))
+        data = os.pread(self._source, most, self._offset)
+        self._offset += len(data)
+        self._held += data
+        if to_the_end and not data and self._held:
+            # Without its end, the next line of another process would stand behind it.
+            self._held += b"\n"
+            data = self._held
+        end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
+        self._whole = end or (len(self._held) if len(self._held) >= _READ else 0)
+        return bool(data)
+
+    def _write(self) -> bool:
+        written = 0
+        while self._whole and not self.broken:
+            piece = self._held[: self._length_of_piece()]
+            try:
+                count = os.write(self.target, piece)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.broken = True
+                break
+            self._held = self._held[count:]
+            self._whole -= count
+            written += count
+        return written > 0
+
+    def _length_of_piece(self) -> int:
+        """Return how much to write at once: as many lines as mpirun takes whole, or a piece of a longer one."""
+        if self._whole <= _PIECE:
+            return self._whole
+        head = self._held[:_PIECE]
+        return max(head.rfind(b"\n"), head.rfind(b"\r")) + 1 or _PIECE
+
+
+class RankProcess:
+    """One process of the benchmark, from its fork to its end."""
+
+    def __init__(self, argv: list[str], place: str) -> None:
+        self._place = place
+        """The path of its files, without what tells them apart."""
+        output = os.open(f"{place}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._log = os.open(f"{place}.log", os.O_RDONLY | os.O_CLOEXEC)
+        self._copy = LineCopy(self._log, _stream_to_mpirun())
+        self._signals = signal.valid_signals()
+        self._parent = os.getppid()
+        self._asked: int | None = None
+        """The signal by which mpirun asked the process to end."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
+        us = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            _become(argv, output, us, before)
+        os.close(output)
+
+    def run(self) -> int:
+        """Wait for the process's end, copying what it prints; return its wait status."""
+        pause = _SHORTEST_PAUSE_S
+        while not self._ended():
+            copied = self._copy.copy()
+            pause = _SHORTEST_PAUSE_S if copied else min(pause * 1.5, _LONGEST_PAUSE_S)
+            self._wait(0.0 if copied else pause)
+        size = os.fstat(self._log).st_size
+        while self._wait(0.0):
+            continue
+        _, status = os.waitpid(self._pid, 0)
+        self._write_end(status, size)
+        # What it left behind may print faster than can be copied, and for ever.
+        self._copy.end = size
+        while self._copy.copy(to_the_end=True) or self._copy.blocked:
+            # A signal that would end us does so now: mpirun does not want the rest.
+            if self._wait(0.0, over=True):
+                break
+        return status
+
+    def _ended(self) -> bool:
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _wait(self, pause: float, *, over: bool = False) -> bool:
+        """Wait for a signal, or for the reader of our copy where it is behind; return whether a signal came.
+
+        over: the process has ended, and only a signal that ends us counts.
+        """
+        if self._copy.blocked:
+            poll = select.poll()
+            poll.register(self._copy.target, select.POLLOUT)
+            poll.poll(_SHORTEST_PAUSE_S * 1000)
+            pause = 0.0
+        info = signal.sigtimedwait(self._signals, pause)
+        if info is None:
+            return False
+        if over:
+            return info.si_signo in _ENDING
+        if info.si_signo != signal.SIGCHLD:
+            self._pass_on(info)
+        return True
+
+    def _pass_on(self, info: signal.struct_siginfo) -> None:
+        number, sender = info.si_signo, info.si_pid
+        own, theirs = os.getpgid(0), os.getpgid(self._pid)
+        to_all = info.si_code > 0 or sender == self._parent or _is_in_group(sender, own)
+        if to_all and number in _ENDING and self._asked is None:
+            self._asked = number
+        if theirs != own:
+            # It has made a group of its own, which is the one that mpirun would have signalled.
+            _quietly(os.killpg, theirs, number)
+        elif not to_all:
+            _quietly(os.kill, self._pid, number)
+
+    def _write_end(self, status: int, size: int) -> None:
+        """Say how the process ended; where the disk is full that stays unsaid."""
+        killed = os.WIFSIGNALED(status)
+        ended = {
+            "code": None if killed else os.WEXITSTATUS(status),
+            "signal": os.WTERMSIG(status) if killed else None,
+            "asked": self._asked,
+            "output_bytes": size,
+            "time": time.time_ns() // 1_000_000,
+        }
+        members = (f'"{name}": {"null" if value is None else value}' for name, value in ended.items())
+        draft = f"{self._place}.json.new"
+        try:
+            with open(draft, "w", encoding="ascii") as file:
+                file.write(f"{{{', '.join(members)}}}\n")
+            os.replace(draft, f"{self._place}.json")
+        except OSError:
+            pass
+
+
+def main() -> int:
+    """Run the command of our arguments; does not return where a signal ended it."""
+    rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdecimal()), None)
+    rundir = os.environ.get(RUN_DIR)
+    if rank is None or not rundir:
+        missing = RUN_DIR if rank is not None else " or ".join(RANKS)
+        return _refuse(f"{missing} is not set on this node, so the process has no place for its output")
+    try:
+        process = RankProcess(sys.argv[1:], os.path.join(rundir, "processes", str(int(rank))))
+    except OSError as error:
+        return _refuse(
+            f"{error.filename or rundir}: {error.strerror}; the process cannot keep its output there"
+        )
+    status = process.run()
+    if os.WIFSIGNALED(status):
+        _die_of(os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> NoReturn:
+    """Replace this process by the command, with the signals as mpirun gave them to us."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(NOT_STARTED)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            # Python's own; a SIGINT that was ignored before it started is left alone by it.
+            if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvp(argv[0], argv)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        os.write(2, f'[bai] the command "{argv[0]}" cannot be started: {why}\n'.encode(errors="replace"))
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def _stream_to_mpirun() -> int:
+    """Return the stream through which lines stay whole: a pipe that holds as much as mpirun reads at once.
+
+    A write of at most that much is whole in it, and it is empty again before the next one. mpirun's standard output may be a
+    terminal's, which has no such bounds; its standard error comes out at the same place.
+    """
+    for stream in (1, 2):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            try:
+                fcntl.fcntl(stream, _F_SETPIPE_SZ, _PIECE)
+            except OSError:
+                pass  # it holds something; lines may be cut where much is printed
+            break
+    else:
+        stream = 1
+    os.set_blocking(stream, False)
+    return stream
+
+
+def _is_in_group(pid: int, group: int) -> bool:
+    try:
+        return pid > 0 and os.getpgid(pid) == group
+    except ProcessLookupError:
+        return False
+
+
+def _quietly(send: Callable[[int, int], None], target: int, number: int) -> None:
+    try:
+        send(target, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _die_of(number: int) -> None:
+    """End by the signal that ended the process, without a memory image of our own."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"[bai] {sentence}\n")
+    return NOT_STARTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What `bai serve` makes of a thousand requests at once, and what it asks of AWS for the jobs that are open.
+
+    python benchmarks/service.py [--events 1000] [--open 300] [--seconds 120]
+
+The service is a process of its own between a real broker (`scripts/kafka`) and an emulated account (moto) in which no machine
+boots. Its consumer loses its partitions after 10 s without a poll. The broker is restarted when half of the burst is launched.
+Kafka, the account and the service share this machine, so the times are not the service's own; all other figures are. Each
+launch takes 0.3 s at least, as a call of EC2 would. Then the requests for open jobs are counted, at the default intervals.
+Needs `pip install .[test]` and Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from kafka_brokers import Broker, new_broker  # noqa: E402 - its folder is known from here on
+from moto_aws import open_moto_aws  # noqa: E402
+from service_burst import (  # noqa: E402
+    ASSIGNMENTS,
+    LaunchGauge,
+    Sampler,
+    answered,
+    figure,
+    memory,
+    publish_burst,
+    unanswered,
+    warm_up,
+)
+from service_runs import ServiceRuns, allow_serving, open_service_runs  # noqa: E402
+
+from executor.backends.ec2.bundle.bundle import cache_folder  # noqa: E402
+
+STARTED = 'bai_serve_statuses_total{status="PENDING"}'
+SECONDS_PER_EVENT = 3.0
+"""Far beyond what one takes."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=1000)
+    parser.add_argument("--open", type=int, default=300, help="jobs for which requests are counted")
+    parser.add_argument("--seconds", type=int, default=120, help="for which they are counted")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="service-") as name:
+        folder = Path(name)
+        broker = new_broker(folder / "kafka")
+        try:
+            with service_of(folder / "open", broker) as service:
+                count_requests(service, options.open, options.seconds)
+            with service_of(folder / "burst", broker) as service:
+                lost = burst(service, options.events)
+        finally:
+            broker.stop()
+    return 1 if lost else 0
+
+
+@contextmanager
+def service_of(folder: Path, broker: Broker) -> Iterator[ServiceRuns]:
+    """Start a service with an account and topics of its own."""
+    folder.mkdir()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    own = 'max_poll_interval = "10s"\nsession_timeout = "10s"'
+    with open_moto_aws() as aws, open_service_runs(folder, broker, aws, environment, service=own) as service:
+        allow_serving(aws)
+        service.start()
+        yield service
+
+
+def count_requests(service: ServiceRuns, jobs: int, seconds: int) -> None:
+    """Launch jobs, and print what is asked for them while they are open."""
+    publish_burst(service, jobs)
+    wait(lambda: answered(service) >= jobs and figure(service, STARTED) >= jobs, jobs)
+    before = len(service.aws.control_plane.calls)
+    time.sleep(seconds)
+    calls = Counter((each.service, each.action) for each in service.aws.control_plane.calls[before:])
+    print(f"requests for {jobs} open jobs, in {seconds} s")
+    print("| request | a minute | a minute and job |")
+    print("|---|---:|---:|")
+    for (kind, action), count in calls.most_common():
+        minute = count * 60 / seconds
+        print(f"| {kind} {action} | {minute:,.0f} | {minute / jobs:.2f} |")
+    sys.stdout.flush()
+
+
+def burst(service: ServiceRuns, events: int) -> int:
+    """Publish the burst, restart the broker in the middle, and print what came of it; return how many requests were lost."""
+    warm_up(service)
+    start, size = time.monotonic(), memory(service)
+    largest = Sampler(service)
+    gauge = LaunchGauge(service)
+    ids = publish_burst(service, events)
+    wait(lambda: answered(service) > events / 2, events)
+    rebalances = figure(service, ASSIGNMENTS) - 1
+    service.broker.stop()
+    service.broker.start()
+    again = time.monotonic()
+    wait(lambda: answered(service) > events, events)
+    ended = time.monotonic()
+    growth = largest.stop() - size
+    lost = unanswered(service, ids)
+    print(f"\n{events:,} requests at once; the broker is restarted when half of them are launched")
+    print("| | |")
+    print("|---|---:|")
+    print(f"| rebalances before the restart, max.poll.interval 10 s | {rebalances:.0f} |")
+    print(f"| most launches at once | {gauge.most} |")
+    print(f"| memory at the first launch, MiB | {size / 2**20:.0f} |")
+    print(f"| growth at most, MiB | {growth / 2**20:.1f} |")
+    print(f"| requests lost, or answered more than once | {len(lost)} |")
+    print(f"| seconds, {again - start:.0f} of them until the broker was back | {ended - start:.0f} |")
+    return len(lost)
+
+
+def wait(done: Callable[[], bool], events: int) -> None:
+    """Wait until `done`, for as long as that many events may take."""
+    deadline = time.monotonic() + 60 + SECONDS_PER_EVENT * events
+    while not done():
+        if time.monotonic() > deadline:
+            raise SystemExit("the service did not get on; is the machine very busy?")
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The runs of a job, each with one number for each metric: what comparisons are made of.
+
+A run is a job, or one repeat of a job that repeats its benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bai_agent.job.descriptor import Job, Metric, OverRanks
+from bai_agent.job.record_types import JobResult
+from executor.analysis.figures import figures, measured, metric_of
+from executor.analysis.steady import series_unsteady
+from executor.records.over_ranks import figure
+from executor.records.points import Points, PointSeries
+
+SUCCEEDED = "succeeded"
+WALL_TIME = "wall time"
+"""The row of how long the benchmark took, which every run has."""
+_NOT_OF_BENCHMARK = ("host", "run")
+"""Sources of what we measure ourselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunValue:
+    """The number that stands for one run of one metric."""
+
+    value: float
+    count: int
+    """Of the values that it was made of, without warm-up."""
+    name: str = WALL_TIME
+    """The metric's, without its labels."""
+    labels: tuple[tuple[str, str], ...] = ()
+    units: str = ""
+    metric: Metric | None = None
+    """What the descriptor says of it."""
+    ranks: int = 1
+    """More than one: it is over the values of so many."""
+    unsteady: str | None = None
+    """Why its values had not settled; of the first rank for which that is so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run that succeeded."""
+
+    job_id: str
+    repeat: int | None = None
+    arm: str | None = None
+    started: int = 0
+    """ms UTC; 0 where that is unknown."""
+    values: Mapping[str, RunValue]
+    """By the metric's name with its labels."""
+
+    @property
+    def name(self) -> str:
+        return self.job_id if self.repeat is None else f"{self.job_id} #{self.repeat}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRuns:
+    """The runs of one job that can be compared, and what was left out."""
+
+    job_id: str
+    job: Job
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...] = ()
+    """A sentence for each run that did not succeed."""
+
+
+def runs_of(
+    job_id: str, job: Job, result: JobResult | None, points: Points, *, started: int | None
+) -> JobRuns:
+    """Return the runs of a job.
+
+    started: when its benchmark was started (ms UTC), for the warm-up; unset: from the first value on.
+    """
+    if result is None:
+        return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
+    by_repeat: dict[int | None, list[PointSeries]] = {}
+    for series in points.series.values():
+        if series.key.src not in _NOT_OF_BENCHMARK:
+            by_repeat.setdefault(series.key.repeat, []).append(series)
+    if result.repeats is None:
+        if result.outcome != SUCCEEDED:
+            return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} ended as {result.outcome}",))
+        wall = result.benchmark.wall_seconds if result.benchmark is not None else None
+        values = _values(by_repeat.get(None, []), job, started, wall)
+        run = Run(job_id=job_id, started=result.started or started or 0, values=values)
+        return JobRuns(job_id=job_id, job=job, runs=(run,))
+    runs, left_out = [], []
+    for each in result.repeats:
+        if each.outcome != SUCCEEDED:
+            left_out.append(f"{job_id} #{each.repeat} ended as {each.outcome}")
+            continue
+        values = _values(by_repeat.get(each.repeat, []), job, each.started, each.wall_seconds)
+        runs.append(
+            Run(job_id=job_id, repeat=each.repeat, arm=each.arm, started=each.started or 0, values=values)
+        )
+    return JobRuns(job_id=job_id, job=job, runs=tuple(runs), left_out=tuple(left_out))
+
+
+def _values(
+    every: list[PointSeries], job: Job, started: int | None, wall_seconds: float | None
+) -> dict[str, RunValue]:
+    metrics = {metric.name: metric for metric in job.named_metrics()}
+    groups: dict[str, list[PointSeries]] = {}
+    for series in every:
+        groups.setdefault(series.key.labelled, []).append(series)
+    # In the descriptor's order, whichever came first.
+    order = {name: i for i, name in enumerate(metrics)}
+    names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
+    values = {}
+    for name in names:
+        value = _value(groups[name], metric_of(groups[name][0], metrics), started)
+        if value is not None:
+            values[name] = value
+    if wall_seconds is not None and WALL_TIME not in values:
+        values[WALL_TIME] = RunValue(value=wall_seconds, count=1, units="s")
+    return values
+
+
+def _value(group: list[PointSeries], metric: Metric | None, started: int | None) -> RunValue | None:
+    """Return one number for a metric that one rank prints, or several."""
+    if metric is None:
+        metric = Metric(name=group[0].key.name, pattern="")
+        described = None
+    else:
+        described = metric
+    found: list[float] = []
+    count = 0
+    why: str | None = None
+    for series in group:
+        values = measured(series, metric, started=started)
+        known = figures(values)
+        if known is None:
+            continue
+        found.append(known.headline(metric.headline))
+        count += known.count
+        mark = series_unsteady(series, metric, values) if why is None else None
+        why = why or (mark.sentence if mark is not None else None)
+    if not found:
+        return None
+    how = OverRanks.MEAN if metric.over_ranks is OverRanks.EACH else metric.over_ranks
+    return RunValue(
+        value=found[0] if len(found) == 1 else figure(found, how),
+        count=count,
+        name=group[0].key.name,
+        labels=group[0].key.labels,
+        units=group[0].units,
+        metric=described,
+        ranks=len(found),
+        unsteady=why,
+    )
+
+
+def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
+    """Return the runs of a job that compares two descriptors, by their arms; nothing of other jobs."""
+    arms: dict[str, list[Run]] = {}
+    for run in runs.runs:
+        if run.arm is not None:
+            arms.setdefault(run.arm, []).append(run)
+    # The first one is what the other is compared with.
+    names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
+    return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

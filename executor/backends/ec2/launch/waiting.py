@@ -1,0 +1,137 @@
+"""Waiting for capacity: where no candidate has room all of them are asked again, round after round, until one has or the time is up.
+
+Each round is a launch of its own, with its own times and token, written down before it is asked for: the first one as the attempt's
+`launch.json`, the others as `rounds/<k>/launch.json`, and beside each its `refused/`. Only the last one may have machines, so all of
+them are one attempt. When a round begins follows from when the one before it began: who goes on after a kill keeps the job's place.
+`waiting.json` says for people how the latest round came out; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from bai_agent.backoff import Backoff
+from bai_agent.errors import BaiError
+from bai_agent.job.durations import format_duration
+from executor.backends.backend import CapacityWait
+from executor.backends.ec2.instances import EXPIRES_TAG
+from executor.backends.ec2.launch.errors import ErrorClass
+from executor.backends.ec2.launch.launch_file import LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
+from executor.backends.ec2.launch.placement import Candidate, named, types_of
+from executor.backends.ec2.tags import tag_time
+from executor.backends.ec2.timestamps import parse_timestamp
+
+FIRST_PAUSE = timedelta(seconds=30)
+LONGEST_PAUSE = timedelta(minutes=5)
+"""Between the beginnings of two rounds. A submitter leaves a sign in the store more often than `diagnosis.ABANDONED` says."""
+_PART = 10
+"""No pause is longer than this part of the whole time: who waits for two minutes asks more than twice, too."""
+
+
+class NoCapacityError(BaiError):
+    """No candidate has room now; nothing was launched, and all are asked again later."""
+
+    def __init__(self, wait: CapacityWait) -> None:
+        super().__init__(wait.sentence)
+        self.wait = wait
+
+
+def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
+    """Return the first and the longest pause between the rounds of a job that waits for `whole`."""
+    return min(FIRST_PAUSE, whole / _PART), min(LONGEST_PAUSE, whole / _PART)
+
+
+def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
+    """Return when the round after the one that began at `created` begins: the last one when the time is up.
+
+    Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not ask at once.
+    """
+    begun = parse_timestamp(created)
+    if begun is None:
+        raise ValueError(f"{created} is not a time")
+    first, longest = pauses(timedelta(seconds=wait.seconds))
+    backoff = Backoff(first.total_seconds(), longest.total_seconds())
+    for _ in range(min(wait.round, 20)):
+        backoff.next()
+    drawn = hashlib.sha256(f"{job_id} {wait.round}".encode()).digest()[0] / 255
+    # A record's times are whole seconds.
+    pause = max(1.0, backoff.next() * (0.6 + 0.4 * drawn))
+    return min(begun + timedelta(seconds=pause), wait.until)
+
+
+def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> LaunchFile:
+    """Return the launch of the round after `file`'s, which begins now."""
+    if file.wait is None:
+        raise ValueError("a launch that does not wait has one round")
+    return as_round(file, file.wait.round + 1, now=now, deadman=deadman)
+
+
+def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
+    """Return round `number` of a launch that waits, begun now: it differs in its times and its token only."""
+    if file.wait is None:
+        raise ValueError("a launch that does not wait has one round")
+    expires = tag_time(now + LAUNCH_WINDOW + deadman)
+    group = file.security_group
+    return replace(
+        file,
+        request=_expiring(file.request, expires),
+        security_group=None if group is None else _expiring(group, expires),
+        expires=expires,
+        created=tag_time(now),
+        wait=replace(file.wait, round=number),
+    ).sealed()
+
+
+def no_capacity(
+    file: LaunchFile,
+    wait: Wait,
+    refusals: Sequence[tuple[Candidate, ErrorClass]],
+    *,
+    is_cancelled: Callable[[], bool],
+) -> CapacityWait:
+    """Return that nothing of `file` was launched for want of room, and what comes next."""
+    tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
+    what = f"no zone has room for {types_of(file.candidates)}"
+    sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"
+    codes = "\n".join(f"{each.subnet} {each.type} {each.market} {why.code}" for each, why in refusals)
+    return CapacityWait(
+        job_id=file.job_id,
+        sentence=sentence,
+        again=next_time(wait, job_id=file.job_id, created=file.created),
+        until=wait.until,
+        key=hashlib.sha256(codes.encode()).hexdigest()[:12],
+        is_cancelled=is_cancelled,
+    )
+
+
+def plan_sentence(wait: Wait) -> str:
+    """Return for a person how a launch waits."""
+    whole = timedelta(seconds=wait.seconds)
+    first, longest = pauses(whole)
+    often = (
+        f"after {_rounded(first)}, later every {_rounded(longest)}"
+        if first < longest
+        else f"every {_rounded(first)}"
+    )
+    return f"Where no zone has room: all are asked again {often}, for {format_duration(whole)}"
+
+
+def _rounded(pause: timedelta) -> str:
+    return format_duration(timedelta(seconds=max(1, round(pause.total_seconds()))))
+
+
+def _expiring(request: Mapping[str, Any], expires: str) -> dict[str, Any]:
+    """Return a request whose tags have another time."""
+    tagged = [
+        {
+            **each,
+            "Tags": [{**tag, "Value": expires} if tag["Key"] == EXPIRES_TAG else tag for tag in each["Tags"]],
+        }
+        for each in request["TagSpecifications"]
+    ]
+    return {**request, "TagSpecifications": tagged}

@@ -1,0 +1,228 @@
+"""`bai compare`: what runs allow to conclude."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from executor.commands.job_options import JobOptions
+from executor.commands.options import JsonOption, job_ids_of, print_json, say
+from executor.errors import UsageError
+
+# `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
+if TYPE_CHECKING:
+    from executor.analysis.comparison import Comparison
+    from executor.analysis.condition import Condition
+    from executor.jobs.compared import RunReader, Side
+
+FOUND = 1
+"""The exit code where a metric has become worse, or a condition of `--fail-if` holds."""
+UNJUDGED = 2
+
+
+def compare(
+    options: JobOptions,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB... [vs JOB...]",
+            help='Job ids, the beginnings of them, "last", or KEY=VALUE for all jobs with a label. Each is a side, or all between the words "vs" are one; the first side is what the others are compared with.',
+            autocompletion=job_ids_of,
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="KEY=VALUE",
+            help="Compare one job (the newest with this label where none is named) with the history of jobs that have the label.",
+        ),
+    ] = None,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="So many jobs of the history, the newest.")
+    ] = 20,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="A change for which to fail, e.g. 'throughput < -5%'; can be repeated. Only these decide the exit code then.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write a page (HTML) that shows every run, too."),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Compare runs: is one side better, and how sure is that?
+
+    A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a condition
+    of --fail-if holds; 2: such a condition cannot be judged.
+    """
+    from executor.analysis.condition import parse_condition
+    from executor.jobs.compared import RunReader
+
+    conditions = [parse_condition(each) for each in fail_if or ()]
+    reader = RunReader(options.find, options.stores)
+    if baseline is not None:
+        if conditions:
+            raise UsageError("--fail-if is for sides of runs; with --baseline the band decides: leave it out")
+        if output is not None:
+            raise UsageError("--output shows sides of runs; leave it out with --baseline, or write --json")
+        worse = _against_history(reader, jobs or [], baseline, last, options, json_=json_)
+        raise typer.Exit(FOUND if worse else 0)
+    if not jobs:
+        raise UsageError(
+            "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
+        )
+    sides = reader.sides(jobs)
+    pairs = [(sides[0], other) for other in sides[1:]]
+    compared = [(a, b, _compared(reader, a, b)) for a, b in pairs]
+    tables = [_as_table(a, b, comparison) for a, b, comparison in compared]
+    if json_:
+        for table in tables:
+            print_json(table)
+    else:
+        _show(compared)
+    if output is not None:
+        from executor.view.comparison_page import comparison_page
+
+        page = comparison_page([(a.name, b.name, each, _differences(a, b)) for a, b, each in compared])
+        output.write_text(page, encoding="utf-8")
+        say(f"{output} shows every run")
+    raise typer.Exit(_exit_code([comparison for _, _, comparison in compared], conditions))
+
+
+def _compared(reader: RunReader, a: Side, b: Side) -> Comparison:
+    from executor.analysis.comparison import compare as compare_runs
+
+    earlier = {}
+    if min(len(a.runs), len(b.runs)) < 2:
+        known = {job.runs.job_id for side in (a, b) for job in side.jobs}
+        earlier = reader.earlier_scatter(a, but=known)
+    return compare_runs(a.runs, b.runs, earlier_scatter=earlier)
+
+
+def _differences(a: Side, b: Side) -> list[Any]:
+    from executor.analysis.differences import descriptor_differences, environment_differences
+
+    machines = [[each for job in side.jobs for each in job.environments] for side in (a, b)]
+    described = [[job.runs.job for job in side.jobs] for side in (a, b)]
+    return [*environment_differences(*machines), *descriptor_differences(*described)]
+
+
+def _as_table(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "a": {"name": a.name, "runs": [run.name for run in a.runs], "left_out": a.left_out},
+        "b": {"name": b.name, "runs": [run.name for run in b.runs], "left_out": b.left_out},
+        "differences": [each.as_table() for each in _differences(a, b)],
+        "corrected_for": comparison.corrected_for,
+        "metrics": [each.as_table() for each in comparison.metrics],
+        "only_a": list(comparison.only_a),
+        "only_b": list(comparison.only_b),
+    }
+
+
+def _show(compared: list[tuple[Side, Side, Comparison]]) -> None:
+    from rich.text import Text
+
+    from executor.analysis.comparison import METHOD
+    from executor.view.comparison import comparison_view
+    from executor.view.listing import screen_width, show
+    from executor.view.text import speaks_unicode
+
+    for i, (a, b, comparison) in enumerate(compared):
+        if i:
+            show(Text())
+        show(
+            comparison_view(
+                comparison,
+                names=(a.name, b.name),
+                counts=(len(a.runs), len(b.runs)),
+                differences=_differences(a, b),
+                left_out=list(dict.fromkeys([*a.left_out, *b.left_out])),
+                method=METHOD,
+                width=screen_width(),
+                unicode=speaks_unicode(),
+            )
+        )
+
+
+def _exit_code(comparisons: list[Comparison], conditions: list[Condition]) -> int:
+    if not conditions:
+        return FOUND if any(each.worse for each in comparisons) else 0
+    judged = [(each, each.holds(comparison)) for each in conditions for comparison in comparisons]
+    for condition, holds in judged:
+        if holds:
+            say(f"{condition.text}: so it is")
+        elif holds is None:
+            say(f"{condition.text}: cannot be judged, with one run on a side; take two or more, better five")
+    if any(holds for _, holds in judged):
+        return FOUND
+    return UNJUDGED if any(holds is None for _, holds in judged) else 0
+
+
+def _against_history(
+    reader: RunReader, words: list[str], label: str, last: int, options: JobOptions, *, json_: bool
+) -> bool:
+    """Print how a job lies to the history; return whether it is worse."""
+    from executor.analysis.baseline import METHOD, against_history
+    from executor.analysis.differences import descriptor_differences, environment_differences
+
+    if len(words) > 1:
+        raise UsageError(f"--baseline is for one job, and {len(words)} are named")
+    if words:
+        newest = reader.job(options.find(words[0]))
+    else:
+        found = reader.labelled(label, last=1)
+        if not found:
+            raise UsageError(f"there is no job with the label {label} that has succeeded")
+        newest = found[0]
+    if not newest.runs.runs:
+        raise UsageError(f"{newest.runs.job_id} has no run that succeeded: {'; '.join(newest.runs.left_out)}")
+    # Those after it are no history of it.
+    before = [
+        job
+        for job in reader.labelled(label, but=[newest.runs.job_id])
+        if job.runs.runs and job.runs.runs[0].started <= newest.runs.runs[0].started
+    ][-last:]
+    if not before:
+        raise UsageError(f"there is no earlier job with the label {label} that has succeeded")
+    banded = against_history([run for job in before for run in job.runs.runs], newest.runs.runs)
+    differences = [
+        *environment_differences([each for job in before for each in job.environments], newest.environments),
+        *descriptor_differences([job.runs.job for job in before], [newest.runs.job]),
+    ]
+    left_out = [sentence for job in (*before, newest) for sentence in job.runs.left_out]
+    if json_:
+        print_json(
+            {
+                "run": newest.runs.job_id,
+                "history": [job.runs.job_id for job in before],
+                "left_out": left_out,
+                "differences": [each.as_table() for each in differences],
+                "metrics": [each.as_table() for each in banded],
+            }
+        )
+    else:
+        from executor.view.comparison import band_view
+        from executor.view.listing import screen_width, show
+        from executor.view.text import speaks_unicode
+
+        count = sum(len(job.runs.runs) for job in before)
+        show(
+            band_view(
+                banded,
+                name=newest.runs.job_id,
+                history=f"{len(before)} job{'' if len(before) == 1 else 's'} with {label}, {count} run{'' if count == 1 else 's'}",
+                differences=differences,
+                left_out=left_out,
+                method=METHOD,
+                width=screen_width(),
+                unicode=speaks_unicode(),
+            )
+        )
+    return any(each.verdict == "worse" for each in banded)

@@ -1,0 +1,84 @@
+"""The command that takes a job out to other systems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from executor.commands.job_options import JobOptions
+from executor.commands.options import JobArgument, JsonOption, choices, print_json, say
+from executor.errors import UsageError
+from executor.view.text import tell
+
+
+def export(
+    job: JobArgument,
+    options: JobOptions,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="mlflow|tensorboard",
+            help="The system to which it goes.",
+            autocompletion=choices("mlflow", "tensorboard"),
+        ),
+    ],
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option("--tracking-uri", metavar="URI", help="MLflow's server. Unset: MLFLOW_TRACKING_URI."),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment", metavar="NAME", help="MLflow's experiment. Unset: the benchmark's name."
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="The folder for TensorBoard; the job gets one in it."),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Bring a job's metrics to MLflow or TensorBoard.
+
+    Its parameters go along. Exported again, MLflow gets what has come since, and TensorBoard's files are replaced.
+    """
+    import os
+
+    from executor.export.facts import job_facts
+
+    if to == "mlflow":
+        from executor.export.mlflow import export_to_mlflow
+
+        if folder is not None:
+            raise UsageError("--dir is for --to tensorboard")
+        if tracking_uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+            raise UsageError(
+                "MLflow's server is not named; give --tracking-uri URI, or set MLFLOW_TRACKING_URI"
+            )
+        facts = job_facts(options.find(job))
+        name = experiment or facts.job.job.name or "bai"
+        for each in export_to_mlflow(facts, uri=tracking_uri, experiment=name):
+            if json_:
+                print_json({"run_id": each.run_id, "new": each.new, "values": each.values})
+            else:
+                tell(f"{each.run_id}  {each.values:,} values")
+        say(f'{facts.job.job.id} is in MLflow\'s experiment "{name}"')
+    elif to == "tensorboard":
+        from executor.export.tensorboard import export_to_tensorboard
+
+        if tracking_uri is not None or experiment is not None:
+            raise UsageError("--tracking-uri and --experiment are for --to mlflow")
+        if folder is None:
+            raise UsageError("the folder is not named; give --dir DIR")
+        facts = job_facts(options.find(job))
+        place = export_to_tensorboard(facts, folder)
+        if json_:
+            print_json({"folder": str(place)})
+        else:
+            tell(str(place))
+        say(f"{facts.job.job.id} is there; look at it: tensorboard --logdir {folder}")
+    else:
+        raise UsageError(f'--to: "{to}" is not known; write mlflow or tensorboard')

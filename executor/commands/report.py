@@ -1,0 +1,114 @@
+"""The command that makes a document of a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from bai_agent.job.run_directory import now_ms
+from executor.commands.job_options import JobOptions
+from executor.commands.options import JobArgument, choices, say
+from executor.errors import UsageError
+from executor.view.text import tell
+
+# What only this command needs is imported there: `bai --help` and each completion in a shell load this module.
+if TYPE_CHECKING:
+    from executor.report.contents import Report
+
+_FORMATS = ("html", "md", "json", "csv")
+
+
+def report(
+    job: JobArgument,
+    options: JobOptions,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help='Where it is written; "-" is standard output. [default: JOB.html; the others to standard output]',
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="html|md|json|csv",
+            help="A page, tables for a comment, or all values. [default: what FILE ends with, else html]",
+            autocompletion=choices(*_FORMATS),
+        ),
+    ] = None,
+) -> None:
+    """Make a page of a job, to keep and to show.
+
+    Plots, figures, what it ran on, and how to repeat it: one HTML file that needs no network. Also of a job that still runs.
+    """
+    from executor.report.contents import report_of
+
+    kind = _format(form, output)
+    if open_ and (kind != "html" or output == Path("-")):
+        raise UsageError(
+            "--open shows a page in a file; leave out --format, or write --format html and another -o"
+        )
+    record = options.find(job)
+    made = report_of(record, now=now_ms(), prices=options.settings.prices)
+    if made.malformed.count:
+        say(made.malformed.sentence(f"the metrics of {record.job_id}"))
+    if output is None and kind == "html":
+        output = Path(f"{record.job_id}.html")
+    if output is None or output == Path("-"):
+        _write(made, kind, None)
+        return
+    _write(made, kind, output)
+    tell(str(output))
+    if open_:
+        import webbrowser
+
+        if not webbrowser.open(output.absolute().as_uri()):
+            say(f"no browser could be started; open {output} in one")
+
+
+def _format(form: str | None, output: Path | None) -> str:
+    known = ", ".join(_FORMATS[:-1]) + f" or {_FORMATS[-1]}"
+    if form is not None and form not in _FORMATS:
+        raise UsageError(f'--format: "{form}" is not known; write {known}')
+    if form is not None:
+        return form
+    ending = output.suffix.removeprefix(".").lower() if output is not None else ""
+    return {"htm": "html", "markdown": "md"}.get(ending, ending if ending in _FORMATS else "html")
+
+
+def _write(report: Report, kind: str, output: Path | None) -> None:
+    """Write it whole or not at all: what was there before stays until the new one is complete."""
+    if output is None:
+        _render(report, kind, sys.stdout)
+        return
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as stream:
+            _render(report, kind, stream)
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _render(report: Report, kind: str, stream: TextIO) -> None:
+    from executor.report.html import html_report
+    from executor.report.machine import write_csv, write_json
+    from executor.report.markdown import markdown_report
+
+    match kind:
+        case "html":
+            stream.write(html_report(report))
+        case "md":
+            stream.write(markdown_report(report))
+        case "json":
+            write_json(report, stream)
+        case _:
+            write_csv(report, stream)

@@ -1,0 +1,82 @@
+"""The command that serves the benchmark service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from executor.commands.job_options import AwsOptions
+from executor.commands.options import say
+
+
+def serve(
+    options: AwsOptions,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="NAME", help="The Kafka consumer group [default: ec2-executor]."),
+    ] = None,
+    engine_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine-id",
+            metavar="ID",
+            help="A value of info.execution_engine that is ours; can be repeated [default: aws.ec2].",
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="[HOST]:PORT",
+            help="Answer /healthz, /readyz and /metrics there [default: nowhere].",
+        ),
+    ] = None,
+    json_log: Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line.")] = False,
+) -> None:
+    """Run the jobs that Kafka brings, on EC2.
+
+    They come from the benchmark service's topics, and are answered there.
+
+    Runs until SIGTERM or Ctrl-C. What it has accepted is in the bucket: started again, it goes on where it was.
+    """
+    # `bai --help` needs none of it.
+    from executor.service.figures import Figures
+    from executor.service.http import HttpEndpoints, parse_address
+    from executor.service.log import log_level, start_log
+    from executor.service.service import Service
+    from executor.service_config import brokers_of, of_service
+
+    level = log_level(os.environ)
+    address = parse_address(http) if http is not None else None
+    settings = options.settings
+    table = of_service(settings.service, group=group, engine_ids=tuple(engine_id or ()))
+    figures = Figures()
+    service = Service(settings, table, brokers_of(settings.kafka), figures=figures)
+    endpoints = HttpEndpoints(address, figures) if address is not None else None
+    start_log(level=level, as_json=json_log)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        service.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    if endpoints is not None:
+        endpoints.start()
+        say(f"listening on port {endpoints.port}")
+    try:
+        ended = service.run()
+    finally:
+        if endpoints is not None:
+            endpoints.close()
+    logging.getLogger(__name__).info("the service has ended")
+    if not ended:
+        # A launch may wait for AWS for minutes; what it has begun is written down, and the next start goes on with it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,206 @@
+"""`bai top`: looks at a running job, and leaves it alone."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bai_agent.errors import StoreError
+from executor.commands.job_options import JobOptions
+from executor.commands.options import RunningJobArgument, say
+from executor.errors import UsageError
+from executor.view.text import draws_in_place, speaks_unicode
+
+# What only this command needs is imported where it runs: `bai --help` and each completion in a shell load this module.
+if TYPE_CHECKING:
+    from bai_agent.job.record import JobRecord
+    from executor.records.newest import JobGlance
+    from executor.view.top import TopPicture
+
+_HERE_SECONDS, _AWAY_SECONDS = 1.0, 5.0
+"""Between two looks at a job of this machine, and of one elsewhere, where each is some requests."""
+_DEATH_SECONDS = 5.0
+"""Between two looks whether the agent of a job of this machine lives."""
+_TICK = 0.25
+"""Between two looks at the size of the screen."""
+_INTERRUPTED = 130
+_NEWEST = 100
+
+
+def top(job: RunningJobArgument = None, *, options: JobOptions) -> None:
+    """Look at a running job, and leave it alone.
+
+    Its phases, its nodes, and the last value of each metric with its trend. Without JOB at the newest one that runs. `q` and Ctrl-C leave, and the job goes on. Where the output is no terminal, one look is
+    printed.
+    """
+    from executor.records.newest import JobGlance
+    from executor.view.top import TopPicture
+
+    record, others = _chosen(job, options)
+    glance = JobGlance(record)
+    picture = TopPicture(record.job_id, others=others, unicode=speaks_unicode())
+    remote = options.backends.of(record).remote
+    if not draws_in_place():
+        glance.look()
+        _print(picture, glance, trouble=None if remote or glance.result else _death(record, options))
+        return
+    try:
+        ended = _follow(record, glance, picture, options, remote=remote)
+    except KeyboardInterrupt:
+        say(_goes_on(record, options))
+        raise typer.Exit(_INTERRUPTED) from None
+    if ended:
+        _print(picture, glance)
+    else:
+        say(_goes_on(record, options))
+
+
+def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]:
+    """Return the job to look at, and the ids of others that run, where none was named. Raises UsageError, StoreError."""
+    if job is not None:
+        return options.find(job), []
+    from executor.jobs.jobs import JobFilter, listed
+    from executor.records.job_status import GOES_ON
+
+    listing = listed(options.stores(), _NEWEST, options.backends, only=JobFilter(statuses=GOES_ON))
+    for trouble in listing.troubles:
+        say(trouble)
+    if not listing.jobs:
+        where = " and ".join(listing.places)
+        raise UsageError(f"no job runs in {where}; `{options.command('list')}` shows those that have ended")
+    *others, newest = (each.status.job_id for each in listing.jobs)
+    return options.find(newest), others[::-1]
+
+
+def _follow(
+    record: JobRecord, glance: JobGlance, picture: TopPicture, options: JobOptions, *, remote: bool
+) -> bool:
+    """Draw the job until it ends; return False where the person leaves before."""
+    from rich.console import Console
+
+    from executor.view.stage import DrawnTerminal
+
+    console = Console(highlight=False)
+    pause = _AWAY_SECONDS if remote else _HERE_SECONDS
+    trouble: str | None = None
+
+    def look() -> str | None:
+        try:
+            glance.look()
+        except StoreError as error:
+            return str(error)
+        return None
+
+    trouble = look()
+    drawn = DrawnTerminal(
+        console,
+        lambda: picture.draw(
+            glance,
+            width=console.width,
+            height=console.height,
+            trouble=trouble,
+            hint="q leaves; the job goes on",
+        ),
+    )
+    next_look = next_death = time.monotonic() + pause
+    # Keys first: whoever reads that q leaves may press it at once.
+    with Keys() as keys:
+        drawn.open()
+        try:
+            shown = console.size
+            while glance.result is None:
+                if keys.pressed(within_s=_TICK) in ("q", "Q"):
+                    return False
+                now = time.monotonic()
+                if now >= next_look:
+                    trouble = look()
+                    if not remote and now >= next_death and glance.result is None:
+                        trouble = trouble or _death(record, options)
+                        next_death = now + _DEATH_SECONDS
+                    # Counted from the end of a look: a slow store is not asked again at once.
+                    next_look = time.monotonic() + pause
+                elif console.size == shown:
+                    continue
+                shown = console.size
+                drawn.refresh()
+                keys.take()
+        finally:
+            drawn.close()
+    return True
+
+
+def _print(picture: TopPicture, glance: JobGlance, *, trouble: str | None = None) -> None:
+    from executor.view.listing import screen_width, show
+
+    show(picture.draw(glance, width=screen_width(), height=10_000, trouble=trouble))
+
+
+def _death(record: JobRecord, options: JobOptions) -> str | None:
+    """Return what to say where the agent of a job on this machine has died."""
+    from executor.records.job_status import DIED
+
+    if options.backends.of(record).status(record).status != DIED:
+        return None
+    return f"its agent has died; `{options.command('resume', record.job_id)}` starts it again"
+
+
+def _goes_on(record: JobRecord, options: JobOptions) -> str:
+    return f"{record.job_id} goes on: {options.command('top', record.job_id)}, {options.command('cancel', record.job_id)}"
+
+
+class Keys:
+    """Single keys of the terminal that is standard input, without Enter; none where it is no terminal."""
+
+    def __init__(self, stdin: Callable[[], int] = lambda: sys.stdin.fileno()) -> None:
+        self._stdin = stdin
+        self._descriptor: int | None = None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Keys:
+        with suppress(OSError, ValueError, termios.error):
+            descriptor = self._stdin()
+            self._before = termios.tcgetattr(descriptor)
+            self._descriptor = descriptor
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None and self._is_ours(self._descriptor):
+            with suppress(OSError, termios.error):
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
+
+    def take(self) -> None:
+        """Have keys come one by one: a shell that was in the foreground meanwhile has set it back."""
+        if self._descriptor is not None and self._is_ours(self._descriptor):
+            with suppress(OSError, termios.error):
+                if termios.tcgetattr(self._descriptor)[tty.LFLAG] & termios.ICANON:
+                    tty.setcbreak(self._descriptor, termios.TCSANOW)
+
+    def pressed(self, *, within_s: float) -> str:
+        """Return a key as soon as one is pressed; "" where none is."""
+        if self._descriptor is None or not self._is_ours(self._descriptor):
+            time.sleep(within_s)
+            return ""
+        if not select.select([self._descriptor], [], [], within_s)[0]:
+            return ""
+        key = os.read(self._descriptor, 1).decode("latin-1")
+        if not key:
+            # Nothing will ever come again.
+            self._descriptor = None
+        return key
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Return whether we are in the foreground: in the background a read would stop us."""
+        try:
+            return os.tcgetpgrp(descriptor) == os.getpgrp()
+        except OSError:
+            return False

@@ -1,0 +1,91 @@
+"""Checks of `[repeat]` against the rest of the descriptor."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from executor.descriptor.command_checks import is_script
+from executor.descriptor.preset_checks import preset_metrics
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, items, text_of
+from executor.descriptor.secret_values import looks_secret
+
+STEPS = ("prepare", "cleanup")
+
+
+def repeats(table: Raw) -> Iterator[Told]:
+    """Check that the number of runs is said, that the metric of `until` is known, and that the strategy can repeat."""
+    repeat = at(table, "repeat")
+    if not repeat:
+        return
+    strategy = text_of(at(table, "hardware"), "strategy") or "single_node"
+    if strategy != "single_node":
+        yield (
+            ("repeat",),
+            f"repeats the strategy single_node only, and hardware.strategy is {strategy}",
+            "remove [repeat] and start the job as often as it shall run",
+            ERROR,
+        )
+    if "runs" not in repeat and "until" not in repeat:
+        fix = 'write runs = 10, or until = "2%" with the metric whose interval it is about'
+        yield ("repeat", "runs"), "is missing: nothing says how many runs there are", fix, ERROR
+    yield from _metric(table, repeat)
+    yield from _arms(repeat)
+    for step in STEPS:
+        text = text_of(repeat, step)
+        if is_script(text):
+            if text.lstrip().startswith("#!"):
+                fix = "leave that line out, as /bin/sh runs several lines, or name a file of [ml.script]"
+                yield ("repeat", step), "starts with #!, and is no file of its own", fix, ERROR
+            continue
+        try:
+            empty = step in repeat and isinstance(repeat[step], str) and not shlex.split(text)
+        except ValueError:
+            fix = "close each quote, or write several lines between three quotes ''', which /bin/sh runs"
+            yield ("repeat", step), "cannot be split into arguments: a quote is never closed", fix, ERROR
+        else:
+            if empty:
+                yield ("repeat", step), "is empty", "write a command, or remove the key", ERROR
+
+
+def _arms(repeat: Raw) -> Iterator[Told]:
+    arms = [arm for _, arm in items(repeat, "arms")]
+    if not arms:
+        return
+    names = [text_of(each, "name") for each in arms]
+    if len(arms) != 2 or names[0] == names[1]:
+        fix = "write two tables [[repeat.arms]], each with a name of its own"
+        yield ("repeat", "arms"), "compares two arms", fix, ERROR
+    for key in ("runs", "warmup_runs"):
+        count = repeat.get(key)
+        if type(count) is int and count % 2:
+            problem = f"{count} runs cannot be shared by two arms"
+            yield ("repeat", key), problem, f"write {count + 1}: each arm does half of them", ERROR
+    for index, arm in enumerate(arms):
+        for name, value in at(arm, "vars").items():
+            why = looks_secret(name, value) if isinstance(value, str) else None
+            if why:
+                fix = f'put it into [env.secrets]: {name} = "env:{name}" takes it from your environment where it runs'
+                yield ("repeat", "arms", index, "vars", name), f"its value {why}", fix, ERROR
+
+
+def _metric(table: Raw, repeat: Raw) -> Iterator[Told]:
+    named = text_of(repeat, "metric")
+    metrics = [metric for _, metric in items(table, "output", "metrics")]
+    if "until" not in repeat:
+        if named:
+            yield ("repeat", "metric"), "is for until, which is not there", "add until, or remove it", WARNING
+        return
+    of_presets = preset_metrics(table)
+    known = [*(text_of(each, "name") for each in metrics), *(each.name for each in of_presets)]
+    if named:
+        if named not in known:
+            fix = f"write one of: {', '.join(known)}" if known else "add the metric under [[output.metrics]]"
+            yield ("repeat", "metric"), f'"{named}" is none of [[output.metrics]]', fix, ERROR
+        return
+    ranked = [text_of(each, "name") for each in metrics if text_of(each, "better")]
+    ranked += [each.name for each in of_presets if each.better]
+    if len(ranked) != 1:
+        fix = 'write metric = "…", the name of the metric whose interval until is about'
+        found = "no metric has" if not ranked else f"{len(ranked)} metrics have"
+        yield ("repeat", "metric"), f"is missing, and {found} better", fix, ERROR

@@ -1,0 +1,169 @@
+"""A job as runs of MLflow. Exported again, it gets what has come since; nothing is there twice."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from executor.export.facts import ExportError, JobFacts, RunFacts, place_of, steps_of, unique
+from executor.records.points import PointSeries, SeriesKey
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100
+"""Of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
+_LONGEST_PARAMETER, _LONGEST_TAG, _LONGEST_KEY = 6000, 5000, 250
+_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
+_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
+"""In place of the library's own, with which a server that is away is noticed after many minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedRun:
+    """A run as it is in MLflow now."""
+
+    run_id: str
+    new: bool
+    """It was not there before."""
+    values: int
+    """That were sent now."""
+
+
+def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> list[ExportedRun]:
+    """Send a job to the tracking server, or the folder, at `uri` (None: what MLflow's own configuration names).
+
+    Raises ExportError.
+    """
+    for name, value in _LIMITS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise ExportError(
+            f"MLflow's library is not installed ({error}); install it: pip install 'bai-agent[mlflow]'"
+        ) from error
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(experiment)
+        if found is not None and found.lifecycle_stage == "deleted":
+            raise ExportError(
+                f'MLflow\'s experiment "{experiment}" is deleted; restore it there, or name another one with --experiment'
+            )
+        place = found.experiment_id if found is not None else client.create_experiment(experiment)
+        return [_export_run(client, place, facts, run) for run in facts.runs]
+    except MlflowException as error:
+        raise ExportError(f"MLflow at {uri or 'its default place'}: {_first_line(error)}") from error
+    except OSError as error:
+        raise ExportError(f"MLflow at {uri or 'its default place'} cannot be written: {error}") from error
+
+
+def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: RunFacts) -> ExportedRun:
+    from mlflow.entities import Param, RunTag
+
+    tags = _run_tags(facts, run)
+    there = _find(client, experiment_id, tags)
+    if there is None:
+        there = client.create_run(
+            experiment_id, start_time=run.started, run_name=tags["mlflow.runName"], tags=tags
+        )
+        new = True
+    else:
+        new = False
+    run_id = there.info.run_id
+    parameters = [
+        Param(_key(name), value[:_LONGEST_PARAMETER])
+        for name, value in facts.parameters.items()
+        if _key(name) not in there.data.params
+    ]
+    for piece in _pieces(parameters, _MOST_PARAMETERS):
+        client.log_batch(run_id, params=piece)
+    if not new:
+        for piece in _pieces([RunTag(name, value) for name, value in tags.items()], _MOST_PARAMETERS):
+            client.log_batch(run_id, tags=piece)
+    sent = 0
+    for piece in _pieces(_new_values(client, run_id, there.data.metrics, run.series), _MOST_METRICS):
+        client.log_batch(run_id, metrics=piece)
+        sent += len(piece)
+    if run.outcome is not None:
+        status = "FINISHED" if run.succeeded else "KILLED" if run.cancelled else "FAILED"
+        client.set_terminated(run_id, status=status, end_time=run.ended)
+    return ExportedRun(run_id=run_id, new=new, values=sent)
+
+
+def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any:
+    """Return the run that an earlier export made; None where there is none."""
+    # A job id holds no quote.
+    wanted = f"tags.`bai.job_id` = '{tags['bai.job_id']}'"
+    for run in client.search_runs([experiment_id], filter_string=wanted, max_results=10_000):
+        if run.data.tags.get("bai.repeat") == tags.get("bai.repeat"):
+            return run
+    return None
+
+
+def _new_values(
+    client: MlflowClient, run_id: str, there: dict[str, float], series: Sequence[PointSeries]
+) -> Iterator[Any]:
+    """Yield the values that MLflow does not have: a series only grows at its end."""
+    from mlflow.entities import Metric
+
+    taken: set[str] = set()
+    for each in series:
+        key = _metric_key(each.key, taken)
+        taken.add(key)
+        have = len(client.get_metric_history(run_id, key)) if key in there else 0
+        points = zip(each.values, each.timestamps, steps_of(each), strict=True)
+        for value, timestamp, step in islice(points, have, None):
+            yield Metric(key, value, timestamp, step)
+
+
+def _run_tags(facts: JobFacts, run: RunFacts) -> dict[str, str]:
+    identity = facts.job.job
+    name = identity.id if run.repeat is None else f"{identity.id} repeat {run.repeat}"
+    tags = {
+        **facts.tags,
+        "mlflow.runName": name,
+        "mlflow.user": identity.client_id,
+        "mlflow.note.content": run.sentence,
+        "mlflow.source.name": identity.name or identity.id,
+        "bai.outcome": run.outcome or "running",
+    }
+    if facts.job.git is not None:
+        tags["mlflow.source.git.commit"] = facts.job.git.commit
+    if run.repeat is not None:
+        tags["bai.repeat"] = str(run.repeat)
+    return {_key(name): value[:_LONGEST_TAG] for name, value in tags.items()}
+
+
+def _metric_key(key: SeriesKey, taken: set[str]) -> str:
+    """Return what MLflow calls a series: "loss rank:0 kind:test". MLflow shows what is below system/ as the machine's."""
+    front = "system/" if key.src == "host" else ""
+    behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
+    # No slash: of "loss" and "loss/…" a store of files would have to make a file and a folder of one name.
+    return unique(_key(front + " ".join([key.name or "_", *behind]))[: _LONGEST_KEY - 8], taken)
+
+
+def _key(text: str) -> str:
+    """Return a name that MLflow takes: its own characters only, and no path that leaves its folder."""
+    cleaned = _NOT_IN_A_KEY.sub("_", text)[:_LONGEST_KEY]
+    parts = [
+        part if part.strip(". ") else part.replace(".", "_").replace(" ", "_") or "_"
+        for part in cleaned.split("/")
+    ]
+    return "/".join(parts)
+
+
+def _pieces(items: Any, size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while piece := list(islice(iterator, size)):
+        yield piece
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["it gives no reason"])[0]

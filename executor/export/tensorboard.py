@@ -1,0 +1,110 @@
+"""A job as event files of TensorBoard: a folder for the job, and in it one for each repeat, node and process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.run_directory import read_json
+from executor.export.facts import ExportError, JobFacts, RunFacts, place_of, steps_of, unique
+from executor.records.points import PointSeries, SeriesKey
+
+_MARK = "bai-export.json"
+"""In a folder that an export has made, and another one may replace."""
+_NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
+"""The writer would replace them as well, and two series might become one."""
+
+
+def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
+    """Write a job's event files below `folder`; return the job's own folder there. An earlier export of it is replaced.
+
+    Raises ExportError.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ExportError(
+            f"the writer of event files is not installed ({error}); install it: pip install 'bai-agent[tensorboard]'"
+        ) from error
+    place = folder / facts.job.job.id
+    try:
+        if place.exists() and (read_json(place / _MARK) or {}).get("job_id") != facts.job.job.id:
+            raise ExportError(
+                f"{place} is there, and no export has made it; name another folder, or move it away"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        # Whoever looks at the folder sees the old export or the new one, and no half.
+        fresh = Path(tempfile.mkdtemp(prefix=f".{facts.job.job.id}.", dir=folder))
+        try:
+            fresh.chmod(0o777 & ~_umask())
+            _write(facts, fresh, SummaryWriter)
+            (fresh / _MARK).write_text(json.dumps({"job_id": facts.job.job.id}) + "\n")
+            if place.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{facts.job.job.id}.", dir=folder))
+                place.rename(old / "old")
+                fresh.rename(place)
+                shutil.rmtree(old)
+            else:
+                fresh.rename(place)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    except OSError as error:
+        raise ExportError(f"{place} cannot be written: {error.strerror or error}") from error
+    return place
+
+
+def _write(facts: JobFacts, fresh: Path, writer_of: Any) -> None:
+    for run in facts.runs:
+        by_folder: dict[Path, list[PointSeries]] = {}
+        for series in run.series:
+            by_folder.setdefault(_folder(fresh, run, series.key), []).append(series)
+        for folder, of_folder in by_folder.items():
+            writer = writer_of(logdir=str(folder))
+            try:
+                _write_run(writer, facts, run, of_folder)
+            finally:
+                writer.close()
+
+
+def _write_run(writer: Any, facts: JobFacts, run: RunFacts, of_folder: list[PointSeries]) -> None:
+    moment = (run.started or 0) / 1000
+    rows = {**facts.parameters, **facts.tags, "outcome": run.outcome or "running"}
+    table = "".join(f"| {_cell(name)} | {_cell(value)} |\n" for name, value in rows.items())
+    writer.add_text("job", f"{_cell(run.sentence)}\n\n| | |\n|---|---|\n{table}", walltime=moment)
+    taken: set[str] = set()
+    for series in of_folder:
+        tag = unique(_tag(series.key), taken)
+        taken.add(tag)
+        points = zip(series.values, steps_of(series), series.timestamps, strict=True)
+        for value, step, timestamp in points:
+            writer.add_scalar(tag, value, step, walltime=timestamp / 1000, summary_description=series.units)
+
+
+def _folder(fresh: Path, run: RunFacts, key: SeriesKey) -> Path:
+    parts = [("repeat", str(run.repeat))] if run.repeat is not None else []
+    folder = fresh
+    for name, value in (*parts, *place_of(key)):
+        folder /= re.sub(r"[^A-Za-z0-9_-]", "_", f"{name}-{value}")
+    return folder
+
+
+def _tag(key: SeriesKey) -> str:
+    """Return the tag of a series; what stands before the first slash is a group there."""
+    front = "" if key.src in ("log", "emit", "file") else f"{key.src}/"
+    behind = [re.sub(r"[^\w.-]", "_", f"{name}-{value}") for name, value in key.labels]
+    return _NOT_IN_A_TAG.sub("_", front + "/".join([key.name or "_", *behind])).strip("/") or "_"
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

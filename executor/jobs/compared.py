@@ -1,0 +1,194 @@
+"""The runs that a comparison is made of: those of named jobs, of all jobs with a label, of the arms of one job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bai_agent.errors import DescriptorError, StoreError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore, RecordError
+from executor.analysis.effect import successive_scatter
+from executor.analysis.runs import SUCCEEDED, JobRuns, Run, runs_of, sides_of_arms
+from executor.errors import UsageError
+from executor.jobs.jobs import job_ids, started_of
+from executor.records.environments import environments
+from executor.records.follower import benchmark_starts
+from executor.records.points import read_points
+from executor.records.reading import result_of
+
+VERSUS = "vs"
+"""The word between two sides of several jobs each."""
+_AT_ONCE = 16
+_EARLIER = 20
+"""Jobs from which it is learnt how much runs scatter."""
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class ComparedJob:
+    """One job with its runs. What it ran on is read when it is asked for."""
+
+    record: JobRecord
+    runs: JobRuns
+
+    @cached_property
+    def environments(self) -> list[Mapping[str, Any]]:
+        """What each node ran on, as far as it is known. Raises StoreError."""
+        return [each.environment for each in environments(self.record) if each.environment is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a comparison."""
+
+    name: str
+    runs: tuple[Run, ...]
+    jobs: tuple[ComparedJob, ...]
+
+    @property
+    def left_out(self) -> list[str]:
+        return [sentence for job in self.jobs for sentence in job.runs.left_out]
+
+
+class RunReader:
+    """Finds jobs, and reads the runs of each once."""
+
+    def __init__(self, find: Callable[[str], JobRecord], stores: Callable[[], Iterable[JobStore]]) -> None:
+        self._find = find
+        self._stores = stores
+        self._read: dict[tuple[str, str], ComparedJob] = {}
+
+    def job(self, record: JobRecord) -> ComparedJob:
+        """Return a job's runs. Raises StoreError, DescriptorError."""
+        key = (record.store.url, record.job_id)
+        if key not in self._read:
+            self._read[key] = ComparedJob(record, job_runs(record))
+        return self._read[key]
+
+    def sides(self, words: Sequence[str]) -> list[Side]:
+        """Return the sides that a person named. Raises UsageError, StoreError, DescriptorError.
+
+        Each word is a side; with the word "vs" between them, what stands between those is one. A word is a job, or KEY=VALUE:
+        all jobs with that label. One job alone that compares two descriptors has their arms as its sides.
+        """
+        groups = _groups(words)
+        if len(groups) == 1:
+            return self._arms(groups[0])
+        sides = [self._side(group) for group in groups]
+        counts = Counter(job.runs.job_id for side in sides for job in side.jobs)
+        for job_id, count in counts.items():
+            if count > 1:
+                raise UsageError(f"{job_id} is named {count} times; a comparison takes each job once")
+        for side in sides:
+            if not side.runs:
+                why = "; ".join(side.left_out) or "it has none"
+                raise UsageError(f"{side.name} has no run that succeeded, and only such are compared: {why}")
+        return sides
+
+    def labelled(self, label: str, *, last: int | None = None, but: Iterable[str] = ()) -> list[ComparedJob]:
+        """Return the newest `last` succeeded jobs that have the label KEY=VALUE, the oldest first; without the jobs `but`.
+
+        Raises UsageError, StoreError.
+        """
+        key, _, value = label.partition("=")
+        if not key or not value:
+            raise UsageError(
+                f'"{label}" is no label; write KEY=VALUE as in [info] labels, for example task_name=digits'
+            )
+        found = self._jobs(lambda job: job.job.labels.get(key) == value, but=but)
+        return [self.job(record) for record in (found if last is None else found[-last:])]
+
+    def earlier_scatter(self, side: Side, *, but: Iterable[str]) -> dict[str, float]:
+        """Return how much earlier runs of the same benchmark scatter, by metric: a share. Raises StoreError."""
+        name = side.jobs[0].runs.job.job.name
+        found = self._jobs(lambda job: job.job.name == name, but=but)[-_EARLIER:]
+        runs = [run for record in found for run in self.job(record).runs.runs]
+        scatters = {}
+        for metric in {metric for run in runs for metric in run.values}:
+            values = [run.values[metric].value for run in runs if metric in run.values]
+            if len(values) >= _FEWEST and (scatter := successive_scatter(values)) is not None:
+                scatters[metric] = scatter
+        return scatters
+
+    def _jobs(self, wanted: Callable[[Job], bool], *, but: Iterable[str]) -> list[JobRecord]:
+        """Return the jobs with a run that succeeded, in order of their time."""
+        left_out = set(but)
+        found: list[tuple[int, JobRecord]] = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for store in self._stores():
+                records = [JobRecord(store, each) for each in job_ids(store) if each not in left_out]
+                starts = pool.map(lambda record: _started(record, wanted), records)
+                found += [(at, each) for at, each in zip(starts, records, strict=True) if at is not None]
+        return [record for _, record in sorted(found, key=lambda each: (each[0], each[1].job_id))]
+
+    def _side(self, group: Sequence[str]) -> Side:
+        jobs = [job for word in group for job in self._jobs_of(word)]
+        name = group[0] if len(group) == 1 and len(jobs) > 1 else ", ".join(job.runs.job_id for job in jobs)
+        return Side(name=name, runs=tuple(run for job in jobs for run in job.runs.runs), jobs=tuple(jobs))
+
+    def _jobs_of(self, word: str) -> list[ComparedJob]:
+        # No job id holds this character.
+        if "=" not in word:
+            return [self.job(self._find(word))]
+        jobs = self.labelled(word)
+        if not jobs:
+            raise UsageError(f"there is no job with the label {word} that has succeeded")
+        return jobs
+
+    def _arms(self, group: Sequence[str]) -> list[Side]:
+        side = self._side(group)
+        if len(side.jobs) == 1:
+            (job,) = side.jobs
+            arms = sides_of_arms(job.runs)
+            if len(arms) > 1:
+                return [
+                    Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,))
+                    for arm, runs in arms.items()
+                ]
+        raise UsageError(
+            f"{side.name} alone is nothing to compare: name a second job, or two sides of several with the word {VERSUS} "
+            "between them, or --baseline KEY=VALUE for earlier runs with a label"
+        )
+
+
+def job_runs(record: JobRecord) -> JobRuns:
+    """Return the runs of a job with their numbers. Raises StoreError, DescriptorError."""
+    job, result = record.job(), result_of(record)
+    return runs_of(
+        record.job_id, job, result, read_points(record), started=benchmark_starts(record.node()).get(None)
+    )
+
+
+def _groups(words: Sequence[str]) -> list[list[str]]:
+    if VERSUS not in words:
+        return [[word] for word in words]
+    groups: list[list[str]] = [[]]
+    for word in words:
+        if word == VERSUS:
+            groups.append([])
+        else:
+            groups[-1].append(word)
+    if not all(groups):
+        raise UsageError(f"a side is empty: jobs stand before and behind the word {VERSUS}")
+    return groups
+
+
+def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
+    """Return when a job was started, where it is wanted and has a run that succeeded."""
+    try:
+        if not wanted(record.job()):
+            return None
+        result = result_of(record)
+        succeeded = result is not None and (
+            result.outcome == SUCCEEDED or any(each.outcome == SUCCEEDED for each in result.repeats or ())
+        )
+        return started_of(record) if succeeded else None
+    except (StoreError, DescriptorError, RecordError):
+        # Of another version, or broken: no reason to compare nothing.
+        return None

@@ -1,0 +1,137 @@
+"""What is newest in a job's record, at a bounded cost for each look: for who glances at a run and needs not every record."""
+
+from __future__ import annotations
+
+from bai_agent.job.record import JobRecord, NodeRecord
+from bai_agent.job.record_types import JobResult
+from executor.records.follower import LineStream
+from executor.records.nodes import node_records, with_rank
+from executor.records.reading import events_in, records_in, result_of
+from executor.records.run_state import RunState
+from executor.records.statistics import Measurements
+
+NODES = 16
+"""That are looked at, the first ones."""
+_KEPT = 2**16
+"""Bytes of a node's newest records that one look takes apart."""
+_WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
+"""Bytes of its records that one look reads, to find the last sample of the host among them."""
+_OBJECTS = 8
+"""In which that may lie, in a bucket; more come within several looks."""
+_SAMPLE = 2**13
+"""Bytes of one sample of a host, at most."""
+_HOST = b'"src":"host"'
+_EVENT_PIECES = 4
+
+
+class NewestRecords:
+    """Reads of a node's growing records only the newest; what came too fast is passed over."""
+
+    def __init__(self, node: NodeRecord) -> None:
+        self._node = node
+        self._window = _WINDOW_HERE if node.job.store.folder is not None else _WINDOW_AWAY
+        self._position = 0
+        self.skipped = 0
+        """Bytes that were not taken apart."""
+
+    def read(self) -> bytes:
+        """Return the last whole lines that are new, and the last sample of the host before them. Raises StoreError."""
+        size = self._node.size("metrics")
+        if size < self._position:
+            self._position = 0
+        if size == self._position:
+            return b""
+        start = max(self._position, size - self._window)
+        is_jump = start > self._position
+        self.skipped += start - self._position
+        content = self._read(start, size)
+        begin = content.find(b"\n") + 1 if is_jump else 0
+        end = content.rfind(b"\n") + 1
+        if not end and len(content) >= self._window:
+            # A line of no record of ours.
+            begin = end = len(content)
+        self._position = start + end
+        content = content[begin:end]
+        if len(content) <= _KEPT:
+            return content
+        cut = content.find(b"\n", len(content) - _KEPT) + 1
+        self.skipped += cut
+        return _last_sample(content, cut) + content[cut:]
+
+    def _read(self, start: int, end: int) -> bytes:
+        """Return what stands from `start` on, up to about `end`: in a bucket it lies in several objects."""
+        pieces: list[bytes] = []
+        while start < end and len(pieces) < _OBJECTS:
+            piece = self._node.read("metrics", start, limit=self._window)
+            if not piece:
+                break
+            pieces.append(piece)
+            start += len(piece)
+        return b"".join(pieces)
+
+
+def _last_sample(content: bytes, end: int) -> bytes:
+    """Return the lines of the last sample of a host before `end`."""
+    found = content.rfind(_HOST, 0, end)
+    if found < 0:
+        return b""
+    last = content.find(b"\n", found) + 1
+    start = max(0, found - _SAMPLE)
+    lines = content[start:last].splitlines(keepends=True)[1 if start else 0 :]
+    return b"".join(line for line in lines if _HOST in line)
+
+
+class JobGlance:
+    """How a job stands, as far as its record says it: phases, newest values, result. Nothing but reads the job store."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        self.job = record.job()
+        self.measurements = Measurements(self.job)
+        """Of the records that were looked at: last values and trends, and no statistics where much was passed over."""
+        nodes = node_records(record)
+        self.node_count = len(nodes)
+        self._nodes = [(node, LineStream(node, "events"), NewestRecords(node)) for node in nodes[:NODES]]
+        self.states = {node.rank: RunState() for node, _, _ in self._nodes}
+        self.result: JobResult | None = None
+        self.repeat: int | None = None
+        """The newest run of a job that runs its benchmark again and again."""
+
+    @property
+    def state(self) -> RunState:
+        """Of the first node, which decides for the job."""
+        return self.states[0]
+
+    @property
+    def skipped(self) -> int:
+        """Bytes of records that were passed over."""
+        return sum(newest.skipped for _, _, newest in self._nodes)
+
+    @property
+    def last_heard(self) -> int | None:
+        """When the job last wrote anything (ms UTC), as far as was seen."""
+        times = [self.measurements.last_timestamp, *(each.last_event for each in self.states.values())]
+        return max((each for each in times if each is not None), default=None)
+
+    def look(self) -> None:
+        """Take in what is new. Raises StoreError."""
+        # Asked for first: what was written before the result is then seen in this look.
+        result = result_of(self._record)
+        for node, events, newest in self._nodes:
+            for _ in range(_EVENT_PIECES):
+                content, more = events.read()
+                for event in events_in(content):
+                    self.states[node.rank].apply(event)
+                if not more:
+                    break
+            if records := newest.read():
+                self.measurements.add_lines(with_rank(records, node.rank) if self.node_count > 1 else records)
+                self._note_repeat(records)
+        self.result = result
+
+    def _note_repeat(self, records: bytes) -> None:
+        last = records[records.rfind(b"\n", 0, -1) + 1 :]
+        for each in records_in(last):
+            repeat = each.get("repeat")
+            if type(repeat) is int and repeat >= 0:
+                self.repeat = repeat

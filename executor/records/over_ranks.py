@@ -1,0 +1,179 @@
+"""Metrics that several nodes or processes print: each of them, one figure over all, or how far they lie apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bai_agent.job.descriptor import OverRanks
+from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name
+
+T = TypeVar("T")
+
+EACH_AT_MOST = 8
+"""Ranks that a summary shows one by one."""
+
+_FIGURES: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
+    OverRanks.MEAN: lambda values: math.fsum(value / len(values) for value in values),
+    OverRanks.SUM: lambda values: _finite(sum(values)),
+    OverRanks.MIN: min,
+    OverRanks.MAX: max,
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One metric of many ranks, which are not shown one by one."""
+
+    name: str
+    ranks: Sequence[Series]
+    """Those with values, one or more."""
+
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.ranks)
+
+    def between(self, figure: Callable[[Series], float]) -> tuple[float, float]:
+        """Return the least and the greatest of the ranks' figures."""
+        found = [figure(each) for each in self.ranks]
+        return min(found), max(found)
+
+
+@dataclass(frozen=True)
+class LastValue:
+    """What a row of last values says."""
+
+    name: str
+    between: tuple[float, float]
+    """Twice the same, where the row is not of many ranks."""
+    units: str
+    timestamp: int
+    """Of the newest record, in ms UTC."""
+
+
+def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Series]:
+    """Return the rows of metrics, by name in `how`, with one for all ranks where that was asked for, in the same order."""
+    rows: list[Series] = []
+    for group in _grouped(every, key=_without_ranks):
+        kind = how.get(group[0].metric or group[0].name, OverRanks.EACH)
+        rows += group if kind is OverRanks.EACH or not any(map(_has_rank, group)) else [_over(group, kind)]
+    return rows
+
+
+def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[list[Series], list[Spread]]:
+    """Return the rows to show one by one, and the metrics that more than `at_most` ranks print."""
+    rows: list[Series] = []
+    found: list[Spread] = []
+    for group in _grouped(every, key=_without_ranks):
+        if len(group) > at_most and any(map(_has_rank, group)):
+            found.append(Spread(_without_ranks(group[0]), [each for each in group if each.count]))
+        else:
+            rows += group
+    return rows, found
+
+
+def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, OverRanks]) -> list[LastValue]:
+    """Return the last values to show, of the last record of each row: of each rank, one over all, or how far many lie apart."""
+    rows: list[LastValue] = []
+    for group in _grouped(records, key=lambda record: labelled_name(_without_rank_labels(record))):
+        kind: OverRanks | None = how.get(group[0]["name"], OverRanks.EACH)
+        if not any(_without_rank_labels(each) is not each for each in group):
+            kind = OverRanks.EACH
+        elif kind is OverRanks.EACH and len(group) > EACH_AT_MOST:
+            kind = None
+        if kind is OverRanks.EACH:
+            rows += [_last(labelled_name(each), [each["value"]], [each]) for each in group]
+            continue
+        name = labelled_name(_without_rank_labels(group[0]))
+        values = [each["value"] for each in group]
+        if kind is None:
+            rows.append(_last(f"{name} ({len(group)} ranks)", [min(values), max(values)], group))
+        else:
+            rows.append(_last(_name_over(name, kind, len(group)), [figure(values, kind)], group))
+    return rows
+
+
+def figure(values: Sequence[float], how: OverRanks) -> float:
+    """Return one figure for one or more; `how` is not `each`."""
+    return _FIGURES[how](values)
+
+
+def _grouped(every: Iterable[T], *, key: Callable[[T], str]) -> list[list[T]]:
+    """Return the items in groups of one key each, in the order of their first ones."""
+    groups: dict[str, list[T]] = {}
+    for each in every:
+        groups.setdefault(key(each), []).append(each)
+    return list(groups.values())
+
+
+def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any]]) -> LastValue:
+    newest = max(each["timestamp"] for each in records)
+    return LastValue(name, (values[0], values[-1]), records[0].get("units") or "", newest)
+
+
+def _over(group: Sequence[Series], how: OverRanks) -> Series:
+    """Return one row for those of all ranks: each of its figures is over theirs."""
+    first = group[0]
+    name = _name_over(_without_ranks(first), how, len(group))
+    seen = [each for each in group if each.count]
+    labels = _others(first.labels)
+    combined = Series(name, first.units, first.better, metric=first.metric, labels=labels)
+    combined.left_out = sum(each.left_out for each in group)
+    if not seen:
+        return combined
+    combined.count = sum(each.count for each in seen)
+    combined.tolerance = first.tolerance
+    combined.newest = figure([each.newest for each in seen], how)
+    combined.first = figure([each.first for each in seen], how)
+    combined.last = figure([each.last for each in seen], how)
+    combined.minimum = figure([each.minimum for each in seen], how)
+    combined.maximum = figure([each.maximum for each in seen], how)
+    combined.mean = figure([each.mean for each in seen], how)
+    combined.headline_is = first.headline_is
+    combined.over = over = {
+        "median": figure([each.median for each in seen], how),
+        "p95": figure([each.p95 for each in seen], how),
+        "headline": figure([each.headline for each in seen], how),
+    }
+    if all(each.stdev is not None for each in seen):
+        over["stdev"] = figure([each.stdev or 0.0 for each in seen], how)
+    combined.trend = _trend([each.trend for each in seen], how)
+    return combined
+
+
+def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
+    """Return the picture of all: value by value of those that have as many as the first one has."""
+    alike = [each.points for each in trends if each.step == trends[0].step]
+    points = [figure(values, how) for values in zip(*alike, strict=False)]
+    return Trend(points, trends[0].step)
+
+
+def _has_rank(series: Series) -> bool:
+    return any(label in series.labels for label in RANK_LABELS)
+
+
+def _without_ranks(series: Series) -> str:
+    """Return the row's name without its ranks."""
+    if not _has_rank(series):
+        return series.name
+    return labelled_name({"name": series.metric, "labels": _others(series.labels)})
+
+
+def _without_rank_labels(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record without its ranks; itself where it has none."""
+    labels = record.get("labels") or {}
+    return {**record, "labels": _others(labels)} if any(label in labels for label in RANK_LABELS) else record
+
+
+def _others(labels: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in labels.items() if key not in RANK_LABELS}
+
+
+def _name_over(name: str, how: OverRanks, count: int) -> str:
+    return f"{name} ({how.value} of {count} ranks)" if count > 1 else name
+
+
+def _finite(value: float) -> float:
+    return math.copysign(1.7976931348623157e308, value) if math.isinf(value) else value

@@ -1,0 +1,335 @@
+"""All that a report says of a job, read from its record: pure values, which the formats put into words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from bai_agent import __version__
+from bai_agent.errors import BaiError
+from bai_agent.job.descriptor import Job, Metric
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult, NodeOutcome, Text
+from executor.records.environments import NodeEnvironment, environments
+from executor.records.node_status import node_outcomes
+from executor.records.nodes import node_records
+from executor.records.points import Points, PointSeries, read_points
+from executor.records.reading import MalformedLines, result_of, validated
+from executor.report.lines import Line, line_of
+from executor.report.timeline import Lane, lane_of
+
+HOST, RUN = "host", "run"
+_HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
+_GPU = re.compile(r"gpu(\d+)_(.+)")
+_TAIL = 2**16
+"""Bytes of a node's output of which the last lines are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricPart:
+    """One metric, or one kind of sample of the machines, with all its series."""
+
+    name: str
+    units: str
+    lines: list[Line]
+    described: Metric | None = None
+    """What the job descriptor says of it; None for what it does not name."""
+
+    @property
+    def count(self) -> int:
+        """How many values there are, warm-up included."""
+        return sum(len(line.points) for line in self.lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogTail:
+    """The last lines of what the benchmark printed on a node."""
+
+    rank: int
+    lines: list[str]
+    all_of_it: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What there is to say about a job. Times are ms UTC."""
+
+    record: JobRecord
+    job: Job
+    descriptor: str
+    """`job.toml`, as it is."""
+    result: JobResult | None
+    created: int
+    """When the report was made."""
+    origin: int
+    """What times on the page are counted from: the first thing that is known of the job."""
+    lanes: list[Lane]
+    """By rank."""
+    metrics: list[MetricPart]
+    host: list[MetricPart]
+    facts: dict[str, list[tuple[str, float, str]]]
+    """What was measured of the run as a whole: by fact, for each node its label, value and units."""
+    records: int
+    late: int
+    malformed: MalformedLines
+    unseen: list[str]
+    """Metrics of the descriptor without a value."""
+    environments: list[NodeEnvironment]
+    outcomes: list[NodeOutcome]
+    """Of several nodes, as far as they are known."""
+    tail: LogTail | None
+    instance_type: str | None
+    spot: bool
+    hourly: float | None
+    """USD for one instance, where the configuration says; on demand."""
+    version: str = __version__
+
+    @property
+    def nodes(self) -> int:
+        return self.job.strategy.nodes
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know before they believe the figures: of the run, then of its machines."""
+        found = list((self.result.warnings if self.result is not None else None) or ())
+        for each in self.environments:
+            said = (each.environment or {}).get("warnings")
+            where = f"Node {each.rank}: " if self.nodes > 1 else ""
+            found += (
+                [f"{where}{text}" for text in said if isinstance(text, str)] if isinstance(said, list) else []
+            )
+        return list(dict.fromkeys(found))
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """For how long each phase took, in seconds, on the node where it took longest."""
+        found: dict[str, float] = {}
+        for lane in self.lanes:
+            for bar in lane.bars:
+                found[bar.phase] = max(found.get(bar.phase, 0.0), bar.seconds)
+        return found
+
+
+@dataclass
+class _Launch:
+    """When machines were asked for and got, and what they are, as far as that is known."""
+
+    asked: int | None = None
+    launched: int | None = None
+    instance_type: str | None = None
+    spot: bool = False
+
+
+class _LaunchTable(TypedDict):
+    created: Text
+    request: dict[str, Any]
+
+
+def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Report:
+    """Return what there is to say about a job that has ended or still runs. Raises StoreError, DescriptorError."""
+    job = record.job()
+    result = result_of(record)
+    points = read_points(record)
+    launch = _launch(record)
+    lanes = [lane_of(node, asked=launch.asked, launched=launch.launched) for node in node_records(record)]
+    machines = list(environments(record))
+    parts = _parts(points, job, _starts(lanes, result))
+    kind = launch.instance_type or _instance_type(machines)
+    times = [bar.start for lane in lanes for bar in lane.bars]
+    times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
+    origin = min(times, default=result.started if result is not None and result.started is not None else now)
+    seen = {part.name for part in parts.metrics}
+    return Report(
+        record=record,
+        job=job,
+        descriptor=record.store.get(record.key("job.toml"), limit=2**24).decode(errors="replace"),
+        result=result,
+        created=now,
+        origin=origin,
+        lanes=lanes,
+        metrics=parts.metrics,
+        host=parts.host,
+        facts=parts.facts,
+        records=points.records,
+        late=points.late,
+        malformed=points.malformed,
+        unseen=[metric.name for metric in job.metrics if metric.name not in seen],
+        environments=machines,
+        outcomes=node_outcomes(record) if job.strategy.nodes > 1 else [],
+        tail=_tail(record, _told_rank(record, job)),
+        instance_type=kind,
+        spot=launch.spot,
+        hourly=prices.get(kind) if kind is not None else None,
+    )
+
+
+@dataclass
+class _Parts:
+    metrics: list[MetricPart] = field(default_factory=list)
+    host: list[MetricPart] = field(default_factory=list)
+    facts: dict[str, list[tuple[str, float, str]]] = field(default_factory=dict)
+
+    def every(self) -> Iterator[MetricPart]:
+        yield from self.metrics
+        yield from self.host
+
+
+def _parts(points: Points, job: Job, starts: Mapping[int | None, int]) -> _Parts:
+    parts = _Parts()
+    described = {metric.name: metric for metric in job.named_metrics()}
+    metrics: dict[str, list[PointSeries]] = {name: [] for name in described}
+    host: dict[str, list[tuple[str, PointSeries]]] = {}
+    for key, series in points.series.items():
+        if not len(series):
+            continue
+        if key.src == HOST:
+            name = key.name.removeprefix(_HOST_PREFIX)
+            gpu = _GPU.fullmatch(name)
+            label, name = (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
+            host.setdefault(name, []).append((label, series))
+        elif key.src == RUN:
+            where = _label(series, several=False)
+            fact = key.name.removeprefix(_RUN_PREFIX)
+            parts.facts.setdefault(fact, []).append((where, series.values[-1], series.units))
+        else:
+            metrics.setdefault(key.name, []).append(series)
+    for name, found in metrics.items():
+        if found:
+            lines = [
+                line_of(each, _label(each, several=len(found) > 1), described.get(name), starts)
+                for each in _ordered(found)
+            ]
+            parts.metrics.append(
+                MetricPart(name=name, units=found[0].units, lines=lines, described=described.get(name))
+            )
+    for name, samples in sorted(host.items(), key=lambda item: _host_order(item[0])):
+        lines = [
+            line_of(each, " ".join(filter(None, (label, _label(each, several=True)))), None, {})
+            for label, each in samples
+        ]
+        parts.host.append(MetricPart(name=name, units=samples[0][1].units, lines=lines))
+    return parts
+
+
+HOST_FIRST = (
+    "cpu_percent",
+    "gpu_utilization_percent",
+    "memory_used_bytes",
+    "gpu_memory_used_bytes",
+    "disk_read_bytes_per_second",
+    "disk_write_bytes_per_second",
+    "network_receive_bytes_per_second",
+    "network_send_bytes_per_second",
+)
+"""Samples of a machine that explain a dip, in the order in which they are shown."""
+
+
+def _host_order(name: str) -> tuple[int, str]:
+    return (HOST_FIRST.index(name) if name in HOST_FIRST else len(HOST_FIRST), name)
+
+
+def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
+    def number(text: str | None) -> tuple[int, str]:
+        return (
+            (int(text), "") if text is not None and text.isascii() and text.isdecimal() else (-1, text or "")
+        )
+
+    return sorted(
+        found,
+        key=lambda each: (
+            each.key.labels,
+            each.key.repeat if each.key.repeat is not None else -1,
+            number(each.key.rank),
+            number(each.key.process_rank),
+        ),
+    )
+
+
+def _label(series: PointSeries, *, several: bool) -> str:
+    """Return what tells a series from the others of its metric; empty where nothing does."""
+    key = series.key
+    words = [f"{name}={value}" for name, value in key.labels]
+    if key.repeat is not None:
+        words.append(f"repeat {key.repeat}")
+    if key.rank is not None:
+        words.append(f"node {key.rank}")
+    if key.process_rank is not None:
+        words.append(f"process {key.process_rank}")
+    return ", ".join(words) or (key.src if several and key.src not in (HOST, RUN) else "")
+
+
+def _starts(lanes: Sequence[Lane], result: JobResult | None) -> dict[int | None, int]:
+    """Return when the benchmark was started, by repeat; None: the only run, or the first one."""
+    found: dict[int | None, int] = {
+        each.repeat: each.started
+        for each in (result.repeats if result is not None else None) or ()
+        if each.started is not None
+    }
+    started = [lane.benchmark for lane in lanes if lane.benchmark is not None]
+    if started:
+        found[None] = min(started)
+    return found
+
+
+def _launch(record: JobRecord) -> _Launch:
+    launch = _Launch()
+    found: dict[str, Any] | None = None
+    with suppress(BaiError):
+        key = record.key("attempts/0/launch.json")
+        table = record.read_object(key)
+        if table is not None:
+            found = validated(_LaunchTable, table, where=f"{record.store.url}/{key}")
+    if found is None:
+        return launch
+    with suppress(ValueError):
+        launch.asked = round(
+            datetime.fromisoformat(found["created"].replace("Z", "+00:00")).timestamp() * 1000
+        )
+    kind = found["request"].get("InstanceType")
+    launch.instance_type = kind if isinstance(kind, str) else None
+    options = found["request"].get("InstanceMarketOptions")
+    launch.spot = isinstance(options, dict) and options.get("MarketType") == "spot"
+    done = record.key("attempts/0/launched.json")
+    launch.launched = next((each.modified for each in record.store.find(done) if each.key == done), None)
+    return launch
+
+
+def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
+    for each in machines:
+        instance = (each.environment or {}).get("instance")
+        kind = instance.get("type") if isinstance(instance, dict) else None
+        if isinstance(kind, str):
+            return kind
+    return None
+
+
+def _told_rank(record: JobRecord, job: Job) -> int:
+    """Return the node whose output explains the end: the first one that failed, else the first."""
+    if job.strategy.nodes == 1:
+        return 0
+    failed = [each for each in node_outcomes(record) if each.outcome != "succeeded"]
+    return min(failed, key=lambda each: (each.failed or each.ended or 0, each.rank)).rank if failed else 0
+
+
+def _tail(record: JobRecord, rank: int) -> LogTail | None:
+    node = record.node(rank)
+    size = node.size("log")
+    if not size:
+        return None
+    start = max(0, size - _TAIL)
+    content = b""
+    while len(content) < size - start and (piece := node.read("log", start + len(content), limit=_TAIL)):
+        content += piece
+    lines = content.decode(errors="replace").splitlines()
+    if start and len(lines) > 1:
+        del lines[0]
+    return LogTail(rank=rank, lines=lines[-_LINES:], all_of_it=not start and len(lines) <= _LINES)
+
+
+_LINES = 60

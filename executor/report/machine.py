@@ -1,0 +1,103 @@
+"""A report for programs: all of its values as JSON, or as CSV. Nothing is thinned."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from typing import IO, Any
+
+from bai_agent.job.descriptor_file import job_table
+from bai_agent.job.record_types import as_table
+from executor.report.contents import MetricPart, Report
+from executor.report.lines import Line
+from executor.report.words import cost_of, headline_of
+
+_HEADS = ("src", "name", "labels", "rank", "process_rank", "repeat", "timestamp", "step", "value", "units")
+
+
+def write_json(report: Report, stream: IO[str]) -> None:
+    """Write the report as one JSON object: figures and all points, in columns."""
+    for piece in json.JSONEncoder(ensure_ascii=True).iterencode(_table(report)):
+        stream.write(piece)
+    stream.write("\n")
+
+
+def write_csv(report: Report, stream: IO[str]) -> None:
+    """Write all values of all metrics, and of the machines' samples, one a line. Times are ms UTC."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_HEADS)
+    for part in (*report.metrics, *report.host):
+        for line in part.lines:
+            writer.writerows(_rows(line))
+
+
+def _rows(line: Line) -> Iterator[tuple[object, ...]]:
+    key, points = line.points.key, line.points
+    labels = ",".join(f"{name}={value}" for name, value in key.labels)
+    head = (key.src, key.name, labels, key.rank, key.process_rank, key.repeat)
+    for index, (time, value) in enumerate(zip(points.timestamps, points.values, strict=True)):
+        step = points.steps[index] if points.steps is not None else math.nan
+        yield (*head, time, "" if math.isnan(step) else step, value, points.units)
+
+
+def _table(report: Report) -> dict[str, Any]:
+    result = report.result
+    return {
+        "version": 1,
+        "job_id": report.job.job.id,
+        "created": report.created,
+        "bai": report.version,
+        "job": job_table(report.job),
+        "result": as_table(result) if result is not None else None,
+        "nodes": [as_table(each) for each in report.outcomes],
+        "timeline": [
+            {
+                "rank": lane.rank,
+                "phases": [{"phase": bar.phase, "start": bar.start, "end": bar.end} for bar in lane.bars],
+            }
+            for lane in report.lanes
+        ],
+        "cost": cost_of(report),
+        "warnings": report.warnings,
+        "environments": [each.as_table() for each in report.environments],
+        "records": {"count": report.records, "late": report.late, "malformed": report.malformed.count},
+        "unseen": report.unseen,
+        "facts": {
+            name: [{"label": label, "value": value, "units": units} for label, value, units in found]
+            for name, found in report.facts.items()
+        },
+        "metrics": [_part(part) for part in report.metrics],
+        "host": [_part(part) for part in report.host],
+    }
+
+
+def _part(part: MetricPart) -> dict[str, Any]:
+    value, of = headline_of(part)
+    return {
+        "name": part.name,
+        "units": part.units,
+        "headline": value,
+        "headline_of": of,
+        "series": [_series(line) for line in part.lines],
+    }
+
+
+def _series(line: Line) -> dict[str, Any]:
+    key, points = line.points.key, line.points
+    steps = points.steps
+    return {
+        "src": key.src,
+        "labels": dict(key.labels),
+        "rank": key.rank,
+        "process_rank": key.process_rank,
+        "repeat": key.repeat,
+        "left_out": line.left_out,
+        "figures": line.figures.as_table() if line.figures is not None else None,
+        "headline": line.headline,
+        "unsteady": line.unsteady,
+        "timestamps": points.timestamps.tolist(),
+        "values": points.values.tolist(),
+        "steps": None if steps is None else [None if math.isnan(each) else each for each in steps],
+    }

@@ -1,0 +1,118 @@
+"""A report as Markdown, for a comment on a change: what it came to, and what it ran on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bai_agent.job.outcome import ExitCode
+from executor.quantities import clock, quantity, seconds
+from executor.report.contents import MetricPart, Report
+from executor.report.lines import Line
+from executor.report.provenance import again, origin
+from executor.report.timeline import ALL_PHASES
+from executor.report.words import FIGURES, cost_sentence, counts, headline_of, row_of, warmup_words
+from executor.view.environment import environment_lines
+from executor.view.text import plain_text
+
+_ROWS = 100
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@:])")
+_LINES = 20
+
+
+def markdown_report(report: Report) -> str:
+    """Return the report as Markdown; all that others wrote is text in it, whatever it looks like."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    job, result = report.job, report.result
+    yield f"### {_text(job.job.name or job.job.id)}"
+    yield ""
+    if result is None:
+        yield "The job has no result yet."
+    else:
+        mark = "✅" if result.exit_code == ExitCode.SUCCEEDED else "❌"
+        yield f"{mark} {_text(result.sentence)}"
+    for each in report.warnings:
+        yield f"- ⚠️ {_text(each)}"
+    if report.metrics:
+        yield ""
+        heads = ("metric", "headline", "", "n", *FIGURES)
+        rows = [row for part in report.metrics for row in _rows(part)]
+        yield from _table(heads, rows[:_ROWS], numbers=frozenset(range(1, len(heads))) - {2})
+        if len(rows) > _ROWS:
+            yield f"The first {_ROWS} of {len(rows):,} series."
+        for part in report.metrics:
+            if words := warmup_words(part):
+                yield f"- {_text(part.name)}: {_text(words)}"
+            for line in part.lines:
+                if line.unsteady is not None:
+                    yield f"- {_text(' '.join(filter(None, (part.name, line.label))))}: {_text(line.unsteady)}"
+    if report.unseen:
+        yield f"- never seen: {', '.join(map(_text, report.unseen[:_LINES]))}"
+    yield ""
+    phases = [(phase, seconds(report.phases[phase])) for phase in ALL_PHASES if phase in report.phases]
+    if phases:
+        yield from _table([phase for phase, _ in phases], [[took for _, took in phases]], numbers=frozenset())
+        yield _text(cost_sentence(report))
+    yield ""
+    yield "<details><summary>What it ran on, and how to repeat it</summary>"
+    yield ""
+    for node in report.environments[:_LINES]:
+        where = f"node {node.rank}, " if report.nodes > 1 else ""
+        for label, text in environment_lines(node):
+            yield f"- {where}{_text(label)}: {_text(text)}"
+    yield f"- job: {_text(job.job.id)}, {clock(report.origin)}"
+    for name, text in origin(report):
+        yield f"- {_text(name)}: {_text(text)}"
+    yield f"- again: {_code(again(job))}"
+    yield from (f"- {_text(name)}: {count:,}" for name, count, _ in counts(report) if count)
+    yield ""
+    yield "</details>"
+
+
+def _rows(part: MetricPart) -> Iterator[list[str]]:
+    value, of = headline_of(part)
+    name = _text(part.name) + (f" ({_text(part.units)})" if part.units else "")
+    for number, line in enumerate(part.lines):
+        own = name if len(part.lines) == 1 else f"{name} {_text(line.label)}"
+        first = [_figure(value, part), _text(of)] if not number else ["", ""]
+        yield [own, *first, *_figures(line, part)]
+
+
+def _figures(line: Line, part: MetricPart) -> list[str]:
+    found = line.figures
+    if found is None:
+        return ["0", *["–"] * len(FIGURES)]
+    return [f"{found.count:,}", *(_figure(value, part) for value in row_of(found))]
+
+
+def _figure(value: float | None, part: MetricPart) -> str:
+    return "–" if value is None else quantity(value, part.units)[0]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: frozenset[int]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join('---:' if column in numbers else '---' for column in range(len(heads)))}|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _text(text: str) -> str:
+    """Return `text` so that Markdown shows it as it is: no markup, no link, no mention, and no terminal obeys it."""
+    escaped = _SPECIAL.sub(r"\\\1", plain_text(text).encode(errors="replace").decode())
+    # GitHub links addresses and mentions in plain text, too; an entity is shown alike, and is neither.
+    return (
+        escaped.replace("\\@", "&#64;")
+        .replace("\\:", "&#58;")
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+        .replace("\\&", "&amp;")
+    )
+
+
+def _code(text: str) -> str:
+    plain = plain_text(text)
+    fence = "`" * (max((len(each) for each in re.findall("`+", plain)), default=0) + 1)
+    return f"{fence}{plain}{fence}"

@@ -1,0 +1,155 @@
+"""What the plots of a page are drawn from: thinned series in columns, and their headings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor.report.contents import HOST_FIRST, MetricPart, Report
+from executor.report.lines import Line
+from executor.report.thinning import chosen
+from executor.view.text import plain_text
+
+_PAGE = 120_000
+"""Points of a page: some 3 MB, which every browser draws at once."""
+_PLOT = 16_000
+"""Points of a plot: several for each pixel of its width."""
+_LINES = 24
+"""Series of a plot; more cannot be told apart."""
+_LEAST = 48
+_HOST_NAMES = {
+    "cpu_percent": "CPU",
+    "gpu_utilization_percent": "GPU utilisation",
+    "memory_used_bytes": "memory used",
+    "gpu_memory_used_bytes": "GPU memory used",
+    "disk_read_bytes_per_second": "disk read",
+    "disk_write_bytes_per_second": "disk written",
+    "network_receive_bytes_per_second": "network received",
+    "network_send_bytes_per_second": "network sent",
+    "load_1m": "load, 1 min",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A plot's place on the page."""
+
+    number: int
+    part: MetricPart
+    title: str
+    host: bool
+    primary: bool
+    """Of the machines' samples: one of those that are shown at once."""
+    drawn: int
+    """How many points of it are drawn."""
+    lines: list[Line]
+    """Those that are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plots:
+    """All plots of a page."""
+
+    plots: list[Plot]
+    table: dict[str, Any]
+    """The JSON that the page's script reads."""
+
+    @property
+    def steps(self) -> bool:
+        """Whether one of them can be drawn over `step`."""
+        return any(each["steps"] for each in self.table["plots"])
+
+    @property
+    def aligned(self) -> bool:
+        """Whether runs can be laid over each other."""
+        return any(each["aligned"] for each in self.table["plots"])
+
+
+def plot_data(report: Report) -> Plots:
+    """Return the plots of a report: its metrics, then what its machines did."""
+    parts = [(part, False) for part in report.metrics] + [(part, True) for part in report.host]
+    share = max(4 * _LEAST, min(_PLOT, _PAGE // max(1, len(parts))))
+    plots, tables = [], []
+    for number, (part, host) in enumerate(parts):
+        lines = part.lines[:_LINES]
+        limit = max(_LEAST, share // len(lines))
+        thinned = [(line, chosen(line.points.values, limit)) for line in lines]
+        title = (
+            _HOST_NAMES.get(
+                part.name, re.sub(r"_percent$|_bytes$|_bytes_per_second$", "", part.name).replace("_", " ")
+            )
+            if host
+            else part.name
+        )
+        plots.append(
+            Plot(
+                number=number,
+                part=part,
+                title=title,
+                host=host,
+                primary=part.name in HOST_FIRST,
+                drawn=sum(len(indices) for _, indices in thinned),
+                lines=lines,
+            )
+        )
+        starts = {line.points.key.repeat for line in lines}
+        tables.append(
+            {
+                "title": plain_text(title),
+                "units": plain_text(part.units),
+                "host": host,
+                "steps": any(line.points.steps is not None for line in lines),
+                "aligned": len(starts) > 1,
+                "marks": [] if host else _marks(report, part, lines),
+                "series": [_series(line, indices, report.origin) for line, indices in thinned],
+            }
+        )
+    times = [
+        each
+        for part, _ in parts
+        for line in part.lines
+        for each in (line.points.timestamps[0], line.points.timestamps[-1])
+    ]
+    first, last = (min(times) - report.origin, max(times) - report.origin) if times else (0, 1000)
+    margin = max(1, (last - first) // 100)
+    table = {"from": (first - margin) / 1000, "to": (last + margin) / 1000, "plots": tables}
+    return Plots(plots=plots, table=table)
+
+
+def _series(line: Line, indices: Sequence[int], origin: int) -> dict[str, Any]:
+    times, values, steps = line.points.timestamps, line.points.values, line.points.steps
+    found: dict[str, Any] = {"label": plain_text(line.label), "v": [_short(values[i]) for i in indices]}
+    before, deltas = 0, []
+    for i in indices:
+        deltas.append(times[i] - origin - before)
+        before = times[i] - origin
+    found["t"] = deltas
+    found["o"] = line.start - origin if line.start is not None else 0
+    if steps is not None:
+        found["s"] = [None if math.isnan(steps[i]) else _short(steps[i]) for i in indices]
+    return found
+
+
+def _short(value: float) -> float | int:
+    """Return the same number so that JSON needs fewer characters for it."""
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def _marks(report: Report, part: MetricPart, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the moments that a plot over time shows: what of it is warm-up, and where each run began."""
+    marks: list[dict[str, Any]] = []
+    starts = sorted(
+        {(line.start, line.points.key.repeat) for line in lines if line.start is not None},
+        key=lambda each: each[0],
+    )
+    warmup = part.described.warmup if part.described is not None else None
+    for start, _ in starts:
+        if warmup is not None:
+            at = start - report.origin
+            marks.append({"x": at, "to": at + round(warmup.total_seconds() * 1000)})
+    if len(starts) > 1:
+        marks += [{"x": start - report.origin, "label": f"repeat {repeat}"} for start, repeat in starts]
+    return marks

@@ -1,0 +1,201 @@
+"""The service's connections to Kafka: topics, a consumer, and a sender that knows what was taken."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.errors import BaiError
+from bai_agent.job.descriptor import Kafka
+from bai_agent.sinks.kafka.connection import client_settings, create_topics, explained, owned_client, release
+from bai_agent.sinks.kafka.library_log import last_trouble
+from executor.service.messages import Message
+from executor.service_config import ServiceTable
+
+# kafka-python takes half a second of imports; it is imported where it is used, as in the agent.
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer, KafkaProducer
+
+log = logging.getLogger(__name__)
+
+_ACKNOWLEDGED_S = 20.0
+_MOST_RECORDS = 10
+"""Of one poll: each takes one or two requests to the store before the next poll."""
+_LARGEST = 32 * 2**20
+"""Bytes of a message that the library lets out; the broker has a limit of its own."""
+
+
+class SendError(BaiError):
+    """Kafka has not taken a message; the same may succeed later."""
+
+
+class MessageTooLargeError(BaiError):
+    """Kafka will never take a message, as it is too large."""
+
+
+def make_topics(kafka: Kafka, table: ServiceTable) -> None:
+    """Create what is missing of all topics that we read and write, BAI_METRICS too. Raises ConnectError."""
+    topics = table.topics
+    names = [topics.fetcher, topics.executor, topics.status, topics.cmd_submit, topics.cmd_return]
+    every = list(dict.fromkeys([*names, kafka.topic, table.dead_letter_topic]))
+    settings = client_settings(kafka)
+    with explained(replace(kafka, topic=", ".join(every))):
+        create_topics(every, settings, partitions=table.partitions, replicas=table.replicas)
+
+
+class Rebalance:
+    """Whether the consumer group is dividing its partitions anew, and for how long.
+
+    kafka-python 3.0 can lose an assignment: where the rebalance follows from new metadata, and a poll times out between JoinGroup and
+    the answer to SyncGroup, the next poll takes the group for joined, and no heartbeat is sent any more. Nothing but a new consumer helps.
+    """
+
+    def __init__(
+        self, *, assigned: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """assigned: called at the end of each."""
+        self._assigned = assigned
+        self._clock = clock
+        self._since: float | None = clock()
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has taken so far; None where none is under way."""
+        since = self._since
+        return None if since is None else self._clock() - since
+
+    def begun(self, _revoked: Collection[Any]) -> None:
+        """Note that partitions are taken away; `open_consumer` calls it."""
+        self._since = self._clock()
+
+    def ended(self, _assigned: Collection[Any]) -> None:
+        """Note that partitions were given, be it none; `open_consumer` calls it."""
+        self._since = None
+        self._assigned()
+
+
+def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> KafkaConsumer:
+    """Return a consumer of both topics that we read; `rebalance` hears of its group. Raises ConnectError."""
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Collection[Any]) -> None:
+            rebalance.begun(revoked)
+
+        def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
+            rebalance.ended(assigned)
+
+    settings = client_settings(kafka)
+    session_ms = round(table.session_timeout.total_seconds() * 1000)
+    topics = (table.topics.fetcher, table.topics.cmd_submit)
+    with explained(kafka), owned_client(KafkaConsumer) as own:
+        consumer = KafkaConsumer(
+            **settings,
+            **own,
+            client_id=table.group,
+            group_id=table.group,
+            # A group that is new must not miss what was published before its first poll.
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            max_poll_records=_MOST_RECORDS,
+            max_poll_interval_ms=round(table.max_poll_interval.total_seconds() * 1000),
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=min(3000, session_ms // 3),
+            metrics_enabled=False,
+        )
+        consumer.subscribe(topics, listener=Listener())
+        # With their partitions known, the first assignment is not an empty one, with a second rebalance right behind it.
+        for topic in topics:
+            consumer.partitions_for_topic(topic)
+        return consumer
+
+
+class Sender:
+    """Sends messages one by one, and returns when Kafka has taken them. For several threads."""
+
+    def __init__(self, kafka: Kafka, *, client_id: str) -> None:
+        self._kafka = kafka
+        self._client_id = client_id
+        self._producer: KafkaProducer | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises SendError, MessageTooLargeError."""
+        self.send_bytes(message.topic, message.key.encode(), message.value.encode())
+
+    def send_bytes(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        """Send what need not be a message of ours. Raises SendError, MessageTooLargeError."""
+        from kafka.errors import KafkaError, MessageSizeTooLargeError
+
+        producer = self._connected()
+        try:
+            future = producer.send(topic, key=key, value=value)
+            future.get(timeout=_ACKNOWLEDGED_S)
+        except MessageSizeTooLargeError as error:
+            # An idempotent producer is of no use any more after a refusal.
+            self._drop(producer)
+            raise MessageTooLargeError(f"Kafka does not take a message for {topic}: {error}") from error
+        except (KafkaError, AssertionError, ValueError) as error:
+            self._drop(producer)
+            raise SendError(
+                f"Kafka has not taken a message for {topic}: {last_trouble() or error or 'no answer came'}"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the connection; nothing is sent any more."""
+        with self._lock:
+            self._closed = True
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            release(producer)
+
+    def _connected(self) -> KafkaProducer:
+        with self._lock:
+            if self._closed:
+                raise SendError("the service is ending")
+            if self._producer is None:
+                self._producer = _open_producer(self._kafka, self._client_id)
+            return self._producer
+
+    def _drop(self, producer: KafkaProducer) -> None:
+        with self._lock:
+            if self._producer is not producer:
+                return
+            self._producer = None
+        release(producer)
+
+
+def _open_producer(kafka: Kafka, client_id: str) -> KafkaProducer:
+    from kafka import KafkaProducer
+
+    settings: dict[str, Any] = client_settings(kafka)
+    with explained(kafka), owned_client(KafkaProducer) as own:
+        return KafkaProducer(
+            **settings,
+            **own,
+            client_id=client_id,
+            acks="all",
+            enable_idempotence=True,
+            allow_auto_create_topics=False,
+            linger_ms=0,
+            delivery_timeout_ms=15_000,
+            max_block_ms=10_000,
+            max_request_size=_LARGEST,
+            metrics_enabled=False,
+        )
+
+
+def lag_of(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
+    """Return how many messages of the assigned partitions are still to be read, as far as the broker has said."""
+    known = [consumer.highwater(each) for each in partitions]
+    if not known or None in known:
+        return None
+    places = [consumer.position(each, timeout_ms=0) for each in partitions]
+    behind: int = sum(max(0, high - (place or 0)) for high, place in zip(known, places, strict=True))
+    return behind

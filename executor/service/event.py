@@ -1,0 +1,135 @@
+"""Reads the benchmark service's events: tolerant of what others write, strict about what an answer needs. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bai_agent.errors import BaiError
+
+MAX_DEPTH = 64
+"""Tables and lists within each other; a descriptor has five."""
+MAX_ID = 1000
+"""Characters of an id: it becomes part of messages, tags and labels."""
+
+ENVELOPE = (
+    "action_id",
+    "parent_action_id",
+    "message_id",
+    "client_id",
+    "client_version",
+    "client_username",
+    "authenticated",
+    "tstamp",
+    "visited",
+    "type",
+    "payload",
+)
+"""The fields of an event."""
+_REPEATED = ("parent_action_id", "client_version", "client_username")
+"""Texts that each answer holds, beside the event that it is about."""
+
+
+class UnreadableEventError(BaiError):
+    """A message that is not an event, or not one that could be answered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """An event that can be answered."""
+
+    table: Mapping[str, Any]
+    """All of it, unknown fields too."""
+    action_id: str
+    client_id: str
+
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """What it is about; empty where that is not a table."""
+        return table_at(self.table, "payload")
+
+    @property
+    def parent_action_id(self) -> str | None:
+        """The request that this one belongs to."""
+        parent = self.table.get("parent_action_id")
+        return parent if isinstance(parent, str) and parent and is_utf8(parent) else None
+
+    @property
+    def username(self) -> str | None:
+        """Who asks, as the service knows them."""
+        name = self.table.get("client_username")
+        return name if isinstance(name, str) and name and is_utf8(name) else None
+
+
+def read_event(content: bytes | None) -> Event:
+    """Return the event that a message holds. Raises UnreadableEventError."""
+    if content is None:
+        raise UnreadableEventError("the message is empty")
+    try:
+        value = json.loads(content, parse_constant=_not_json, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableEventError(f"the message is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise UnreadableEventError("the message is not a JSON object")
+    if _depth(value) > MAX_DEPTH:
+        raise UnreadableEventError(f"the message nests deeper than {MAX_DEPTH} tables and lists")
+    for name in _REPEATED:
+        text = value.get(name)
+        if isinstance(text, str) and len(text) > MAX_ID:
+            raise UnreadableEventError(f"{name} is longer than {MAX_ID} characters")
+    return Event(
+        table=value, action_id=_identifier(value, "action_id"), client_id=_identifier(value, "client_id")
+    )
+
+
+def table_at(table: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return the table at `keys`, or an empty one where there is none."""
+    node: Any = table
+    for key in keys:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else {}
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether `text` can be written as UTF-8: JSON may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _identifier(table: Mapping[str, Any], name: str) -> str:
+    value = table.get(name)
+    if not isinstance(value, str) or not value:
+        raise UnreadableEventError(f"{name} is missing or not a text, so nobody could be answered")
+    if len(value) > MAX_ID or not is_utf8(value):
+        raise UnreadableEventError(f"{name} is longer than {MAX_ID} characters, or not UTF-8")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """Return how deep `value` nests; without recursion, as it may be as deep as JSON's reader allows."""
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+        ]
+    return deepest
+
+
+def _not_json(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is beyond what a number can be")
+    return number

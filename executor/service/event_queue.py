@@ -1,0 +1,130 @@
+"""The SQS queue into which EventBridge puts what EC2 says about instances: read on a thread of its own, if there is one.
+
+Replicas share it: a message reaches one of them. What cannot be read is deleted too, as it would come again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from bai_agent.backoff import Backoff
+from bai_agent.errors import BaiError
+from executor.backends.ec2.session import FAILURES, aws_error, aws_of
+from executor.config import Settings
+from executor.service.ec2_events import InstanceEvent, UnreadableInstanceEventError, read_instance_event
+from executor.service.figures import Figures
+from executor.unattended import unattended
+
+log = logging.getLogger(__name__)
+
+_WAIT_S, _MOST = 20, 10
+"""What one request waits for, and brings, at most:
+https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html"""
+_HIDDEN_S = 60
+"""So long a message that was received and not deleted stays hidden; the queue's own bound may be longer than a job lives."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
+
+
+class EventQueue:
+    """Reads the queue until it is stopped."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        *,
+        heard: Callable[[Sequence[InstanceEvent]], None],
+        figures: Figures,
+    ) -> None:
+        """heard: called with what one request has brought. Where it raises BaiError, it is told the same again later."""
+        self._url = url
+        self._aws = aws_of(settings, region=region_of_queue(url))
+        self._heard = heard
+        self._figures = figures
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take nothing more. A request that waits for messages is not waited for: whatever it brings is brought again."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        backoff, trouble = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), ""
+        while not self._stopping.is_set():
+            try:
+                with unattended():
+                    self._take()
+                backoff.reset()
+                trouble = ""
+                continue
+            except BaiError as error:
+                # Looks go on without it; what stays wrong is said once.
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("the queue of EC2's events: %s", error)
+            except Exception:
+                # The thread's outermost frame: whatever goes wrong, it is tried again.
+                log.exception("the queue of EC2's events failed by a defect")
+            self._figures.queue_failure()
+            self._stopping.wait(backoff.next())
+
+    def _take(self) -> None:
+        """Wait for messages, and have them heard. Raises BaiError."""
+        sqs = self._aws.sqs()
+        try:
+            answer = sqs.receive_message(
+                QueueUrl=self._url,
+                MaxNumberOfMessages=_MOST,
+                WaitTimeSeconds=_WAIT_S,
+                VisibilityTimeout=_HIDDEN_S,
+            )
+        except FAILURES as error:
+            raise aws_error(error, doing=f"receiving from {self._url}") from error
+        messages = answer.get("Messages", [])
+        if not messages or self._stopping.is_set():
+            return
+        events = [event for each in messages if (event := self._read(each.get("Body", ""))) is not None]
+        if events:
+            self._heard(events)
+        try:
+            gone = sqs.delete_message_batch(
+                QueueUrl=self._url,
+                Entries=[
+                    {"Id": str(number), "ReceiptHandle": each["ReceiptHandle"]}
+                    for number, each in enumerate(messages)
+                ],
+            )
+        except FAILURES as error:
+            raise aws_error(error, doing=f"deleting from {self._url}") from error
+        for failed in gone.get("Failed", []):
+            log.warning(
+                "a message stays in %s and comes again: %s",
+                self._url,
+                failed.get("Message", failed.get("Code")),
+            )
+
+    def _read(self, body: str) -> InstanceEvent | None:
+        try:
+            event = read_instance_event(body)
+        except UnreadableInstanceEventError as error:
+            log.warning("a message of %s cannot be read: %s; it is deleted", self._url, error)
+            self._figures.instance_event("unreadable")
+            return None
+        if event is None:
+            log.info("a message of %s is about something else; it is deleted", self._url)
+        self._figures.instance_event(event.kind if event is not None else "foreign")
+        return event
+
+
+def region_of_queue(url: str) -> str | None:
+    """Return the region that a queue's address names; None where it names none, as that of an endpoint of one's own."""
+    found = _HOST.fullmatch(urlsplit(url).hostname or "")
+    return (found[1] or found[2]) if found else None

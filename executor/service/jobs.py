@@ -1,0 +1,272 @@
+"""What becomes of an accepted request: PENDING, then SUCCEEDED and the executor's event, or ERROR. Each is said once.
+
+Repeated after a kill at any point it goes on: the launch by `launch.json` and `launched.json`, the answers by the outbox. Of a
+request's outbox `00-`, `01-answer` and `02-executor` are ours; what `01-answer` holds decides how it came out. A request that waits
+for capacity is put back until it is tried again, and is said to wait (`00-waiting-…`) once for each way in which it was refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from bai_agent.errors import BaiError, StoreError
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import RecordError
+from executor.backends import Backends
+from executor.backends.backend import CapacityWait, LaunchNotice, SubmitListener
+from executor.backends.ec2.launch.launch import LaunchError, UndecidedError
+from executor.backends.ec2.launch.launch_file import read_launch
+from executor.backends.ec2.launch.launch_record import read_decision
+from executor.backends.ec2.session import DENIED, AwsError, CredentialsError
+from executor.service.commands import CANCELLED
+from executor.service.entries import Entries, Entry
+from executor.service.figures import Figures
+from executor.service.lanes import LaterError
+from executor.service.messages import AppStatus, Message, MessageWriter
+from executor.service.outbox import Outbox
+from executor.service.requests import RefusedError, answerable, read_request
+from executor.service_config import Bounds
+
+log = logging.getLogger(__name__)
+
+RETRY_FOR_MS = 30 * 60 * 1000
+"""How long a request waits for AWS or for credentials of ours before it is refused."""
+
+PENDING, ANSWER, EXECUTOR = "00-pending", "01-answer", "02-executor"
+_WAITING = "00-waiting"
+_CANCEL_LOOK_S = 15.0
+"""Between two looks at whether a job that waits for capacity was cancelled."""
+
+
+class _WaitsError(Exception):
+    """Nothing was launched, for want of room; it is tried again later."""
+
+    def __init__(self, wait: CapacityWait) -> None:
+        super().__init__(wait.sentence)
+        self.wait = wait
+
+
+class Jobs:
+    """Launches what is asked for, and answers."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        backends: Backends,
+        *,
+        writer: MessageWriter,
+        send: Callable[[Message], None],
+        bounds: Bounds,
+        region: str | None,
+        figures: Figures,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """region: where jobs run that name none."""
+        self._entries = entries
+        self._backends = backends
+        self._writer = writer
+        self._send = send
+        self._bounds = bounds
+        self._region = region
+        self._figures = figures
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        self._waits: dict[str, CapacityWait] = {}
+        """What the entries that wait for capacity were told last."""
+        self._answered_ms: dict[str, int] = {}
+        """When AWS last answered about them."""
+
+    def process(self, entry: Entry) -> None:
+        """Do all that is still to be done for a request. Raises LaterError, StoreError, SendError, ConnectError."""
+        outbox = Outbox(self._entries.store, entry.name, self._send)
+        if outbox.is_sent(EXECUTOR):
+            return
+        if self._entries.is_closed(entry.name):
+            self._entries.forget(entry.name)
+            return
+        self._check_due(entry)
+        event = entry.event
+        about = None if entry.too_large else event.table
+        outbox.post(
+            PENDING,
+            lambda: self._writer.status(
+                event, AppStatus.PENDING, "Processing benchmark submission request...", about=about
+            ),
+        )
+        if not outbox.is_kept(ANSWER):
+            self._decide(entry, outbox, about)
+        answer = outbox.post(ANSWER, _never)
+        if outbox.is_kept(EXECUTOR) and answer.table["payload"]["status"] == AppStatus.SUCCEEDED.value:
+            outbox.post(EXECUTOR, _never)
+        else:
+            self._entries.close(entry)
+        self._answered_ms.pop(entry.name, None)
+        self._figures.answer(
+            str(answer.table["payload"]["status"]), (self._now_ms() - entry.received_ms) / 1000
+        )
+
+    def _check_due(self, entry: Entry) -> None:
+        """Raise LaterError while a request waits for capacity, and is not cancelled."""
+        if (wait := self._waits.get(entry.name)) is None:
+            return
+        left = self._left(wait)
+        if left > 0 and not wait.is_cancelled():
+            raise LaterError(wait.sentence, after_s=min(left, _CANCEL_LOOK_S))
+        del self._waits[entry.name]
+
+    def _left(self, wait: CapacityWait) -> float:
+        """Return for how many seconds a job waits until it is tried again."""
+        return wait.again.timestamp() - self._now_ms() / 1000
+
+    def _wait(self, wait: CapacityWait) -> None:
+        """Raise _WaitsError unless all is to be tried again at once."""
+        if self._left(wait) > 0:
+            raise _WaitsError(wait)
+
+    def _say_waiting(
+        self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None, wait: CapacityWait
+    ) -> LaterError:
+        """Say that a request waits for capacity; return what puts it back until it is tried again. Raises StoreError, SendError."""
+        text = answerable(f"Waiting for capacity {wait.bound}: {wait.sentence}.")
+        outbox.post(
+            f"{_WAITING}-{wait.key}",
+            lambda: self._writer.status(entry.event, AppStatus.PENDING, text, about=about),
+        )
+        left = max(0.0, self._left(wait))
+        log.info("%s; asked again in %.0f s", wait.sentence, left)
+        self._answered_ms[entry.name] = self._now_ms()
+        self._waits[entry.name] = wait
+        return LaterError(wait.sentence, after_s=min(left, _CANCEL_LOOK_S))
+
+    def _decide(self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None) -> None:
+        """Launch the job or find out why not, and keep the answer."""
+        event = entry.event
+        try:
+            job = self._launch(entry)
+        except _WaitsError as error:
+            raise self._say_waiting(entry, outbox, about, error.wait) from error
+        except LaunchError as error:
+            if error.outcome is Outcome.CANCELLED:
+                # Kept since we looked: by a command, whose success is said before the end.
+                beside = Outbox(self._entries.store, entry.name, self._send)
+                if beside.is_kept(CANCELLED):
+                    beside.post(CANCELLED, _never)
+                outbox.keep(
+                    ANSWER,
+                    lambda: self._writer.status(
+                        event, AppStatus.CANCELED, "Benchmark cancelled - watch ended", about=about
+                    ),
+                )
+                return
+            self._figures.refusal(error.outcome.value.lower())
+            sentence = str(error)
+        except RefusedError as error:
+            self._figures.refusal("request")
+            sentence = str(error)
+        else:
+            launched = outbox.keep(EXECUTOR, lambda: self._writer.executor_event(event, job))
+            outbox.keep(
+                ANSWER,
+                lambda: self._writer.status(
+                    event, AppStatus.SUCCEEDED, "Benchmark successfully created...", about=launched.table
+                ),
+            )
+            return
+        text = answerable(f"{sentence.rstrip('.')}.")
+        log.info("refused: %s", text)
+        outbox.keep(ANSWER, lambda: self._writer.status(event, AppStatus.ERROR, text, about=about))
+
+    def _launch(self, entry: Entry) -> dict[str, Any]:
+        """Return the launched job as the service shows it. Raises LaunchError, RefusedError, _WaitsError, LaterError, StoreError."""
+        try:
+            return self._submitted(entry)
+        except (LaunchError, RefusedError, _WaitsError, LaterError):
+            raise
+        except UndecidedError as error:
+            raise LaterError(str(error)) from error
+        except StoreError as error:
+            if isinstance(error, RecordError):
+                raise RefusedError(str(error)) from error
+            raise
+        except (AwsError, CredentialsError) as error:
+            since = max(entry.received_ms, self._started_ms, self._answered_ms.get(entry.name, 0))
+            waited = self._now_ms() - since
+            denied = isinstance(error, AwsError) and error.code in DENIED
+            if denied or waited > RETRY_FOR_MS:
+                raise RefusedError(str(error)) from error
+            raise LaterError(str(error)) from error
+        except BaiError as error:
+            raise RefusedError(str(error)) from error
+        except Exception as error:
+            # Whoever asked would wait for ever: a defect of ours is an answer, too.
+            log.exception("the request could not be read or launched, by a defect")
+            raise RefusedError(
+                f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
+            ) from error
+
+    def _submitted(self, entry: Entry) -> dict[str, Any]:
+        if entry.is_taken:
+            raise RefusedError(
+                f'the action id "{entry.event.action_id}" belongs to another client; use a new one'
+            )
+        if entry.too_large:
+            raise RefusedError(
+                f"the request has {entry.size:,} bytes, which is more than is passed on; make it smaller"
+            )
+        wanted = read_request(entry.event, self._bounds, region=self._region)
+        listener = SubmitListener(
+            on_plan=partial(self._check_cost, entry),
+            on_progress=lambda sentence: log.info("%s", sentence),
+            on_wait=self._wait,
+        )
+        backend = self._backends.named("ec2")
+        submitted = backend.submit(
+            wanted.job_request, wanted.descriptor, job_id=entry.name, listener=listener
+        )
+        return {"id": entry.name, "output": None, "extras": _extras(submitted.record)}
+
+    def _check_cost(self, entry: Entry, notice: LaunchNotice) -> None:
+        """Before anything is launched. Raises RefusedError, StoreError."""
+        most, of_client = self._bounds.cost, self._bounds.client_cost
+        bound = most if most is not None else of_client
+        if bound is None:
+            return
+        cost = notice.cost()
+        if cost is None:
+            raise RefusedError(
+                f"what the job may cost is not known, and at most {bound:,.2f} USD are allowed here; choose a type with a known price"
+            )
+        if most is not None and cost > most:
+            raise RefusedError(
+                f"the job may cost {cost:,.2f} USD, and at most {most:,.2f} USD are allowed here; "
+                "write a shorter limits.max_runtime, or a smaller hardware.instance_type"
+            )
+        if of_client is None:
+            return
+        used = self._entries.reserve_cost(entry, cost, most=of_client)
+        if used is not None:
+            raise RefusedError(
+                f"the job may cost {cost:,.2f} USD, and other jobs of this client that have not ended {used:,.2f} USD; at most "
+                f"{of_client:,.2f} USD are allowed at the same time; wait for one of them to end, or write a shorter limits.max_runtime"
+            )
+
+
+def _extras(record: JobRecord) -> dict[str, Any]:
+    """Return where and as what a job was launched."""
+    launch = read_launch(record)
+    decided = read_decision(record, attempt=0) or {}
+    return {
+        "instance_ids": list(decided.get("instances", ())),
+        "region": launch.region if launch is not None else None,
+        "availability_zone": decided.get("az"),
+        "image": launch.request.get("ImageId") if launch is not None else None,
+        "store": f"{record.store.url}/{record.job_id}",
+    }
+
+
+def _never() -> Message:
+    raise ValueError("this message has been kept before")

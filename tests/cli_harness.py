@@ -1,0 +1,79 @@
+"""`bai` and `bai-agent` as child processes, as a person or a script starts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+BAI = (sys.executable, "-c", "from executor.cli import main; main()")
+BAI_AGENT = (sys.executable, "-m", "bai_agent")
+
+_SECONDS = 120
+"""Far beyond what any command of a test takes."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class CliResult:
+    """What a program answered."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def objects(self) -> list[Any]:
+        """The JSON objects that were printed, one on each line."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+@dataclass(frozen=True)
+class CliHarness:
+    """Runs the programs in a folder and with an environment of their own.
+
+    `environment` is all that they get. It is read at each start: `os.environ` itself follows what a test sets later.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    bai_program: tuple[str, ...] = BAI
+    agent_program: tuple[str, ...] = BAI_AGENT
+
+    def bai(self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, stdin: str = "") -> CliResult:
+        """Run `bai` to its end; `env`: what this call has beside the environment."""
+        return self._run((*self.bai_program, *arguments), env, stdin)
+
+    def agent(self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING) -> CliResult:
+        """Run `bai-agent` to its end."""
+        return self._run((*self.agent_program, *arguments), env, "")
+
+    def start(
+        self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start `bai`; `options`: those of Popen, whose default here is a pipe for each output."""
+        return subprocess.Popen(
+            (*self.bai_program, *arguments),
+            text=True,
+            cwd=self.folder,
+            env={**self.environment, **env},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        )
+
+    def _run(self, command: tuple[str | Path, ...], env: Mapping[str, str], stdin: str) -> CliResult:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            cwd=self.folder,
+            env={**self.environment, **env},
+        )
+        return CliResult(done.returncode, done.stdout, done.stderr)

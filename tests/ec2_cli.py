@@ -1,0 +1,133 @@
+"""`bai` before an AWS account (moto's): a bucket with records that were written by hand, and instances with our tags."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from cli_harness import CliHarness
+from handmade_job import HandmadeJob
+from s3_gate import Gate
+
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore, open_store
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class Ec2Cli(CliHarness):
+    """A harness with credentials and a configuration. Made by `open_ec2_cli`."""
+
+    _: KW_ONLY
+    gate: Gate
+    ec2: EC2Client
+    image: str
+
+    def in_region(self, region: str) -> Ec2Cli:
+        """Return the same for another region's instances."""
+        ec2: EC2Client = boto3.client("ec2", region_name=region)
+        return replace(self, ec2=ec2, image=_image(ec2))
+
+    @property
+    def store(self) -> JobStore:
+        return open_store("s3://bucket/jobs", region=REGION)
+
+    def handmade(self, job_id: str = "digits-1", **options: Any) -> HandmadeJob:
+        """Return a job that exists in a folder of this test; `bring` puts it into the bucket."""
+        return HandmadeJob(self.folder / "handmade", job_id, **options)
+
+    def bring(
+        self, job: HandmadeJob, *, launched: list[str] | None = None, expires: timedelta = timedelta(hours=1)
+    ) -> JobRecord:
+        """Put all of a job into the bucket, as its agent would have; with `launched` as if these were its instances."""
+        store = self.store
+        for each in job.store.find(f"{job.record.job_id}/"):
+            if "/output.log" in each.key or each.key.endswith("/metrics.jsonl"):
+                continue
+            store.put(each.key, job.store.get(each.key))
+        record = JobRecord(store, job.record.job_id)
+        if launched is not None:
+            launch = {
+                "version": 1,
+                "job_id": record.job_id,
+                "attempt": 0,
+                "region": REGION,
+                "candidates": [{"subnet": "subnet-1", "az": f"{REGION}a"}],
+                "request": {},
+                "token": "token",
+                "created": moment(timedelta()),
+                "expires": moment(expires),
+                "boot_limit": 3600,
+            }
+            store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())
+            store.put(record.key("attempts/0/launched.json"), json.dumps({"instances": launched}).encode())
+        return record
+
+    def launch(
+        self,
+        job_id: str | None = "digits-1",
+        *,
+        expires: str | None = None,
+        client: str = "me",
+        count: int = 1,
+    ) -> list[str]:
+        """Run instances with the tags of a job; None: somebody's own."""
+        tags = {"Name": "mine"}
+        if job_id is not None:
+            tags = {
+                "bai:job-id": job_id,
+                "bai:attempt": "0",
+                "bai:client-id": client,
+                "bai:expires": expires or moment(timedelta(hours=1)),
+            }
+        answer = self.ec2.run_instances(
+            ImageId=self.image,
+            MinCount=count,
+            MaxCount=count,
+            TagSpecifications=[
+                {
+                    "ResourceType": "instance",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+        )
+        return [each["InstanceId"] for each in answer["Instances"]]
+
+    def state(self, instance_id: str) -> str:
+        found = self.ec2.describe_instances(InstanceIds=[instance_id])
+        return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+
+def moment(ahead: timedelta) -> str:
+    """Return a time as it stands in a tag, so far ahead of now."""
+    return (datetime.now(timezone.utc) + ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def open_ec2_cli(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Cli]:
+    """Set the environment to lead to moto, for this process and for every `bai`."""
+    config = folder / "config.toml"
+    config.write_text(f'bucket = "bucket"\nregion = "{REGION}"\nclient_id = "me"\n')
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{moto}")
+    monkeypatch.setenv("BAI_CONFIG", str(config))
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.delenv("BAI_STORE", raising=False)
+    ec2: EC2Client = boto3.client("ec2", region_name=REGION)
+    yield Ec2Cli(folder, os.environ, gate=gate, ec2=ec2, image=_image(ec2))
+
+
+def _image(ec2: EC2Client) -> str:
+    images = ec2.describe_images(Owners=["amazon"], Filters=[{"Name": "architecture", "Values": ["x86_64"]}])
+    return next(each["ImageId"] for each in images["Images"] if each.get("Platform") != "windows")

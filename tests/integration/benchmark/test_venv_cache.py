@@ -1,0 +1,237 @@
+"""Virtual environments that several jobs use, made by a real pip from an index on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from cli_harness import CliHarness
+
+from bai_agent.benchmark.python_env import discard_requirements, install_requirements
+from bai_agent.benchmark.venv_cache import cached_venvs
+from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.run_directory import RunDir, now_ms
+from executor.jobs.prune import prune_venvs
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "Says what is installed"
+[hardware]
+instance_type = "local"
+[host_metrics]
+enabled = false
+[env]
+python = "{python}"
+[ml]
+benchmark_code = "python say.py"
+[ml.script]
+path = "{scripts}"
+requirements = "requirements.txt"
+"""
+
+
+class VenvCacheHarness:
+    """An index of one package, a cache, and jobs that require the package."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.wheel = self._publish("1.0")
+
+    def job(self, name: str, requirements: str = "tiny==1.0") -> RunDir:
+        rundir = RunDir(self.folder / name)
+        rundir.scripts.mkdir(parents=True)
+        index = (self.folder / "index").as_uri()
+        (rundir.scripts / "requirements.txt").write_text(f"--index-url {index}\n{requirements}\n")
+        return rundir
+
+    def install(self, rundir: RunDir) -> None:
+        job = Job(
+            job=Identity(id="j"),
+            benchmark=Benchmark(
+                argv=("true",), requirements="requirements.txt", python=sys.executable, inherit_env=True
+            ),
+        )
+        install_requirements(
+            job,
+            rundir,
+            deadline=time.monotonic() + 120,
+            stopping=lambda: False,
+            base={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
+            cache=self.cache,
+        )
+
+    def _publish(self, version: str) -> Path:
+        folder = self.folder / "index" / "tiny"
+        folder.mkdir(parents=True)
+        wheel = folder / f"tiny-{version}-py3-none-any.whl"
+        about = f"tiny-{version}.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("tiny.py", f"version = {version!r}\n")
+            archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
+            archive.writestr(
+                f"{about}/WHEEL",
+                "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            )
+            archive.writestr(f"{about}/RECORD", "")
+        (folder / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+        return wheel
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> VenvCacheHarness:
+    return VenvCacheHarness(tmp_path)
+
+
+def version_in(rundir: RunDir) -> str:
+    program = "import sys, tiny; print(tiny.version, sys.prefix != sys.base_prefix)"
+    python = rundir.venv / "bin" / "python"
+    done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def test_the_next_job_takes_what_is_installed(setup: VenvCacheHarness) -> None:
+    first, second = setup.job("one"), setup.job("two")
+    setup.install(first)
+    setup.wheel.unlink()
+
+    setup.install(second)
+
+    assert version_in(first) == version_in(second) == "1.0 True\n"
+    assert first.venv.resolve() == second.venv.resolve()
+    discard_requirements(second)
+    assert not second.venv.exists()
+    assert version_in(first) == "1.0 True\n"
+
+
+def test_a_second_run_takes_the_venv_of_the_first(setup: VenvCacheHarness, tmp_path: Path) -> None:
+    # Given two runs of one benchmark that requires a package, of which the second finds no index any more
+    rundir = setup.job("benchmark")
+    (rundir.scripts / "say.py").write_text(
+        "import os, sys, tiny; print('tiny', tiny.version, os.path.realpath(sys.prefix))\n"
+    )
+    file = tmp_path / "benchmark.toml"
+    file.write_text(_DESCRIPTOR.format(scripts=rundir.scripts, python=sys.executable))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "BAI_STORE": str(tmp_path / "store"),
+    }
+    (tmp_path / "home").mkdir()
+    cli = CliHarness(tmp_path, environment)
+
+    def run(job_id: str) -> str:
+        done = cli.bai("run", file, "--job-id", job_id)
+        node = RunDir(tmp_path / "store" / job_id / "attempts/0/nodes/0")
+        assert done.code == 0, done.stdout + done.stderr
+        return node.output.read_text()
+
+    first = run("one")
+    shutil.rmtree(setup.folder / "index")
+    second = run("two")
+
+    (kept,) = cached_venvs(tmp_path / "cache" / "bai" / "venvs")
+    assert first == second == f"tiny 1.0 {kept.venv.resolve()}\n"
+    # What the ended runs leave keeps nobody from deleting it.
+    assert not kept.in_use()
+
+
+def test_a_change_of_the_users_own_packages_makes_another_venv(setup: VenvCacheHarness) -> None:
+    first, second = setup.job("one"), setup.job("two")
+    user = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    own = setup.folder / user / "tiny-1.0.dist-info"
+    own.mkdir(parents=True)
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    (own.parent / "tiny.py").write_text("version = 'the user's'\n")
+    setup.install(first)
+    shutil.rmtree(own.parent)
+
+    setup.install(second)
+
+    assert version_in(second) == "1.0 True\n"
+    assert first.venv.resolve() != second.venv.resolve()
+
+
+def test_two_jobs_at_once_make_one_venv(setup: VenvCacheHarness) -> None:
+    jobs = [setup.job("one"), setup.job("two")]
+    threads = [threading.Thread(target=setup.install, args=(each,)) for each in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+
+    assert [version_in(each) for each in jobs] == ["1.0 True\n"] * 2
+    assert len(cached_venvs(setup.cache)) == 1
+
+
+def test_a_half_made_venv_is_made_again(setup: VenvCacheHarness) -> None:
+    first = setup.job("one")
+    setup.install(first)
+    (kept,) = cached_venvs(setup.cache)
+    # as a kill in the middle of pip's work leaves it
+    (setup.cache / f"{kept.key}.json").unlink()
+    next(kept.venv.glob("lib/*/site-packages/tiny.py")).unlink()
+
+    second = setup.job("two")
+    setup.install(second)
+
+    assert version_in(second) == "1.0 True\n"
+    assert second.venv.resolve() == kept.venv.resolve()
+
+
+def test_what_a_benchmark_installed_is_not_passed_on(setup: VenvCacheHarness) -> None:
+    first, second, third = setup.job("one"), setup.job("two"), setup.job("three")
+    setup.install(first)
+    foreign = next(first.venv.resolve().glob("lib/*/site-packages")) / "foreign-1.0.dist-info"
+    foreign.mkdir()
+
+    # while the first one lives, the second one gets a venv of its own
+    with first.agent_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        setup.install(second)
+        assert foreign.exists()
+    setup.install(third)
+
+    assert not second.venv.is_symlink()
+    assert third.venv.is_symlink()
+    assert not foreign.exists()
+    assert version_in(second) == version_in(third) == "1.0 True\n"
+
+
+def test_a_package_from_no_index_is_installed_for_its_job(setup: VenvCacheHarness) -> None:
+    rundir = setup.job("one", str(setup.wheel))
+
+    setup.install(rundir)
+
+    assert version_in(rundir) == "1.0 True\n"
+    assert not rundir.venv.is_symlink()
+    assert cached_venvs(setup.cache) == []
+
+
+def test_prune_deletes_what_nobody_uses(setup: VenvCacheHarness) -> None:
+    rundir = setup.job("one")
+    setup.install(rundir)
+    later = now_ms() + 60_000
+
+    with rundir.agent_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert list(prune_venvs(setup.cache, before_ms=later, dry_run=False)) == []
+    assert list(prune_venvs(setup.cache, before_ms=now_ms() - 60_000, dry_run=False)) == []
+    (would,) = prune_venvs(setup.cache, before_ms=later, dry_run=True)
+    assert rundir.venv.exists()
+    (pruned,) = prune_venvs(setup.cache, before_ms=later, dry_run=False)
+
+    assert pruned == would
+    assert pruned.bytes > 10_000
+    assert not rundir.venv.exists()
+    assert cached_venvs(setup.cache) == []

@@ -1,0 +1,232 @@
+"""`bai doctor` before an account in which one thing after the other is wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from ec2_cli import REGION, Ec2Cli
+from s3_gate import denied
+
+from executor.backends.ec2.doctor.doctor import examine
+from executor.backends.ec2.doctor.findings import Health, HealthFinding
+from executor.config import read_settings
+from executor.planning.request import JobRequest
+
+_DESCRIPTOR = """\
+spec_version = "0.1.0"
+[info]
+description = "A launch to be tried"
+execution_engine = "aws.ec2"
+labels = {{ task_name = "tried" }}
+[hardware]
+instance_type = "{kind}"
+strategy = "single_node"
+[aws.ec2]
+image = "{image}"
+[ml]
+benchmark_code = "true"
+"""
+
+
+@pytest.fixture
+def healthy(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ec2Cli:
+    """An account in which all is well."""
+    iam = boto3.client("iam", region_name=REGION)
+    iam.create_instance_profile(InstanceProfileName="bai-instance")
+    iam.create_role(RoleName="bai-instance", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
+    iam.add_role_to_instance_profile(InstanceProfileName="bai-instance", RoleName="bai-instance")
+    _configure(cli, instance_profile="bai-instance")
+    (vpc,) = cli.ec2.describe_vpcs()["Vpcs"]
+    tables = [each["RouteTableId"] for each in cli.ec2.describe_route_tables()["RouteTables"]]
+    cli.ec2.create_vpc_endpoint(
+        VpcId=vpc["VpcId"],
+        ServiceName=f"com.amazonaws.{REGION}.s3",
+        RouteTableIds=tables,
+        VpcEndpointType="Gateway",
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", cli.gate.url)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return cli
+
+
+def _configure(cli: Ec2Cli, **values: Any) -> None:
+    table = {
+        "bucket": "bucket",
+        "region": REGION,
+        "client_id": "me",
+        "instance_profile": "bai-instance",
+        **values,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+    (cli.folder / "config.toml").write_text("\n".join(lines) + "\n")
+
+
+def found(check: str, file: Path | None = None) -> list[HealthFinding]:
+    request = JobRequest(file=file) if file is not None else None
+    return [each for each in examine(read_settings(), request) if each.check == check]
+
+
+def health(check: str) -> set[Health]:
+    return {each.health for each in found(check)}
+
+
+def test_where_all_is_well_every_line_says_so(healthy: Ec2Cli) -> None:
+    answer = healthy.bai("doctor")
+
+    assert answer.code == 0, answer.stdout
+    words = [line.split()[:2] for line in answer.stdout.splitlines()]
+    assert {check for word, check in words if word == "ok"} == {
+        "credentials",
+        "region",
+        "bucket",
+        "profile",
+        "subnets",
+        "groups",
+    }
+    assert not any(word == "failed" for word, _ in words)
+    assert healthy.bai("doctor").code == 0
+
+
+def test_without_credentials_nothing_of_aws_is_asked(cli: Ec2Cli) -> None:
+    answer = cli.bai(
+        "doctor", env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
+    )
+
+    assert answer.code == 2
+    assert [line.split()[:2] for line in answer.stdout.splitlines()] == [["failed", "credentials"]]
+    assert "aws configure" in answer.stdout
+
+
+def test_without_a_configuration_it_says_what_to_write(cli: Ec2Cli) -> None:
+    (cli.folder / "config.toml").write_text("")
+
+    answer = cli.bai("doctor", "--json")
+
+    assert answer.code == 2
+    assert "region" in answer.objects[0]["sentence"]
+    _configure(cli, bucket=None)
+    assert health("bucket") == {Health.FAILED}
+    assert "bucket =" in found("bucket")[0].todo
+
+
+def test_the_exit_code_says_whose_turn_it_is(healthy: Ec2Cli) -> None:
+    _configure(healthy, bucket="nowhere-bucket")
+    assert healthy.bai("doctor").code == 5
+    # And where the configuration is wrong as well, that comes first
+    _configure(healthy, bucket="nowhere-bucket", instance_profile=None)
+    assert healthy.bai("doctor").code == 2
+
+
+def test_a_bucket_that_is_not_there_or_not_ours(healthy: Ec2Cli) -> None:
+    _configure(healthy, bucket="nowhere-bucket")
+    assert "does not exist" in found("bucket")[0].sentence
+    assert "aws s3 mb" in found("bucket")[0].todo
+
+    _configure(healthy)
+    healthy.gate.refuse = lambda method, path: denied("AccessDenied") if method == "HEAD" else None
+    assert health("bucket") == {Health.FAILED}
+    healthy.gate.refuse = lambda method, path: denied("AccessDenied") if method == "PUT" else None
+    assert (health("bucket"), health("bucket list"), health("bucket write")) == (
+        {Health.OK},
+        {Health.OK},
+        {Health.FAILED},
+    )
+    healthy.gate.refuse = lambda method, path: denied("AccessDenied") if "list-type" in path else None
+    assert health("bucket list") == {Health.FAILED}
+
+
+def test_a_bucket_in_another_region_cannot_be_used(healthy: Ec2Cli) -> None:
+    healthy.gate.bucket_region = "eu-central-1"
+
+    (finding,) = found("bucket")
+    assert finding.health is Health.FAILED
+    assert 'region = "eu-central-1"' in finding.todo
+    assert found("bucket write") == []
+
+
+def test_a_submission_names_the_region_of_a_bucket_elsewhere(healthy: Ec2Cli, tmp_path: Path) -> None:
+    healthy.gate.bucket_region = "eu-central-1"
+    file = tmp_path / "benchmark.toml"
+    file.write_text(_DESCRIPTOR.format(kind="t3.micro", image=healthy.image))
+
+    answer = healthy.bai("submit", file)
+
+    assert answer.code == 2
+    assert 'write region = "eu-central-1"' in answer.stderr
+    assert not [each for each in healthy.gate.requests if each[0] == "PUT"]
+
+
+def test_the_probe_comes_with_a_checksum(healthy: Ec2Cli) -> None:
+    assert health("bucket write") == {Health.OK}
+
+    assert healthy.gate.checksums
+    assert all(checksum for _, checksum in healthy.gate.checksums)
+
+
+def test_a_server_that_ignores_conditions_is_refused(healthy: Ec2Cli) -> None:
+    healthy.gate.refuse = lambda method, path: (200, b"") if method == "PUT" else None
+
+    (finding,) = found("bucket write")
+    assert finding.health is Health.FAILED
+    assert "launched twice" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("profile", "word"), [("nothing", "does not exist"), (None, "no instance_profile"), ("empty", "no role")]
+)
+def test_an_instance_profile_that_cannot_be_used(healthy: Ec2Cli, profile: str | None, word: str) -> None:
+    boto3.client("iam", region_name=REGION).create_instance_profile(InstanceProfileName="empty")
+    _configure(healthy, instance_profile=profile)
+
+    (finding,) = found("profile")
+    assert finding.health is Health.FAILED
+    assert word in finding.sentence
+    assert finding.todo
+
+
+def test_a_subnet_without_a_way_to_s3_and_a_foreign_group(healthy: Ec2Cli) -> None:
+    vpc = healthy.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = healthy.ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
+    group = healthy.ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])[
+        "SecurityGroups"
+    ][0]
+    _configure(healthy, subnets=[subnet])
+    (finding,) = found("subnets")
+    assert finding.health is Health.FAILED
+    assert "no route out" in finding.sentence
+    assert "gateway endpoint" in finding.todo
+
+    _configure(healthy, security_groups=[group["GroupId"]])
+    assert "another VPC" in found("groups")[0].sentence
+    _configure(healthy, security_groups=["sg-00000000000000000"])
+    assert health("groups") == {Health.FAILED}
+    _configure(healthy, subnets=["subnet-00000000000000000"])
+    assert health("subnets") == {Health.FAILED}
+
+
+def test_brokers_are_called_from_here(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        monkeypatch.setenv("BAI_KAFKA_BROKERS", f"127.0.0.1:{port}")
+        assert health("kafka") == {Health.OK}
+    assert health("kafka") == {Health.WARNING}
+    monkeypatch.setenv("BAI_KAFKA_BROKERS", "broker")
+    assert health("kafka") == {Health.FAILED}
+
+
+def test_the_launch_of_a_descriptor_is_tried(healthy: Ec2Cli, tmp_path: Path) -> None:
+    file = tmp_path / "benchmark.toml"
+    file.write_text(_DESCRIPTOR.format(kind="t3.micro", image=healthy.image))
+
+    assert [each.health for each in found("image", file)] == [Health.OK]
+    assert [each.health for each in found("launch", file)] == [Health.OK]
+    assert healthy.ec2.describe_instances()["Reservations"] == []
+    file.write_text(_DESCRIPTOR.format(kind="t3.micro", image="ami-0123456789abcdef0"))
+    assert [each.health for each in found("image", file)] == [Health.FAILED]
+    file.write_text("a = 1")
+    assert [each.health for each in found("descriptor", file)] == [Health.FAILED]

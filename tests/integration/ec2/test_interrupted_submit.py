@@ -1,0 +1,103 @@
+"""A submission that was killed before its launch was written down: nobody waits for it for ever, and repeating it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cli_harness import CliHarness
+from moto.s3.models import s3_backends
+from moto_aws import HELLO, MotoAws, open_moto_aws
+from sandbox.fake_aws.calls import Call
+
+from executor.backends.ec2.bundle.bundle import cache_folder
+
+
+@pytest.fixture
+def moto_aws() -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
+    (tmp_path / "b.toml").write_text(HELLO)
+    # Wheels are fetched, and the bundle is made, once for all tests.
+    cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, "HOME": str(tmp_path)})
+
+
+def kill_after(moto_aws: MotoAws, cli: CliHarness, key: str) -> None:
+    """Submit cut-1, and kill the submitter when it has written `key` and has not heard of it."""
+    running: list[subprocess.Popen[str]] = []
+
+    def kill(call: Call) -> None:
+        if call.action == "PutObject" and call.resource.endswith(key):
+            running[0].send_signal(signal.SIGKILL)
+
+    moto_aws.answered = kill
+    running.append(cli.start("submit", "b.toml", "--job-id", "cut-1", stdout=subprocess.DEVNULL, stderr=None))
+    assert running[0].wait(timeout=120) == -signal.SIGKILL
+    moto_aws.answered = lambda call: None
+
+
+def age(moto_aws: MotoAws, by: timedelta) -> None:
+    """Let all objects of the job be so much older."""
+    for key in s3_backends[moto_aws.account]["aws"].buckets[moto_aws.bucket].keys.values():
+        if key.name.startswith("jobs/cut-1/"):
+            key.last_modified -= by
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("job.toml", "The submission was cut short "),
+        ("attempts/0/launch.json", "The launch was cut short "),
+    ],
+)
+def test_who_waits_for_it_hears_how_it_goes_on(
+    moto_aws: MotoAws, tmp_path: Path, cli: CliHarness, written: str, said: str
+) -> None:
+    # given a submitter that was killed a while ago
+    kill_after(moto_aws, cli, f"cut-1/{written}")
+    age(moto_aws, timedelta(minutes=15))
+    advice = "nothing runs; submit it again with --job-id cut-1, and it goes on"
+
+    # when somebody waits for the job, follows it, or follows its log
+    commands = (("status", "--wait", "--json"), ("resume", "-f"), ("logs", "-f"))
+    with ThreadPoolExecutor() as pool:
+        waited, followed, log = pool.map(lambda words: cli.bai(*words, "cut-1"), commands)
+
+    # then all of them end, and say what to do
+    (found,) = waited.objects
+    assert (waited.code, found["status"], found["result"]) == (5, "UNLAUNCHED", None), waited.stderr
+    assert found["machine"].startswith(said)
+    assert advice in found["machine"]
+    for answer in (followed, log):
+        assert answer.code == 5
+        assert advice in answer.stderr.splitlines()[-1]
+    assert [each["status"] for each in cli.bai("list", "--json").objects] == ["UNLAUNCHED"]
+    # and the job can still be launched, once
+    again = cli.bai("submit", "b.toml", "--job-id", "cut-1")
+    assert again.code == 0, again.stderr
+    assert len(moto_aws.instances()) == 1
+
+
+def test_a_submitter_that_may_only_be_slow_is_waited_for(
+    moto_aws: MotoAws, tmp_path: Path, cli: CliHarness
+) -> None:
+    kill_after(moto_aws, cli, "cut-1/job.toml")
+    age(moto_aws, timedelta(minutes=5))
+
+    (found,) = cli.bai("status", "cut-1", "--json").objects
+
+    assert (found["status"], found["machine"]) == (
+        "PENDING",
+        "The job is written down and not launched yet.",
+    )

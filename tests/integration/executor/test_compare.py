@@ -1,0 +1,163 @@
+"""`bai compare` of real runs: it finds what is there, says what it cannot tell, and its exit code can be relied on."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+from local_cli import LocalCli, open_local_cli
+
+DESCRIPTOR = f'''
+spec_version = "0.1.0"
+[info]
+description = "Prints seeded numbers"
+execution_engine = "local"
+labels = {{ task_name = "seeded" }}
+[hardware]
+instance_type = "local"
+[host_metrics]
+enabled = false
+[ml]
+benchmark_code = """
+#!{sys.executable}
+import random, sys
+chance = random.Random(int(sys.argv[1]))
+level = float(sys.argv[2]) * chance.gauss(1, 0.02)
+for step in range(20):
+    print("warm" if step < 2 else "", "throughput:", level / 2 if step < 2 else level * chance.gauss(1, 0.05))
+"""
+[[output.metrics]]
+name = "throughput"
+units = "images/s"
+pattern = 'throughput: (\\S+)'
+better = "higher"
+headline = "median"
+warmup = 2
+'''
+RUNS = 5
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCli]:
+    """Five runs of a program, and five of the same with another seed that is 20 % slower."""
+    with open_local_cli(tmp_path_factory.mktemp("compared")) as cli:
+        path = cli.folder / "seeded.toml"
+        path.write_text(DESCRIPTOR)
+        started = [
+            cli.start("run", path, "--job-id", f"{side}{i}", "--", str(seed + i), str(level))
+            for side, seed, level in (("fast", 100, 1000), ("slow", 300, 800))
+            for i in range(RUNS)
+        ]
+        for each in started:
+            output, errors = each.communicate(timeout=240)
+            assert each.returncode == 0, output + errors
+        yield cli
+
+
+def side(name: str, count: int = RUNS) -> list[str]:
+    return [f"{name}{i}" for i in range(count)]
+
+
+class Page(HTMLParser):
+    """Collects what a page shows and what it would load."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attributes if name in ("src", "href", "srcset")]
+
+
+def test_a_program_twenty_percent_slower_is_found_with_an_interval_that_holds_it(cli: LocalCli) -> None:
+    path = cli.folder / "compare.html"
+    done = cli.bai("compare", *side("fast"), "vs", *side("slow"), "--json", "-o", path)
+
+    assert done.code == 1
+    (found,) = done.objects
+    throughput = next(each for each in found["metrics"] if each["name"] == "throughput")
+    assert throughput["verdict"] == "worse"
+    low, high = throughput["interval"]
+    assert low < -0.2 < high < -0.1
+    assert len(throughput["a"]["runs"]) == RUNS
+    # What was different is named
+    assert any(each["what"] == "benchmark.argv" for each in found["differences"])
+    # The page shows every run of throughput and of the wall time, and loads nothing
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.loads == []
+    assert "script" not in page.tags
+    assert (page.tags.count("circle"), page.tags.count("rect")) == (2 * RUNS, 2 * RUNS)
+
+
+def test_equal_runs_and_one_run_a_side_find_nothing(cli: LocalCli) -> None:
+    one = cli.bai("compare", "fast0", "slow0")
+    assert one.code == 0
+    assert "cannot tell" in one.stdout
+    assert "more run" in one.stdout
+    assert "as earlier runs scatter" in one.stdout
+
+    equal = cli.bai("compare", "fast0", "fast1", "vs", "fast2", "fast3", "--json")
+    assert equal.code == 0
+    (found,) = equal.objects
+    assert next(each for each in found["metrics"] if each["name"] == "throughput")["verdict"] != "worse"
+
+
+def test_conditions_decide_the_exit_code_where_there_are_some(cli: LocalCli) -> None:
+    sides = (*side("fast"), "vs", *side("slow"))
+
+    assert cli.bai("compare", *sides, "--fail-if", "throughput < -5%").code == 1
+    assert cli.bai("compare", *sides, "--fail-if", "throughput < -50%").code == 0
+    unjudged = cli.bai("compare", "fast0", "slow0", "--fail-if", "throughput < -5%")
+    assert unjudged.code == 2
+    assert "cannot be judged" in unjudged.stderr
+
+
+def test_a_run_is_seen_against_the_history_with_its_label(cli: LocalCli) -> None:
+    label = ("--baseline", "task_name=seeded")
+    # The newest of all, against those before it
+    (found,) = cli.bai("compare", *label, "--last", "4", "--json").objects
+    assert len(found["history"]) == 4
+    assert found["run"] not in found["history"]
+
+    done = cli.bai("compare", *label)
+    assert "history" in done.stdout
+    assert "task_name=seeded" in done.stdout
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_narrow_screen_keeps_verdict_and_change(cli: LocalCli, columns: int) -> None:
+    from rich.console import Console
+
+    from executor.analysis.comparison import METHOD, compare
+    from executor.jobs.compared import RunReader
+    from executor.jobs.jobs import find_job
+    from executor.view.comparison import comparison_view
+
+    store = cli.record("fast0").store
+    a, b = RunReader(lambda name: find_job([store], name), lambda: [store]).sides(
+        [*side("fast"), "vs", *side("slow")]
+    )
+    view = comparison_view(
+        compare(a.runs, b.runs), names=("a", "b"), counts=(5, 5), differences=[], left_out=[], method=METHOD, width=columns,
+    )  # fmt: skip
+    console = Console(width=columns, record=True, file=io.StringIO())
+    console.print(view)
+    lines = console.export_text().splitlines()
+
+    assert max(map(len, lines)) <= columns
+    row = next(line for line in lines if line.startswith("throughput"))
+    assert "worse" in row
+    assert " %" in row
+
+
+def test_json_of_each_pair_is_one_line(cli: LocalCli) -> None:
+    done = cli.bai("compare", "fast0", "fast1", "slow0", "--json")
+
+    assert [json.loads(line)["b"]["name"] for line in done.stdout.splitlines()] == ["fast1", "slow0"]

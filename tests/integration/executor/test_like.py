@@ -1,0 +1,69 @@
+"""`--like JOB`: what a job ran, again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from local_cli import LocalCli
+
+_TRAIN = "import sys, os\nprint('loss=0.5', sys.argv[1:], os.environ.get('SEED'))\n"
+
+
+@pytest.fixture
+def folder(cli: LocalCli) -> Path:
+    """A benchmark whose scripts lie in a folder."""
+    folder = cli.folder / "bench"
+    folder.mkdir()
+    (folder / "train.py").write_text(_TRAIN)
+    text = cli.descriptor("").read_text()
+    before, _, _ = text.partition("[ml]")
+    (folder / "b.toml").write_text(
+        f"{before}[env.vars]\nSEED = '1'\n[ml]\nbenchmark_code = 'python3 $(BAI_SCRIPTS_PATH)/train.py'\n[ml.script]\npath = '.'\n"
+    )
+    return folder
+
+
+def _run(cli: LocalCli, *arguments: str | Path) -> str:
+    answer = cli.bai("run", "--json", *arguments)
+    assert answer.code == 0, answer.stderr
+    return str(answer.objects[-1]["job_id"])
+
+
+def test_a_job_is_asked_for_again_by_its_id(cli: LocalCli, folder: Path) -> None:
+    first = _run(cli, folder / "b.toml", "--set", "env.vars.SEED=7", "--", "--fast", "x y")
+
+    # What the file and the scripts say by now is of no account.
+    (folder / "b.toml").write_text("nothing")
+    (folder / "train.py").write_text("raise SystemExit(1)")
+    again = _run(cli, "--like", first)
+    other = _run(cli, "--like", again, "--set", "env.vars.SEED=8", "--", "--slow")
+
+    assert len({first, again, other}) == 3
+    assert cli.output(first) == cli.output(again) == "loss=0.5 ['--fast', 'x y'] 7\n"
+    assert cli.output(other) == "loss=0.5 ['--slow'] 8\n"
+    assert cli.record(again).job().set == {"env.vars.SEED": "7"}
+
+
+def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:
+    first = _run(cli, folder / "b.toml")
+    (folder / "train.py").write_text("raise SystemExit(1)")
+    (cli.rundir(first).scripts / "train.py").write_text("raise SystemExit(2)")
+
+    changed = cli.bai("run", "--like", first)
+    assert (changed.code, changed.stdout) == (2, "")
+    assert changed.stderr.startswith(
+        f"bai: --like {first}: its scripts cannot be taken again (they have changed since), "
+        "and the run has changed the copy that the job kept; put them back"
+    )
+    assert "name one of them" in cli.bai("run", "--like", first, folder / "b.toml").stderr
+    assert "neither FILE nor --like JOB says what to run" in cli.bai("run").stderr
+    path = cli.store / first / "request.json"
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "arguments": "x"}))
+    assert "request.json: arguments: expected a list" in cli.bai("run", "--like", first).stderr
+    path.write_text(json.dumps({**table, "scripts_sha256": None, "set": {"env.vars.TOKEN": "***"}}))
+    assert "add --set env.vars.TOKEN=" in cli.bai("run", "--like", first).stderr
+    path.unlink()
+    assert "does not say how it was asked for" in cli.bai("run", "--like", first).stderr

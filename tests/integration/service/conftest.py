@@ -1,0 +1,36 @@
+"""The service between Kafka and AWS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_brokers import Broker
+from moto_aws import MotoAws, open_moto_aws
+from service_runs import ServiceRuns, allow_serving, open_service_runs
+
+from executor.backends.ec2.bundle.bundle import cache_folder
+
+
+@pytest.fixture
+def moto_aws() -> Iterator[MotoAws]:
+    """An account in which `bai` may do what the policies of a service say, and nothing else."""
+    with open_moto_aws() as aws:
+        allow_serving(aws)
+        yield aws
+
+
+@pytest.fixture
+def service_environment() -> dict[str, str]:
+    # Wheels are fetched, and the bundle is made, once for all tests.
+    return {**os.environ, "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+
+
+@pytest.fixture
+def service(
+    kafka: Broker, moto_aws: MotoAws, service_environment: dict[str, str], tmp_path: Path
+) -> Iterator[ServiceRuns]:
+    with open_service_runs(tmp_path, kafka, moto_aws, service_environment) as runs:
+        yield runs

@@ -1,0 +1,91 @@
+"""The pusher's process is killed at random moments, while records are being written."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from kafka_brokers import Broker
+from metric_files import append_records, kafka_job, new_run, sequence
+
+from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.backlog import MAX_RECORDS, read_progress
+from bai_agent.sinks.kafka.pusher import KafkaPusher
+
+PUSH = """
+import sys, time
+from pathlib import Path
+from metric_files import kafka_job
+from bai_agent.sinks.kafka.pusher import KafkaPusher
+from bai_agent.job.run_directory import RunDir
+folder, address, topic = sys.argv[1:]
+pusher = KafkaPusher(kafka_job(address, topic), RunDir(Path(folder)), rank=0)
+pusher.start()
+time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_value_arrives_and_at_most_one_batch_twice(
+    kafka: Broker, free_topic: str, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rundir = new_run(tmp_path)
+    total, kills = 30_000, 6
+    written = 0
+    for _ in range(kills):
+        append_records(rundir, range(written, written + total // kills))
+        written += total // kills
+        child = start_pusher(rundir, kafka.address, free_topic)
+        before = read_progress(rundir.kafka_offset).delivered
+        deadline = time.monotonic() + 60
+        while read_progress(rundir.kafka_offset).delivered == before:
+            assert time.monotonic() < deadline, "nothing was delivered for 60 s"
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.3))
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=30)
+
+    last = KafkaPusher(kafka_job(kafka.address, free_topic), rundir, rank=0)
+    last.start()
+    delivery = last.finish(time.monotonic() + 60)
+
+    arrived = sequence(kafka.read(free_topic))
+    assert (delivery.delivered, delivery.undelivered, delivery.error) == (total, 0, None)
+    assert list(dict.fromkeys(arrived)) == list(range(total)), "all, in the order in which they were written"
+    steps_back = [then - now for then, now in pairwise(arrived) if now <= then]
+    assert len(steps_back) <= kills
+    assert all(step < MAX_RECORDS for step in steps_back), "no more than a batch is repeated"
+
+
+def start_pusher(rundir: RunDir, address: str, topic: str) -> subprocess.Popen[bytes]:
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", PUSH, str(rundir.path), address, topic]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+
+def test_the_offset_never_runs_ahead_of_the_acknowledgements(own_kafka: Broker, tmp_path: Path) -> None:
+    rundir = new_run(tmp_path / "run")
+    own_kafka.create_topic("metrics", partitions=1)
+    append_records(rundir, range(10))
+    pusher = KafkaPusher(kafka_job(own_kafka.address, "metrics"), rundir, rank=0)
+    pusher.start()
+    deadline = time.monotonic() + 60
+    while pusher.delivered < 10:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    acknowledged = rundir.metrics.stat().st_size
+
+    own_kafka.stop()
+    append_records(rundir, range(10, 20))
+    delivery = pusher.finish(time.monotonic() + 2)
+
+    assert json.loads(rundir.kafka_offset.read_text())["offset"] == acknowledged
+    assert (delivery.delivered, delivery.undelivered) == (10, 10)

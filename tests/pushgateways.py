@@ -1,0 +1,80 @@
+"""A real Pushgateway for tests, on loopback."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+USER, PASSWORD = "alice", "wonderland"
+_HASH = "$2b$04$QHoU.jSH8njb2gKnIVrhGeiqJljvHG6bTX9K8XlFwZhjItPhBaXwa"
+"""Of that password, made by bcrypt at its lowest cost."""
+
+
+class Gateway:
+    """A Pushgateway that listens at `address`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def samples(self, job_id: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """What the group of this job holds: name → labels and value of each series."""
+        return samples_in(_read(f"{self.address}/metrics"), job_id)
+
+
+def samples_in(text: str, job_id: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """The samples of one job in Prometheus' text format."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    family: Any
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.labels.get("job_id") == job_id:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+@contextmanager
+def running_gateway(folder: Path, *, port: int, secured: bool = False) -> Iterator[Gateway]:
+    """Run one at a port of loopback. secured: it asks for `USER` and `PASSWORD`, but not whoever asks whether it is ready."""
+    arguments = [f"--web.listen-address=127.0.0.1:{port}"]
+    if secured:
+        settings = folder / "web.yml"
+        settings.write_text(f"basic_auth_users:\n  {USER}: {_HASH}\n")
+        arguments.append(f"--web.config.file={settings}")
+    with (folder / "pushgateway.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["prometheus-pushgateway", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while not _answers(address):
+            assert process.poll() is None, (folder / "pushgateway.log").read_text()
+            assert time.monotonic() < deadline, "the Pushgateway did not answer within 60 s"
+            time.sleep(0.05)
+        yield Gateway(address)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        _read(f"{address}/-/ready")
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except OSError:
+        return False
+    return True
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,62 @@
+"""An account's quotas and placement groups, which moto has not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from xml.sax.saxutils import escape
+
+from sandbox.fake_aws.answers import Answer, ec2, error
+from sandbox.fake_aws.calls import Call
+
+
+class Quotas:
+    """Answers ListServiceQuotas for EC2, as a rule of the control plane."""
+
+    def __init__(self) -> None:
+        self.vcpus: dict[str, float] = {
+            "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances": 1152.0,
+            "Running On-Demand G and VT instances": 0.0,
+            "Running On-Demand P instances": 192.0,
+            "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests": 5.0,
+        }
+        """By a quota's name: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
+
+    def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if (call.service, call.action) != ("servicequotas", "ListServiceQuotas"):
+            return ask()
+        # Two pages, as EC2 has more quotas than one holds.
+        rows = [
+            {"ServiceCode": "ec2", "ServiceName": "Amazon EC2", "QuotaName": name, "Value": value}
+            for name, value in self.vcpus.items()
+        ]
+        second = call.parameters.get("NextToken") == "second"
+        page = {"Quotas": rows[1:]} if second else {"Quotas": rows[:1], "NextToken": "second"}
+        body = json.dumps(page).encode()
+        headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
+        return Answer(status="200 OK", headers=headers, body=body)
+
+
+class PlacementGroups:
+    """Answers DescribePlacementGroups, as a rule of the control plane."""
+
+    def __init__(self) -> None:
+        self.strategies: dict[str, str] = {}
+        """By a group's name."""
+
+    def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if (call.service, call.action) != ("ec2", "DescribePlacementGroups"):
+            return ask()
+        name = call.parameters.get("GroupName.1", "")
+        if name not in self.strategies:
+            return error(
+                "ec2",
+                400,
+                "InvalidPlacementGroup.Unknown",
+                f"The Placement Group '{name}' is unknown.",
+            )
+        inner = (
+            f"<item><groupName>{escape(name)}</groupName><state>available</state>"
+            f"<strategy>{self.strategies[name]}</strategy></item>"
+        )
+        return ec2(call.action, f"<placementGroupSet>{inner}</placementGroupSet>")

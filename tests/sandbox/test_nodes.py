@@ -1,0 +1,156 @@
+"""Jobs of several machines, from `bai submit` to the end of all of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from sandbox.ends import RUN, agent, wait_inside
+from sandbox.fake_aws import Machine
+from sandbox.sandbox_cli import SandboxCli
+
+# Stands for PyTorch's, which no image of the sandbox has: it takes the same options, and starts the command as one process.
+TORCHRUN = """\
+#!/bin/sh
+while [ "$1" != -- ]; do
+    case $1 in
+    --node-rank=*) RANK=${1#*=} ;;
+    --nnodes=*) WORLD_SIZE=${1#*=} ;;
+    --master-addr=*) MASTER_ADDR=${1#*=} ;;
+    esac
+    shift
+done
+shift
+export RANK WORLD_SIZE MASTER_ADDR
+exec "$@"
+"""
+MORE = """\
+[ml.script]
+path = "scripts"
+[env.vars]
+PATH = "/var/lib/bai/jobs/job/scripts:/usr/sbin:/usr/bin:/sbin:/bin"
+"""
+LOSS = """
+[[output.metrics]]
+name = "loss"
+units = "nats"
+pattern = 'loss=(\\S+)'
+required = true
+"""
+# Each machine is reached where it says that it is; none ends, and powers itself off, before all have reached all.
+GREETS = """\
+echo "rank $RANK of $WORLD_SIZE on node $BAI_NODE_RANK at $MASTER_ADDR"
+IFS=,
+for address in $BAI_NODE_ADDRS; do
+    until bash -c "exec 3<>/dev/tcp/$address/22; head -c 3 <&3; echo" 2>/dev/null; do sleep 0.5; done
+done
+python3 - "$RANK" "$WORLD_SIZE" "$MASTER_ADDR" <<END
+import socket, sys, time
+rank, world = map(int, sys.argv[1:3])
+if rank == 0:
+    with socket.create_server(("", 7000)) as server:
+        peers = [server.accept()[0] for _ in range(1, world)]
+while rank:
+    try:
+        with socket.create_connection((sys.argv[3], 7000)) as coordinator:
+            coordinator.recv(1)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.2)
+END
+[ "$RANK" != 0 ] || echo loss=0.5
+"""
+
+
+def described(
+    cli: SandboxCli, code: str, *, nodes: int = 2, more: str = "", limits: str = 'max_runtime = "10m"'
+) -> Path:
+    """Write the descriptor of a job of several nodes."""
+    scripts = cli.folder / "scripts"
+    scripts.mkdir()
+    (scripts / "torchrun").write_text(TORCHRUN)
+    (scripts / "torchrun").chmod(0o755)
+    return cli.descriptor(code, nodes=nodes, more=MORE + more, limits=limits)
+
+
+def wait_off(cli: SandboxCli, machines: list[Machine]) -> None:
+    """Wait until all have powered themselves off; nobody else has ended them."""
+    for machine in machines:
+        machine.wait_off()
+        reason = cli.aws.instance(machine.instance_id)["StateReason"]["Code"]
+        assert reason == "Client.InstanceInitiatedShutdown"
+        assert machine.exit_codes == [0]
+
+
+def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
+    machines = cli.submit_nodes(described(cli, GREETS, nodes=4, more=LOSS))
+    wait_off(cli, machines)
+
+    status = cli.status()
+
+    assert (status["status"], status["outcome"]) == ("SUCCEEDED", "succeeded"), status
+    [launch] = [call for call in cli.aws.calls if call.action == "RunInstances"]
+    assert (launch.parameters["MinCount"], launch.parameters["MaxCount"]) == ("4", "4")
+    stored = cli.objects("jobs/job/attempts/0/")
+    first = machines[0].facts.address
+    assert len(machines) == 4
+    for rank, machine in enumerate(machines):
+        assert json.loads(stored[f"nodes/{rank}/ready.json"])["instance_id"] == machine.instance_id
+        pieces = cli.objects(f"jobs/job/attempts/0/nodes/{rank}/log/")
+        said = b"".join(pieces[key] for key in sorted(pieces)).decode().split("\n")
+        assert said[:5] == [f"rank {rank} of 4 on node {rank} at {first}", *["SSH"] * 4]
+    assert json.loads(stored["control/stop.json"])["finished"]
+    assert json.loads(cli.objects("jobs/job/")["result.json"])["metrics"]["per_metric"] == {"loss": 1}
+
+
+def test_machines_that_go_hang_or_are_cut_off_end_the_job(cli: SandboxCli) -> None:
+    """Agent: the one that is left makes the result. `bai status`: terminates the machine that hangs. Deadman: the one that is cut off."""
+    cli.aws.fleet.power_off_grace = 1.0
+    file = described(cli, "echo begun\nsleep 600", nodes=4, limits='max_runtime = "10m"\ngrace = "1s"')
+    follower = cli.start(
+        "run", file, "--on", "ec2", "--job-id", "job", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    machines = cli.aws.wait_for_machines(4)
+    for machine in machines:
+        # Four that boot at once on a busy host take their time.
+        machine.wait_for("agent start 1", seconds=240)
+        wait_inside(machine, f"grep -q begun {RUN}/output.log")
+
+    # An agent that is killed is there again before anybody misses it; whoever follows is needed by nobody
+    follower.kill()
+    follower.wait()
+    machines[1].kill(agent(machines[1]))
+    wait_inside(machines[1], f"grep -c agent_started {RUN}/events.jsonl | grep -qx 2")
+
+    hangs, goes, left, cut_off = machines
+    hangs.hang()
+    goes.cut_power()
+    cut_off.plug(False)
+    cut_off.forward(cli.aws.control_plane.port, None)
+    for process in cut_off.inside.processes("/var/lib/bai/"):
+        if "guardian.sh" in process.argv[1] or "start_agent.py" in " ".join(process.argv):
+            cut_off.kill(process.pid, signal.SIGSTOP)
+    cut_off.write("/var/lib/bai/boot/limit", "5\n")
+    wait_off(cli, [left])
+    cut_off.wait_off()
+
+    first, second = (cli.bai("status", "job", "--wait", "--json") for _ in range(2))
+    hangs.wait_off()
+
+    assert (first.code, second.code) == (5, 5), first.stderr
+    ended = first.objects[0]["result"]
+    assert (ended["outcome"], ended["lost"]) == ("peer_lost", [0, 1, 3])
+    said = [ended["sentence"], *ended["warnings"]]
+    for rank, machine in ((0, hangs), (1, goes), (3, cut_off)):
+        title = f"Node {rank} ({machine.instance_id}, {machine.facts.address})"
+        who = f"{title}, the coordinator," if rank == 0 else title
+        assert f"{who} gave no sign of life for 20 s." in said
+    assert f"{hangs.instance_id} (node 0) gave no sign of life any more" in first.objects[0]["machine"]
+    assert second.objects[0]["result"] == ended
+    assert "BAI-END deadline" in cut_off.console()
+    reasons = [cli.aws.instance(each.instance_id)["StateReason"]["Code"] for each in (hangs, cut_off)]
+    assert reasons == ["Client.UserInitiatedShutdown", "Client.InstanceInitiatedShutdown"]
+    [call] = [call for call in cli.aws.calls if call.action == "TerminateInstances"]
+    assert call.identity == "user"

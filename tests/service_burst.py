@@ -1,0 +1,115 @@
+"""Many requests at once, and how many launches they make side by side."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from sandbox.fake_aws.calls import Call
+from service_events import fetcher_event
+from service_runs import ServiceRuns
+
+CLIENTS = 20
+ASSIGNMENTS = "bai_serve_assignments_total"
+"""The figure of how often partitions were given: once, and after each rebalance."""
+
+
+class LaunchGauge:
+    """Counts the launches that are under way. Each RunInstances takes some time, as it does on EC2."""
+
+    def __init__(self, service: ServiceRuns, *, seconds: float = 0.3) -> None:
+        self.most = 0
+        self._now = 0
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        service.aws.prevents = self._begin
+        service.aws.answered = self._end
+
+    @property
+    def now(self) -> int:
+        """How many launches are under way."""
+        return self._now
+
+    def _begin(self, call: Call) -> bool:
+        if call.action == "RunInstances":
+            with self._lock:
+                self._now += 1
+                self.most = max(self.most, self._now)
+            time.sleep(self._seconds)
+        return False
+
+    def _end(self, call: Call) -> None:
+        if call.action == "RunInstances":
+            with self._lock:
+                self._now -= 1
+
+
+def warm_up(service: ServiceRuns) -> None:
+    """Have one request launched and looked at: what is loaded with the first one is no growth."""
+    service.publish("fetcher", fetcher_event(action_id="warm-up", client_id="warm-up"))
+    service.wait(lambda: answered(service) >= 1, "the first launch")
+    service.wait(lambda: service.aws.calls("DescribeInstances"), "the first look at its machine")
+
+
+def publish_burst(service: ServiceRuns, count: int) -> list[str]:
+    """Publish `count` requests of several clients; return their ids."""
+    ids = [f"burst-{number}" for number in range(count)]
+    events = [
+        fetcher_event(action_id=each, client_id=f"client-{number % CLIENTS}")
+        for number, each in enumerate(ids)
+    ]
+    service.publish("fetcher", *events)
+    return ids
+
+
+def figure(service: ServiceRuns, name: str) -> float:
+    """Return one of the service's figures; 0 where there is none yet."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", service.get("/metrics")[1], re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def answered(service: ServiceRuns) -> float:
+    """Return how many requests this process has launched."""
+    return figure(service, 'bai_serve_answers_total{status="SUCCEEDED"}')
+
+
+def unanswered(service: ServiceRuns, ids: Sequence[str]) -> list[str]:
+    """Return which of the requests were not launched and answered exactly once."""
+    said: dict[str, list[str]] = {}
+    for each in service.messages("status"):
+        if each["payload"]["message"] != "Benchmark starting":
+            said.setdefault(each["action_id"], []).append(each["payload"]["status"])
+    launched = Counter(each["action_id"] for each in service.messages("executor"))
+    return [each for each in ids if said.get(each) != ["PENDING", "SUCCEEDED"] or launched[each] != 1]
+
+
+def memory(service: ServiceRuns) -> int:
+    """Return the service's PSS in bytes."""
+    assert service.process is not None
+    text = Path(f"/proc/{service.process.pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
+
+
+class Sampler:
+    """Looks at the service's memory all the while."""
+
+    def __init__(self, service: ServiceRuns) -> None:
+        self._service = service
+        self._largest = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Return the largest size that was seen."""
+        self._stopping.set()
+        self._thread.join()
+        return self._largest
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.5) and self._service.is_running:
+            self._largest = max(self._largest, memory(self._service))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+
+import pytest
+
+from bai_agent.benchmark.environment import User
+from bai_agent.benchmark.proc import read_process
+from bai_agent.benchmark.programs import Answer, NoAnswerError, ask
+
+
+def asked(script: str, **how: object) -> Answer:
+    return ask(["sh", "-c", script], env={"PATH": os.environ["PATH"], "A": "b"}, **{"timeout_s": 30.0, **how})  # type: ignore[arg-type]
+
+
+def test_an_answer_has_code_and_lines(tmp_path: Path) -> None:
+    answer = asked('echo; echo " $A"; pwd; echo no >&2; exit 3', cwd=tmp_path)
+
+    assert (answer.code, answer.lines) == (3, ["b", str(tmp_path)])
+    assert asked("echo no >&2", with_stderr=True).text == "no\n"
+    assert asked("kill -9 $$").code == -9
+
+
+def test_a_program_that_is_not_there_gives_no_answer() -> None:
+    with pytest.raises(NoAnswerError, match="no-such-program does not run"):
+        ask(["no-such-program"], env={}, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "sleep 100 & echo $! > {pid}; exit 0",
+        "echo $$ > {pid}; exec sleep 100",
+        "echo $$ > {pid}; exec sleep 100 >&- 2>&-",
+    ],
+    ids=["a child has the pipe", "it does not end", "it has closed its output"],
+)
+def test_what_is_late_is_ended_with_all_that_it_started(tmp_path: Path, late: str) -> None:
+    pid = tmp_path / "pid"
+
+    with pytest.raises(NoAnswerError, match=r"sh did not answer within 0\.5 s"):
+        asked(late.format(pid=pid), timeout_s=0.5)
+
+    deadline = time.monotonic() + 30
+    while (left := read_process(int(pid.read_text()))) is not None and left.state != "Z":
+        assert time.monotonic() < deadline
+
+
+def test_of_an_endless_answer_only_the_beginning_is_taken() -> None:
+    answer = asked("exec yes")
+
+    assert (len(answer.text), answer.code < 0) == (2**20, True)
+
+
+@pytest.mark.root
+def test_a_program_runs_as_the_user() -> None:
+    entry = pwd.getpwnam("nobody")
+    user = User(name="nobody", uid=entry.pw_uid, gid=entry.pw_gid, groups=(), home="/")
+
+    assert asked("id -u", user=user).lines == [str(entry.pw_uid)]

@@ -1,0 +1,108 @@
+"""What ssh and sshd are told, read by those who read it: a shell, and OpenSSH itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bai_agent.benchmark.ssh_config import KEY, client_files, server_files
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import SshFrom
+
+PUBLIC = "ssh-ed25519 " + "A" * 68
+HOSTS = [
+    Peer(rank=rank, address=f"10.0.0.{rank}", port=4000 + rank, public_key=PUBLIC.replace("A", str(rank)))
+    for rank in (1, 2)
+]
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=30)
+    )
+)
+def test_a_command_has_the_nodes_own_environment_whatever_is_in_it(values: dict[str, str]) -> None:
+    env = {f"V_{number}": value for number, value in enumerate(values.values())}
+    server = SshFrom(address="10.0.0.1", port=4000, public_key=PUBLIC)
+    odd = {name: "x" for name in values if not name.isidentifier()}
+    files = server_files(
+        Path("/ssh"),
+        server,
+        account="root",
+        use_pam=False,
+        env={**env, **odd},
+        cwd=Path("/tmp"),
+    )
+
+    done = subprocess.run(
+        ["/bin/sh", "-s"],
+        input=files["enter"].encode(),
+        env={"PATH": "/usr/bin:/bin", "SSH_ORIGINAL_COMMAND": "pwd; exec env -0"},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+
+    cwd, _, told = done.stdout.partition(b"\n")
+    found = dict(each.split(b"=", 1) for each in told.split(b"\0") if each)
+    assert cwd == b"/tmp"
+    assert {name: found[name.encode()].decode() for name in env} == env
+
+
+def test_names_that_a_shell_keeps_for_itself_reach_the_command() -> None:
+    env = {"UID": "7", "EUID": "8", "PPID": "9", "BASHOPTS": "dotglob", "WORD": "a b"}
+    server = SshFrom(address="10.0.0.1", port=4000, public_key=PUBLIC)
+    files = server_files(Path("/ssh"), server, account="root", use_pam=False, env=env, cwd=Path("/tmp"))
+
+    # As bash runs it where it is the machine's sh
+    done = subprocess.run(
+        ["bash", "--posix", "-s"],
+        input=files["enter"].replace('/bin/sh -c "$SSH_ORIGINAL_COMMAND"', "env -0").encode(),
+        env={"PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    )
+
+    found = dict(each.split(b"=", 1) for each in done.stdout.split(b"\0") if each)
+    assert {name: found[name.encode()].decode() for name in env} == env
+
+
+def test_ssh_finds_each_hosts_port_and_trusts_its_key_alone(tmp_path: Path) -> None:
+    written(tmp_path, client_files(tmp_path, HOSTS, ssh=Path("/usr/bin/ssh")))
+
+    def option(host: str, name: str) -> list[str]:
+        shown = subprocess.run(
+            ["ssh", "-G", "-F", tmp_path / "ssh_config", host],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        return [line.partition(" ")[2] for line in shown.stdout.splitlines() if line.startswith(f"{name} ")]
+
+    for peer in HOSTS:
+        assert option(peer.address, "port") == [str(peer.port)]
+        assert option(peer.address, "identityfile") == [str(tmp_path / KEY)]
+        assert option(peer.address, "userknownhostsfile") == [str(tmp_path / "known_hosts")]
+        assert option(peer.address, "stricthostkeychecking") == ["true"]
+        found = subprocess.run(
+            ["ssh-keygen", "-F", f"[{peer.address}]:{peer.port}", "-f", tmp_path / "known_hosts"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert str(peer.public_key) in found.stdout
+    # Other hosts are as they were
+    assert option("example.org", "port") == ["22"]
+    assert str(tmp_path / KEY) not in option("example.org", "identityfile")

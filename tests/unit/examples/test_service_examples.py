@@ -1,0 +1,168 @@
+"""What the image, the compose file, the manifests and the patch say is what the program and its documentation know."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from executor.config import VARIABLES, read_settings
+from executor.service_config import ServiceTable
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples" / "service"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+INSTRUCTIONS = [
+    tuple(line.split(maxsplit=1))
+    for line in DOCKERFILE.replace("\\\n", " ").splitlines()
+    if line.strip() and not line.startswith("#")
+]
+RUNTIME = INSTRUCTIONS[max(at for at, each in enumerate(INSTRUCTIONS) if each[0] == "FROM") :]
+COMPOSE = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
+MANIFESTS = {each["kind"]: each for each in yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())}
+POD = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+
+
+def of_image(instruction: str) -> str:
+    (found,) = [rest for name, rest in RUNTIME if name == instruction]
+    return found
+
+
+def image_environment() -> dict[str, str]:
+    return dict(each.split("=", 1) for each in shlex.split(of_image("ENV")))
+
+
+def parsed(command: list[str]) -> dict[str, Any]:
+    """Return what the program takes a command line for. Raises where it does not know an option."""
+    import typer
+
+    from executor.cli import app
+
+    group: Any = typer.main.get_command(app)
+    name, *options = command
+    found: dict[str, Any] = group.commands[name].make_context(name, options).params
+    return found
+
+
+def known_variables() -> set[str]:
+    table = set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "service.md").read_text(), re.MULTILINE))
+    assert "CONSUMER_GROUP_ID" in table
+    aws = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_PROFILE"}
+    own = {name for name, _ in VARIABLES.values()}
+    return (
+        table | aws | own | {"KAFKA_BOOTSTRAP_SERVERS", "BAI_KAFKA_BROKERS", "BAI_CONFIG", "XDG_CACHE_HOME"}
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [json.loads(of_image("CMD")), COMPOSE["services"]["bai"]["command"], CONTAINER["args"]],
+    ids=["image", "compose", "kubernetes"],
+)
+def test_the_command_line_is_one_of_the_program(command: list[str]) -> None:
+    assert json.loads(of_image("ENTRYPOINT")) == ["bai"]
+    assert command[0] == "serve"
+    assert parsed(command)["http"] == f":{of_image('EXPOSE')}"
+
+
+def test_every_variable_is_one_that_is_read() -> None:
+    given = {
+        *COMPOSE["services"]["bai"]["environment"],
+        *(each["name"] for each in CONTAINER["env"]),
+        *(image_environment().keys() - {"PATH", "PYTHONUNBUFFERED"}),
+        *re.findall(r"--env (\w+)", DOCKERFILE),
+    }
+    assert given - known_variables() == set()
+
+
+def test_no_secret_is_written_down() -> None:
+    assert [
+        name
+        for name, value in COMPOSE["services"]["bai"]["environment"].items()
+        if value is not None and re.search("KEY|SECRET|TOKEN|PASSWORD", name)
+    ] == []
+    assert "Secret" not in MANIFESTS
+    for path in EXAMPLES.iterdir():
+        assert not re.search(r"AKIA|BEGIN [A-Z ]*PRIVATE KEY|password", path.read_text()), path
+
+
+def test_the_image_has_what_the_program_is_made_of_and_runs_as_nobody() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = [rest.split()[:-1] for name, rest in INSTRUCTIONS if name == "COPY" and "--from" not in rest]
+    for source in {each for sources in copied for each in sources}:
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages <= {each for sources in copied for each in sources}
+    user, _, group = of_image("USER").partition(":")
+    assert int(user) == int(group) == POD["securityContext"]["runAsUser"] > 0
+    assert f"--uid {user}" in next(rest for name, rest in RUNTIME if name == "RUN")
+    # Nothing of what builds it is left: the last stage takes two folders of the first.
+    assert {rest.split()[1] for name, rest in RUNTIME if name == "COPY"} == {"/opt/bai", "/opt/cache"}
+
+
+def test_probes_ask_what_is_answered() -> None:
+    source = (ROOT / "executor" / "service" / "http.py").read_text()
+    answered = set(re.findall(r'path == "(/\w+)"', source))
+    probes = {CONTAINER[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
+    assert probes == {"/healthz", "/readyz"}
+    annotations = MANIFESTS["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert {*probes, annotations["prometheus.io/path"]} == answered
+    port = int(of_image("EXPOSE"))
+    assert [each["containerPort"] for each in CONTAINER["ports"]] == [port]
+    assert annotations["prometheus.io/port"] == str(port)
+    assert f":{port}/healthz" in of_image("HEALTHCHECK")
+
+
+def test_the_config_map_is_a_configuration_where_the_image_looks(tmp_path: Path) -> None:
+    ((name, text),) = MANIFESTS["ConfigMap"]["data"].items()
+    (mount,) = [each["mountPath"] for each in CONTAINER["volumeMounts"] if each["name"] == "config"]
+    assert image_environment()["BAI_CONFIG"] == f"{mount}/{name}"
+    file = tmp_path / name
+    file.write_text(text)
+
+    settings = read_settings(environment={}, file=file)
+
+    assert settings.need_bucket()
+    assert settings.service.bounds.cost is not None
+    assert POD["serviceAccountName"] == MANIFESTS["ServiceAccount"]["metadata"]["name"]
+
+
+def test_compose_has_the_brokers_that_the_service_is_given() -> None:
+    kafka, bai = COMPOSE["services"]["kafka"], COMPOSE["services"]["bai"]
+    advertised = kafka["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    assert f"INSIDE://{bai['environment']['KAFKA_BOOTSTRAP_SERVERS']}" in advertised
+    assert kafka["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+    assert (EXAMPLES / bai["build"]).resolve() == ROOT
+
+
+def test_the_services_patch_is_whole_and_names_our_engine() -> None:
+    text = (EXAMPLES / "benchmark-service.patch").read_text()
+    (engine,) = ServiceTable().engine_ids
+    for part in text.split("diff --git ")[1:]:
+        added = 0
+        for head, body in re.findall(r"^@@ -(.*?) @@[^\n]*\n((?:[ +-].*\n|\n)+)", part, re.MULTILINE):
+            before, after = (int(each.split(",")[1]) for each in head.split(" +"))
+            lines = body.splitlines()
+            assert sum(not each.startswith("+") for each in lines) == before
+            assert sum(not each.startswith("-") for each in lines) == after
+            added += sum(each.startswith("+") and f'"{engine}"' in each for each in lines)
+        assert added == 1, part
+
+
+def test_fluent_bit_reads_where_the_documentation_writes() -> None:
+    text = (EXAMPLES / "fluent-bit.conf").read_text()
+    given = dict(re.findall(r"^ +(\w+) +(\S+)$", text, re.MULTILINE))
+    documented = re.search(r'\[log_lines\]\npath = "(.+)"', (ROOT / "docs" / "service.md").read_text())
+    assert documented is not None
+    assert given["Path"] == documented[1]
+    assert (given["Logstash_Prefix"], given["Type"]) == ("logstash", "fluentd")
+    parsers = (EXAMPLES / given["Parsers_File"]).read_text()
+    assert f"Name         {given['Parser']}\n" in parsers
+    assert f"Time_Key     {given['Time_Key']}\n" in parsers

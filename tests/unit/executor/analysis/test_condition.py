@@ -1,0 +1,88 @@
+"""Conditions of --fail-if: a small grammar, judged by what the runs allow to say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bai_agent.job.descriptor import Metric
+from executor.analysis.comparison import Comparison, compare
+from executor.analysis.condition import parse_condition
+from executor.analysis.runs import Run, RunValue
+from executor.errors import UsageError
+
+
+def side(*values: float, name: str = "throughput") -> list[Run]:
+    metric = Metric(name=name, pattern="x")
+    return [
+        Run(job_id=f"{i}", values={name: RunValue(value=each, count=1, metric=metric)})
+        for i, each in enumerate(values)
+    ]
+
+
+def compared(a: list[float], b: list[float], name: str = "throughput") -> Comparison:
+    return compare(side(*a, name=name), side(*b, name=name))
+
+
+SLOWER = compared([100, 101, 99], [90, 91, 89])
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("throughput < -5%", True), ("throughput<-5%", True), (" throughput <= -5 % ", True),
+        ('"throughput" < -5%', True), ("throughput < -15%", False), ("throughput > 5%", False),
+        ("throughput < -5", True), ("throughput < -1.1e1", False), ("throughput < 5%", True),
+        ("throughput > -20%", True),
+    ],
+)  # fmt: skip
+def test_a_condition_is_judged_by_the_change(text: str, holds: bool) -> None:
+    assert parse_condition(text).holds(SLOWER) is holds
+
+
+def test_a_change_that_may_be_chance_does_not_hold() -> None:
+    assert parse_condition("throughput < -5%").holds(compared([100, 130, 70], [90, 60, 110])) is False
+
+
+def test_with_one_run_a_side_nothing_can_be_judged() -> None:
+    assert parse_condition("throughput < -5%").holds(compared([100], [50, 51])) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "expected a metric"), ("throughput", "expected a metric"), ("throughput < x", "expected a metric"),
+        ("throughput = 5%", "expected a metric"), ("< 5%", "expected a metric"), ("a < 1 < 2", "expected a metric"),
+        ("throughput < 1.2.3", "is not a number"), ("throughput < 1e999", "is not a number"),
+        ("__import__('os') < 5; x", "expected a metric"),
+    ],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused_with_an_example(text: str, word: str) -> None:
+    with pytest.raises(UsageError, match="write for example 'throughput < -5%'") as refused:
+        parse_condition(text)
+    assert word in str(refused.value)
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match='no metric "speed" in common; they have: throughput'):
+        parse_condition("speed < -5%").holds(SLOWER)
+
+
+def test_a_share_of_what_is_not_positive_is_refused() -> None:
+    with pytest.raises(UsageError, match="write the bound in its units"):
+        parse_condition("throughput < -5%").holds(compared([-1, 1], [2, 3]))
+
+
+@given(st.text('ab <>=%"0.5-e+\n;_', max_size=40))
+def test_any_text_is_a_condition_or_a_sentence(text: str) -> None:
+    try:
+        found = parse_condition(text)
+    except UsageError:
+        return
+    assert found.metric
+
+
+@given(st.text("ab <>=%0.5-{},µ", min_size=1, max_size=20))
+def test_any_name_can_be_quoted(name: str) -> None:
+    assert parse_condition(f'"{name}" > 3%').metric == name

@@ -1,0 +1,124 @@
+"""What else differs is named: of machines what stays as it is, of descriptors what changes the measurement."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from bai_agent.job.descriptor import Benchmark, Git, Identity, Job, Metric, Source
+from executor.analysis.differences import descriptor_differences, environment_differences
+
+MACHINE: dict[str, Any] = {
+    "version": 1, "time": 1, "rank": 0,
+    "instance": {"id": "i-1", "type": "c5.large", "image_id": "ami-1", "availability_zone": "us-east-1a"},
+    "system": {"kernel": "6.1.0"},
+    "cpu": {"model": "Xeon 8275", "count": 2, "mhz": 3100.2, "governors": ["performance"]},
+    "memory": {"total_bytes": 4_000_000_000, "available_bytes": 3_000_000_000},
+    "gpus": {"driver": "550.1", "devices": [{"name": "T4", "sm_mhz": 600, "processes": []}] * 2},
+    "mounts": {"data": {"type": "ext4", "free_bytes": 5}},
+    "python": {"version": "3.11", "packages": {"torch": "2.4.0"}, "distributions": {"numpy": "2.0"}},
+    "load": {"average": [0.1, 0.2, 0.3], "busiest": [{"name": "x", "cores": 1}]},
+    "agent": {"version": "0.2.0"}, "waited_seconds": 0.1, "warnings": ["the governor is not performance"],
+}  # fmt: skip
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    machine = copy.deepcopy(MACHINE)
+    for path, value in changes.items():
+        *tables, key = path.split("__")
+        place = machine
+        for table in tables:
+            place = place[table]
+        place[key] = value
+    return machine
+
+
+def test_what_jitters_from_run_to_run_is_no_difference() -> None:
+    other = changed(
+        time=2, rank=1, instance__id="i-2", instance__availability_zone="us-east-1b", cpu__mhz=1200.0,
+        memory__available_bytes=1, memory__total_bytes=4_000_300_000, mounts__data__free_bytes=9,
+        load__average=[9, 9, 9], waited_seconds=3, warnings=[],
+    )  # fmt: skip
+    other["gpus"]["devices"][0]["sm_mhz"] = 1590
+
+    assert environment_differences([MACHINE], [other]) == []
+
+
+def test_unequal_machines_are_named_by_importance() -> None:
+    other = changed(
+        instance__type="c6i.large", cpu__model="Xeon 8375", gpus__driver="560.0", system__kernel="6.8.0",
+        python__packages={"torch": "2.5.0"}, python__distributions={"numpy": "2.0", "scipy": "1.14"},
+    )  # fmt: skip
+
+    found = environment_differences([MACHINE, MACHINE], [other])
+
+    assert [(each.what, each.a, each.b) for each in found] == [
+        ("instance type", "c5.large", "c6i.large"),
+        ("cpu model", "Xeon 8275", "Xeon 8375"),
+        ("gpus driver", "550.1", "560.0"),
+        ("system kernel", "6.1.0", "6.8.0"),
+        ("package torch", "2.4.0", "2.5.0"),
+        ("package scipy", "-", "1.14"),
+    ]
+
+
+def test_a_side_of_unequal_machines_is_named_as_well() -> None:
+    mixed = [MACHINE, changed(cpu__model="EPYC")]
+
+    (found,) = environment_differences(mixed, mixed)
+
+    assert (found.what, found.a, found.b) == ("cpu model", "Xeon 8275 or EPYC", "Xeon 8275 or EPYC")
+
+
+def test_an_environment_of_another_tool_is_no_error() -> None:
+    odd: dict[str, Any] = {
+        "cpu": "fast",
+        "gpus": {"devices": 3},
+        "python": [],
+        "mounts": {"data": None},
+        "disks": [1],
+    }
+
+    assert all(each.b == "-" for each in environment_differences([MACHINE], [odd]))
+    assert environment_differences([], [MACHINE]) == []
+
+
+JOB = Job(
+    job=Identity(id="a", labels={"task_name": "x"}),
+    benchmark=Benchmark(argv=("python3", "train.py", "--batch", "64"), env={"THREADS": "1"}),
+    metrics=(Metric(name="loss", pattern="loss=(.*)"),),
+    git=Git(commit="1" * 40),
+)
+
+
+def test_descriptors_differ_in_what_is_run_not_in_who_runs_it() -> None:
+    same = replace(JOB, job=Identity(id="b", labels={"task_name": "x", "variant": "b"}))
+    assert descriptor_differences([JOB], [same]) == []
+
+    other = replace(
+        JOB,
+        benchmark=Benchmark(argv=("python3", "train.py", "--batch", "128"), env={"THREADS": "2"}),
+        sources=(Source(src="s3://data/x", path="x", sha256="a" * 64),),
+        set={"ml.args": "--batch 128"},
+        git=Git(commit="1" * 40, dirty=True),
+    )
+    found = {each.what: (each.a, each.b) for each in descriptor_differences([JOB, JOB], [other])}
+    assert found == {
+        "benchmark.argv": ("python3 train.py --batch 64", "python3 train.py --batch 128"),
+        "benchmark.env.THREADS": ("1", "2"),
+        "source x": ("-", "s3://data/x (aaaaaaaaaaaa)"),
+        "--set ml.args": ("-", "--batch 128"),
+        "git": ("111111111111", "111111111111, with uncommitted changes"),
+    }
+
+
+def test_long_scripts_that_differ_at_their_end_are_told_apart() -> None:
+    scripts = ["echo 1\n" * 100 + end for end in ("a", "b")]
+    sides = [[replace(JOB, benchmark=Benchmark(script=script))] for script in scripts]
+
+    (found,) = descriptor_differences(*sides)
+
+    assert found.what == "benchmark.script"
+    assert found.a.startswith("101 lines (")
+    assert found.a != found.b

@@ -1,0 +1,245 @@
+"""What following does about an agent that dies again and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from handmade_job import HandmadeJob
+
+from bai_agent.errors import StoreError
+from bai_agent.job.attempt import AttemptRecord, StopOrder
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
+from bai_agent.job.store import StoredObject, StoreRefusedError
+from bai_agent.job.store.directory import DirectoryStore
+from executor.backends.local.watcher import AgentWatcher
+from executor.commands.watch import LeftError, watch
+from executor.errors import NextStep, NoResultError
+from executor.records.follower import News
+from executor.view.job_view import JobView
+from executor.view.json_lines import JsonView
+from executor.view.plain import PlainView
+
+
+@dataclass
+class MortalAgent:
+    """Never lives; at its start number `ends_at` it ends the job."""
+
+    job: HandmadeJob
+    ends_at: int | None = None
+    starts: int = 0
+    says: str = "{letter} is wrong"
+    """How its log ends; with another letter, or number, after each start."""
+    at_look: list[int] = field(default_factory=list)
+    """Signals that this process gets at the first looks."""
+
+    def alive(self) -> bool:
+        if self.at_look:
+            os.kill(os.getpid(), self.at_look.pop(0))
+        return False
+
+    def last_words(self) -> str:
+        return self.says.format(letter="abcd"[self.starts], number=self.starts)
+
+    def start(self) -> None:
+        self.starts += 1
+        if self.starts == self.ends_at:
+            self.job.ends()
+
+
+def follow(job: HandmadeJob, agent: MortalAgent, stream: io.StringIO) -> JobResult:
+    job_view, view = JobView(job_id="digits-1", job=job.job, place=""), JsonView(stream)
+    return watch(job.record, job_view, view, AgentWatcher(agent, job.record, view.notice, look_s=0))
+
+
+def notices(stream: io.StringIO) -> list[str]:
+    objects = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [each["message"] for each in objects if each["type"] == "notice"]
+
+
+def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job)
+
+    with pytest.raises(NoResultError) as given_up:
+        follow(job, agent, stream)
+
+    assert agent.starts == 3
+    assert str(given_up.value) == "the agent died 4 times. Its log ends with: d is wrong"
+    assert given_up.value.next_step == NextStep(("resume", "digits-1"), "starts it again")
+    assert notices(stream) == [
+        "the agent died; starting it again (1 of 3). Its log ends with: a is wrong",
+        "the agent died; starting it again (2 of 3). Its log ends with: b is wrong",
+        "the agent died; starting it again (3 of 3). Its log ends with: c is wrong",
+    ]
+
+
+def test_an_agent_that_keeps_dying_at_start_is_left_alone(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, says="OSError: no room for .ready.{number}.tmp")
+
+    with pytest.raises(NoResultError) as given_up:
+        follow(job, agent, stream)
+
+    assert agent.starts == 1
+    assert str(given_up.value) == (
+        "the agent died again as soon as it was started, for a cause that has to be removed first. "
+        "Its log ends with: OSError: no room for .ready.1.tmp"
+    )
+
+
+def test_a_job_that_ends_after_a_restart_has_its_result(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, ends_at=2)
+
+    result = follow(job, agent, stream)
+
+    assert result.outcome == "succeeded"
+    assert agent.starts == 2
+
+
+@dataclass
+class BlockedView(JsonView):
+    """Nobody reads for a moment what it writes first; counts how often a pause asks it for a new picture."""
+
+    job: HandmadeJob
+    blocked: bool = False
+    pictures: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(io.StringIO())
+
+    def show(self, job_view: JobView, news: News) -> None:
+        if not self.blocked:
+            self.blocked = True
+            time.sleep(1)
+            self.job.ends()
+
+    def refresh(self, job_view: JobView) -> None:
+        self.pictures += 1
+
+
+def test_a_reader_that_was_slow_is_not_made_to_wait_longer(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    view = BlockedView(job)
+
+    watch(
+        job.record,
+        JobView(job_id="digits-1", job=job.job, place=""),
+        view,
+        AgentWatcher(MortalAgent(job), job.record, view.notice, look_s=60),
+    )
+
+    assert view.pictures < 10
+
+
+def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    agent = MortalAgent(job, at_look=[signal.SIGINT])
+    before = signal.getsignal(signal.SIGINT)
+
+    with pytest.raises(NoResultError):
+        follow(job, agent, stream)
+    assert job.record.cancelled()
+    assert len([each for each in notices(stream) if each.startswith("cancelling")]) == 1
+
+    agent = MortalAgent(job, at_look=[signal.SIGINT, signal.SIGINT])
+    with pytest.raises(LeftError) as left:
+        follow(job, agent, stream)
+    assert left.value.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@dataclass
+class FarWatcher:
+    """Looks after a job elsewhere: says something new each time, and ends the job at its look number `ends_at`."""
+
+    job: HandmadeJob
+    ends_at: int = 1
+    looks: list[tuple[bool, bool]] = field(default_factory=list)
+    pause_s: float = 0.0
+
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
+        self.looks.append((news, cancelling))
+        if len(self.looks) == self.ends_at:
+            self.job.ends("lost", 5)
+        return f"look {len(self.looks)}"
+
+
+@dataclass(frozen=True)
+class FlakyStore(DirectoryStore):
+    """Cannot be reached the first times that it is asked."""
+
+    failures: list[StoreError] = field(default_factory=list)
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        if self.failures:
+            raise self.failures.pop()
+        return super().find(prefix)
+
+
+def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    job.prints("a line\n")
+    watcher = FarWatcher(job, ends_at=3)
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
+
+    result = watch(job.record, job_view, JsonView(stream), watcher, remote=True)
+
+    assert result.outcome == "lost"
+    assert notices(stream) == ["look 1", "look 2", "look 3"]
+    assert watcher.looks == [(True, False), (False, False), (False, False)]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_why_several_nodes_are_ended_is_said_once(tmp_path: Path, finished: bool) -> None:
+    job, stream = HandmadeJob(tmp_path, nodes=2), io.StringIO()
+    sentence = "Node 1: The benchmark ended with exit code 7."
+    AttemptRecord(job.record).order_stop(
+        StopOrder(finished=finished, rank=1, outcome="failed", sentence=sentence)
+    )
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
+
+    watch(job.record, job_view, JsonView(stream), FarWatcher(job, ends_at=3), remote=True)
+
+    said = [] if finished else [f"The job is being ended: {sentence}"]
+    assert notices(stream) == [*said, "look 1", "look 2", "look 3"]
+
+
+def test_the_first_nodes_own_word_for_that_is_not_repeated(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path, nodes=2), io.BytesIO()
+    sentence = "Node 1 gave no sign of life for 20 s."
+    AttemptRecord(job.record).order_stop(StopOrder(rank=1, outcome="peer_lost", sentence=sentence))
+    job.phases("prepare", "pull", "join", until="run")
+    job.event("stop", reason="peer_lost", message=sentence)
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
+
+    watch(job.record, job_view, PlainView(stream), FarWatcher(job, ends_at=2), remote=True)
+
+    assert stream.getvalue().decode().count(sentence) == 1
+
+
+def test_a_remote_store_that_is_away_is_asked_again(tmp_path: Path) -> None:
+    job, stream = HandmadeJob(tmp_path), io.StringIO()
+    store = FlakyStore(tmp_path, [StoreError("away"), StoreError("away")])
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
+
+    watch(JobRecord(store, "digits-1"), job_view, JsonView(stream), FarWatcher(job), remote=True)
+
+    assert notices(stream)[:2] == ["away; trying again"] * 2
+
+
+def test_a_store_that_refuses_is_not_asked_again(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    record = JobRecord(FlakyStore(tmp_path, [StoreRefusedError("no rights")]), "digits-1")
+    job_view = JobView(job_id="digits-1", job=job.job, place="")
+
+    with pytest.raises(StoreRefusedError):
+        watch(record, job_view, JsonView(io.StringIO()), FarWatcher(job), remote=True)

@@ -1,0 +1,166 @@
+"""Metrics that come with `bai`, and how they stand beside a file's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from line_extraction import extract_metrics
+
+from bai_agent.job.descriptor import Headline, Metric
+from executor.descriptor import Descriptor, load_table
+from executor.descriptor.overrides import read_overrides
+from executor.descriptor.presets import preset_names, preset_uses, read_preset
+from executor.planning.plan import metrics_of
+
+
+def table(output: dict[str, Any], **info: Any) -> dict[str, Any]:
+    return {
+        "spec_version": "0.1.0",
+        "info": {"description": "d", **info},
+        "hardware": {"instance_type": "local"},
+        "ml": {"benchmark_code": "train"},
+        "output": output,
+    }
+
+
+def loaded(output: dict[str, Any], *overrides: str) -> Descriptor:
+    descriptor, findings = load_table(
+        table(output), file="b.toml", folder=None, overrides=read_overrides(overrides)
+    )
+    assert (findings, descriptor is not None) == ([], True)
+    assert descriptor is not None
+    return descriptor
+
+
+def metrics(output: dict[str, Any], *overrides: str) -> tuple[Metric, ...]:
+    return metrics_of(loaded(output, *overrides))
+
+
+def problem(output: dict[str, Any], **info: Any) -> tuple[str, str]:
+    descriptor, findings = load_table(table(output, **info), file="b.toml", folder=None)
+    assert descriptor is None
+    (finding,) = findings
+    assert finding.key == "output.preset"
+    return finding.problem, finding.fix
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_says_what_its_numbers_are(name: str) -> None:
+    preset = read_preset(name)
+
+    assert len({each.name for each in preset.metrics}) == len(preset.metrics)
+    assert all(each.units and each.better for each in preset.metrics)
+
+
+def test_a_preset_becomes_metrics_of_the_job() -> None:
+    found = metrics({"preset": "nccl-tests", "warmup": 2})
+
+    assert [each.name for each in found] == [each.name for each in read_preset("nccl-tests").metrics]
+    assert (found[0].headline, found[0].warmup_values) == (Headline.MAX, 2)
+
+
+def test_own_metrics_come_first_and_win() -> None:
+    own = {"name": "bandwidth", "units": "GB/s", "pattern": r"BW=(\d+)", "tolerance": "1%"}
+    output = {"preset": ["fio", "hackbench"], "metrics": [own]}
+
+    found = metrics(output)
+
+    assert [each.name for each in found] == ["bandwidth", "iops", "latency_mean", "latency_p99", "time"]
+    assert (found[0].units, found[0].tolerance) == ("GB/s", 0.01)
+    described = loaded(output).output
+    assert [each.replaced for each in preset_uses(described.metrics, described.preset)] == [
+        ("bandwidth",),
+        (),
+    ]
+
+
+def test_an_option_sets_presets() -> None:
+    assert [each.name for each in metrics({}, "output.preset=hackbench")] == ["time"]
+    assert len(metrics({}, 'output.preset=["hackbench", "dd"]')) == 2
+
+
+def test_an_unknown_preset_lists_those_there_are() -> None:
+    what, fix = problem({"preset": "hf_trainer"})
+
+    assert what == '"hf_trainer" is not a preset'
+    assert fix.startswith('did you mean "hf-trainer"?')
+    assert all(name in fix for name in preset_names())
+
+
+def test_metrics_of_two_presets_need_names_of_their_own() -> None:
+    what, fix = problem({"preset": ["dd", "wrk"]})
+
+    assert what == '"dd" and "wrk" both have a metric throughput'
+    assert "write a metric of this name yourself" in fix
+    own = {"name": "throughput", "units": "MB/s", "pattern": r"(\d+) MB/s"}
+    assert [each.name for each in metrics({"preset": ["dd", "wrk"], "metrics": [own]})] == [
+        "throughput",
+        "latency",
+    ]
+
+
+def test_a_preset_twice_is_refused() -> None:
+    assert problem({"preset": ["dd", "dd"]})[0] == "names a preset twice"
+
+
+def test_a_label_of_the_job_is_not_that_of_a_presets_metric() -> None:
+    what, _ = problem({"preset": "mbw"}, labels={"method": "x"})
+
+    assert what == 'the metric bandwidth of "mbw" has a label method, and so has [info.labels]'
+
+
+@pytest.mark.parametrize("value", [3, [3], [{"a": 1}], {"name": "fio"}, [["fio"]], True])
+def test_what_is_no_name_is_a_finding(tmp_path: Path, value: Any) -> None:
+    descriptor, findings = load_table(table({"preset": value}), file="b.toml", folder=None)
+
+    assert descriptor is None
+    assert all(each.key.startswith("output.preset") for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "expected"),
+    [
+        (
+            "hf-trainer",
+            "{'loss': 1.2e-05, 'grad_norm': 0.8, 'learning_rate': 4.2e-05, 'epoch': 0.5}",
+            [("loss", "1.2e-05", ',"step":0.5')],
+        ),
+        ("hf-trainer", "{'loss': nan, 'learning_rate': 4.2e-05, 'epoch': 0.5}", []),
+        (
+            "hf-trainer",
+            "{'eval_loss': 0.5, 'eval_runtime': 3.1, 'epoch': 2.0}",
+            [("eval_loss", "0.5", ',"step":2.0')],
+        ),
+        ("tqdm", "100%|##| 8/8 [00:00<00:00, 123.70it/s]", [("throughput", "123.70", "")]),
+        (
+            "tqdm",
+            " 5%| | 1/8 [00:00<00:00, 9.5img/s, loss=1e-3]",
+            [("throughput", "9.5", ""), ("loss", "1e-3", "")],
+        ),
+        (
+            "keras",
+            "5/5 - 1s - 32ms/step - val_loss: 1.5e-04",
+            [("val_loss", "1.5e-04", ""), ("step_time", "32", "")],
+        ),
+        (
+            "nccl-tests",
+            " 8 2 bfloat16 none 0 12.90 0.01 0.02 0 12.87 0.03 0.04 N/A",
+            [
+                ("busbw", "0.02", ',"step":8'),
+                ("busbw_in_place", "0.04", ',"step":8'),
+                ("algbw", "0.01", ',"step":8'),
+                ("time", "12.90", ',"step":8'),
+            ],
+        ),
+    ],
+)
+def test_other_forms_of_a_programs_lines_are_read(
+    name: str, line: str, expected: list[tuple[str, str, str]]
+) -> None:
+    chosen = metrics({"preset": name})
+
+    found = extract_metrics(line.encode() + b"\n", chosen)
+
+    assert [(chosen[i].name, number, extra) for _, i, _, number, extra in found] == expected

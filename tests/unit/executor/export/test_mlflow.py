@@ -1,0 +1,167 @@
+"""A job in MLflow, read back by MLflow's own client: what it was asked, how it ended, and each value once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exported_jobs import append, rewrite_job, two_repeats
+from handmade_job import HandmadeJob
+
+from executor.export.facts import ExportError, job_facts
+from executor.export.mlflow import ExportedRun, export_to_mlflow
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """MLflow's store of files: its database needs more packages than its client."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (tmp_path / "mlruns").as_uri()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> HandmadeJob:
+    return HandmadeJob(tmp_path / "store")
+
+
+def exported(job: HandmadeJob, server: str) -> list[ExportedRun]:
+    return export_to_mlflow(job_facts(job.record), uri=server, experiment="digits")
+
+
+def runs_of(server: str) -> list[Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    return sorted(client.search_runs([experiment.experiment_id]), key=lambda run: run.info.run_name)
+
+
+def history(server: str, run_id: str, key: str) -> list[tuple[float, int, int]]:
+    """Value, timestamp and step of each value."""
+    from mlflow.tracking import MlflowClient
+
+    found = MlflowClient(tracking_uri=server).get_metric_history(run_id, key)
+    return sorted(((each.value, each.timestamp, each.step) for each in found), key=lambda each: each[1])
+
+
+def test_a_job_is_a_run_with_parameters_tags_and_values(job: HandmadeJob, server: str) -> None:
+    rewrite_job(
+        job,
+        "[job]\n",
+        '[set]\n"ml.args" = "--epochs 2"\n[git]\ncommit = "abc"\nbranch = "main"\n[job]\nlabels = { task_name = "t" }\n',
+    )
+    append(job, *({"step": 10 * n} for n in range(3)), {"src": "host", "name": "cpu", "value": 50})
+    job.ends()
+
+    (told,) = exported(job, server)
+
+    (run,) = runs_of(server)
+    assert (told.run_id, told.new, told.values) == (run.info.run_id, True, 4)
+    assert run.info.run_name == "digits-1"
+    assert (run.info.status, run.info.start_time, run.info.end_time) == (
+        "FINISHED",
+        job.started,
+        job.started + 12_000,
+    )
+    assert run.data.params == {
+        "command": "python3 train.py", "strategy": "single_node", "nodes": "1", "set.ml.args": "--epochs 2",
+    }  # fmt: skip
+    assert {
+        "label.task_name": "t",
+        "bai.job_id": "digits-1",
+        "bai.outcome": "succeeded",
+    }.items() <= run.data.tags.items()
+    assert run.data.tags["mlflow.source.git.commit"] == "abc"
+    assert history(server, run.info.run_id, "loss") == [(n / 2, job.started + n, 10 * n) for n in range(3)]
+    assert history(server, run.info.run_id, "system/cpu") == [(50, job.started + 3, 0)]
+
+
+def test_exported_again_it_gets_what_has_come_since(job: HandmadeJob, server: str) -> None:
+    append(job, *({"value": n} for n in range(3)))
+    (first,) = exported(job, server)
+    assert runs_of(server)[0].info.status == "RUNNING"
+    append(job, *({"value": n, "timestamp": job.started + n} for n in (3, 4)))
+    job.ends("failed", 1)
+
+    (second,) = exported(job, server)
+    (third,) = exported(job, server)
+
+    assert (first.values, second.values, third.values) == (3, 2, 0)
+    assert (first.new, second.new) == (True, False)
+    assert first.run_id == second.run_id == third.run_id
+    (run,) = runs_of(server)
+    assert (run.info.status, run.data.tags["bai.outcome"]) == ("FAILED", "failed")
+    assert [each[0] for each in history(server, run.info.run_id, "loss")] == [0, 1, 2, 3, 4]
+
+
+def test_more_values_than_one_request_takes_all_arrive(job: HandmadeJob, server: str) -> None:
+    append(job, *({"value": n} for n in range(2500)))
+    job.ends()
+
+    (told,) = exported(job, server)
+
+    assert [each[0] for each in history(server, told.run_id, "loss")] == list(range(2500))
+
+
+def test_each_repeat_is_a_run(job: HandmadeJob, server: str) -> None:
+    append(job, {"repeat": 0, "value": 1}, {"repeat": 1, "value": 2})
+    job.ends(repeats=two_repeats(job))
+
+    exported(job, server)
+
+    first, second = runs_of(server)
+    assert (first.info.run_name, first.info.status) == ("digits-1 repeat 0", "FINISHED")
+    assert (second.info.run_name, second.info.status) == ("digits-1 repeat 1", "FAILED")
+    assert (first.data.metrics, second.data.metrics) == ({"loss": 1}, {"loss": 2})
+    assert [run.data.tags["bai.repeat"] for run in (first, second)] == ["0", "1"]
+    assert (second.info.start_time, second.info.end_time) == (job.started + 200, job.started + 300)
+
+
+def test_nodes_labels_and_odd_names_stay_apart(tmp_path: Path, server: str) -> None:
+    job = HandmadeJob(tmp_path / "store", nodes=2)
+    for rank in (0, 1):
+        append(job, {"value": rank}, rank=rank)
+    append(
+        job,
+        {"name": "p=99%", "value": 3},
+        {"name": "p_99_", "value": 4},
+        {"labels": {"kind": "a b"}, "value": 5},
+    )
+
+    exported(job, server)
+
+    (run,) = runs_of(server)
+    assert run.data.metrics == {
+        "loss rank:0": 0, "loss rank:1": 1, "p_99_ rank:0": 3, "p_99_ rank:0_2": 4, "loss rank:0 kind:a b": 5,
+    }  # fmt: skip
+
+
+def test_secrets_are_not_exported(job: HandmadeJob, server: str) -> None:
+    rewrite_job(
+        job, "[benchmark]\n", '[benchmark]\nenv = { THREADS = "4" }\nsecrets = { TOKEN = "env:MY_TOKEN" }\n'
+    )
+
+    exported(job, server)
+
+    (run,) = runs_of(server)
+    assert run.data.params["env.THREADS"] == "4"
+    assert "TOKEN" not in str(run.data)
+
+
+def test_a_server_that_is_away_is_said(job: HandmadeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    with pytest.raises(ExportError, match=r"MLflow at http://127\.0\.0\.1:9: "):
+        exported(job, "http://127.0.0.1:9")
+
+
+def test_without_the_library_it_says_how_to_install_it(
+    job: HandmadeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+
+    with pytest.raises(ExportError, match=r"pip install 'bai-agent\[mlflow\]'"):
+        exported(job, "http://127.0.0.1:9")

@@ -1,0 +1,87 @@
+"""Which jobs a list has, and what it knows of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from handmade_job import START, HandmadeJob
+
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.job.toml import read_toml_text
+from executor.backends import Backends
+from executor.jobs.jobs import EVERY_JOB, JobFilter, ListedJob, listed
+
+MINUTE = 60_000
+
+
+def jobs(folder: Path, only: JobFilter = EVERY_JOB, *, count: int | None = 30) -> list[str]:
+    return [each.status.job_id for each in found(folder, only, count=count)]
+
+
+def found(folder: Path, only: JobFilter = EVERY_JOB, *, count: int | None = 30) -> list[ListedJob]:
+    return listed([DirectoryStore(folder)], count, Backends(), only=only).jobs
+
+
+def change(job: HandmadeJob, /, **tables: dict[str, Any]) -> None:
+    """Change tables of a job's descriptor."""
+
+    path = Path(job.store.folder) / job.record.key("job.toml")
+    table = read_toml_text(path.read_text())
+    for name, values in tables.items():
+        table[name] = {**table.get(name, {}), **values}
+    path.write_bytes(tomli_w.dumps(table).encode())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four jobs, a minute apart."""
+    for number in range(4):
+        job = HandmadeJob(tmp_path, f"job-{number}", started=START + number * MINUTE)
+        change(job, job={"labels": {"team": "vision" if number % 2 else "speech", "run": str(number)}})
+        if number == 1:
+            job.ends("failed", 1)
+        elif number < 3:
+            job.ends()
+    return tmp_path
+
+
+def test_labels_must_all_hold(folder: Path) -> None:
+    assert jobs(folder, JobFilter(labels={"team": "vision"})) == ["job-1", "job-3"]
+    assert jobs(folder, JobFilter(labels={"team": "vision", "run": "3"})) == ["job-3"]
+    assert jobs(folder, JobFilter(labels={"tea": "vision"})) == []
+
+
+def test_a_status_or_an_outcome_is_asked_for_in_any_case(folder: Path) -> None:
+    assert jobs(folder, JobFilter(statuses=["failed"])) == ["job-1"]
+    assert jobs(folder, JobFilter(statuses=["Succeeded", "died"])) == ["job-0", "job-2", "job-3"]
+
+
+def test_since_is_the_start(folder: Path) -> None:
+    assert jobs(folder, JobFilter(since=START + 2 * MINUTE)) == ["job-2", "job-3"]
+
+
+def test_the_newest_that_match_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor.jobs.jobs._PORTION", 1)
+    assert jobs(folder, JobFilter(labels={"team": "speech"}), count=1) == ["job-2"]
+    assert jobs(folder, count=2) == ["job-2", "job-3"]
+
+
+def test_headlines_and_parameters_are_in_the_list_and_in_json(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    change(job, benchmark={"argv": ["python3", "train.py", "--lr", "0.1"]}, set={"ml.args": "--lr 0.1"})
+    job.ends(metrics={"headlines": {"loss": {"value": 0.25, "units": "nats"}}})
+    (row,) = found(tmp_path)
+    table = json.loads(json.dumps(row.as_table()))
+    assert table["headlines"] == {"loss": {"value": 0.25, "units": "nats"}}
+    assert (table["arguments"], table["set"]) == (["train.py", "--lr", "0.1"], {"ml.args": "--lr 0.1"})
+    assert table["dollars"] is None
+
+
+def test_a_broken_descriptor_hides_no_other_job(folder: Path) -> None:
+    (folder / "job-1/job.toml").write_text("[")
+    assert jobs(folder) == ["job-0", "job-1", "job-2", "job-3"]
+    assert jobs(folder, JobFilter(labels={"team": "vision"})) == ["job-3"]

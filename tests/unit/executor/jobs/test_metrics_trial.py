@@ -1,0 +1,58 @@
+"""A trial of patterns ends where a run would switch a pattern off."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bai_agent.job.descriptor import Metric
+from executor.errors import UsageError
+from executor.jobs.metrics_trial import MetricsTrial, try_metrics
+
+METRICS = (
+    Metric(name="step", pattern=r"step=(\d+)"),
+    Metric(name="loss", pattern=r"loss=((?:[a1]+)+)b"),
+)
+
+
+def show(trial: MetricsTrial) -> None:
+    print(trial.lines)
+
+
+@pytest.mark.parametrize("show", [show, None], ids=["a summary", "records"])
+def test_a_pattern_that_takes_too_long_is_named_with_its_line(
+    show: Callable[[MetricsTrial], None] | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("step=1\nloss=" + "a" * 60 + "c\n")
+
+    with pytest.raises(UsageError, match=r'pattern of "loss" takes more than 1 s on the line at byte 7, '):
+        try_metrics(METRICS, log, show=show)
+
+
+def test_a_log_within_the_limit_is_shown_from_the_child(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("step=1\nloss=11b\n")
+
+    assert try_metrics(METRICS, log, show=show)
+
+    assert capfd.readouterr().out == "2\n"
+
+
+def test_an_end_by_another_signal_is_no_patterns_fault(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("step=1\n")
+
+    def killed(trial: MetricsTrial) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UsageError, match="did not come to its end"):
+        try_metrics(METRICS, log, show=killed)

@@ -1,0 +1,382 @@
+"""From a benchmark descriptor to the job descriptor of a run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from bai_agent.job.descriptor import (
+    Better,
+    Buffering,
+    Git,
+    Headline,
+    Job,
+    Kafka,
+    MpiLaunch,
+    SourceKind,
+    Store,
+    StrategyTable,
+    Unpack,
+)
+from bai_agent.job.descriptor_file import parse_job
+from executor.descriptor import Descriptor
+from executor.descriptor.model import SinkTable
+from executor.errors import UsageError
+from executor.planning.job_sources import PlanError, scripts_folder
+from executor.planning.job_toml import job_toml
+from executor.planning.plan import one_node_note, plan
+from executor.planning.request import check_start
+from executor.planning.scripts_folder import ScriptsOrigin
+
+FOLDER = Path("/home/alice/my benchmark")
+
+
+def descriptor(**tables: Any) -> Descriptor:
+    given: dict[str, Any] = {
+        "spec_version": "0.1.0",
+        "info": {"description": "d"},
+        "hardware": {"instance_type": "local"},
+        "ml": {"benchmark_code": "train"},
+        **tables,
+    }
+    return Descriptor.model_validate(given)
+
+
+def planned(arguments: tuple[str, ...] = (), data_root: Path | None = None, **tables: Any) -> Job:
+    return plan(
+        descriptor(**tables),
+        folder=FOLDER,
+        job_id="job-1",
+        client_id="alice",
+        arguments=arguments,
+        data_root=data_root,
+        home=Path("/home/alice"),
+    )
+
+
+def test_the_same_input_gives_the_same_job() -> None:
+    assert planned() == planned()
+
+
+@pytest.mark.parametrize(
+    ("ml", "argv"),
+    [
+        (
+            {"benchmark_code": "python3 train.py", "args": "--epochs 8"},
+            ("python3", "train.py", "--epochs", "8"),
+        ),
+        ({"benchmark_code": "echo 'a b' \"c d\" e\\ f"}, ("echo", "a b", "c d", "e f")),
+        ({"benchmark_code": "$(BAI_SCRIPTS_PATH)/src/run.sh"}, ("$(BAI_SCRIPTS_PATH)/src/run.sh",)),
+        ({"benchmark_code": "\n  train --fast  \n"}, ("train", "--fast")),
+        ({"benchmark_code": "train", "args": ""}, ("train",)),
+    ],
+)
+def test_a_line_is_split_into_arguments(ml: dict[str, str], argv: tuple[str, ...]) -> None:
+    benchmark = planned(ml=ml).benchmark
+
+    assert benchmark.argv == argv
+    assert benchmark.script is None
+
+
+@pytest.mark.parametrize("code", ["\n#!/usr/bin/env python3\nprint(1)\n", "set -e\ntrain"])
+def test_several_lines_are_a_script_and_args_its_arguments(code: str) -> None:
+    benchmark = planned(ml={"benchmark_code": code, "args": "'a b' c"}).benchmark
+
+    assert benchmark.script == code.strip() + "\n"
+    assert benchmark.argv == ("a b", "c")
+
+
+def test_command_line_arguments_come_last_and_unchanged() -> None:
+    benchmark = planned(
+        arguments=("--name", "a 'b'", "$(X)"), ml={"benchmark_code": "train", "args": "1"}
+    ).benchmark
+
+    assert benchmark.argv == ("train", "1", "--name", "a 'b'", "$(X)")
+
+
+def test_a_local_job_has_the_callers_environment_and_no_limit() -> None:
+    job = planned(
+        env={"vars": {"THREADS": 4}, "secrets": {"TOKEN": "env:TOKEN"}, "python": "/opt/py/bin/python"}
+    )
+
+    assert job.benchmark.inherit_env
+    assert job.benchmark.env == {"THREADS": "4"}
+    assert job.benchmark.secrets == {"TOKEN": "env:TOKEN"}
+    assert job.benchmark.python == "/opt/py/bin/python"
+    assert job.limits.max_runtime is None
+
+
+def test_limits_output_and_metrics_are_carried_over() -> None:
+    job = planned(
+        limits={"max_runtime": "2h", "grace": "5s", "no_output": "1m"},
+        output={
+            "buffering": "timed",
+            "artifacts": ["runs/**"],
+            "metrics": [
+                {"name": "a", "units": "s", "pattern": r"a=(\d+)", "better": "lower", "required": True}
+            ],
+        },
+        host_metrics={"enabled": False},
+    )
+
+    assert (job.limits.max_runtime, job.limits.grace) == (timedelta(hours=2), timedelta(seconds=5))
+    assert job.limits.no_output == timedelta(minutes=1)
+    assert job.benchmark.buffering is Buffering.TIMED
+    assert job.output.artifacts == ("runs/**",)
+    assert (job.metrics[0].pattern, job.metrics[0].better, job.metrics[0].required) == (
+        r"a=(\d+)",
+        Better.LOWER,
+        True,
+    )
+    assert not job.host_metrics.enabled
+
+
+@pytest.mark.parametrize(
+    ("output", "metric", "warmup", "values"),
+    [
+        (None, None, None, 0),
+        ("30s", None, timedelta(seconds=30), 0),
+        (100, None, None, 100),
+        ("30s", 100, None, 100),
+        (100, "1m30s", timedelta(seconds=90), 0),
+        ("30s", 0, None, 0),
+        ("30s", "0s", None, 0),
+        (None, "250", None, 250),
+    ],
+)
+def test_warmup_of_a_metric_wins_over_that_of_the_output(
+    output: str | int | None, metric: str | int | None, warmup: timedelta | None, values: int
+) -> None:
+    written = {"name": "a", "units": "s", "pattern": r"a=(\d+)", "warmup": metric}
+    table = {"metrics": [{key: value for key, value in written.items() if value is not None}]}
+
+    (planned_metric,) = planned(output=table if output is None else {**table, "warmup": output}).metrics
+
+    assert (planned_metric.warmup, planned_metric.warmup_values) == (warmup, values)
+
+
+def test_a_json_metric_is_in_the_job_and_its_file() -> None:
+    metric = {"name": "a", "units": "", "json": "train.loss", "json_step": "step", "json_labels": ["split"]}
+
+    job = planned(output={"metrics": [metric]})
+
+    assert (job.metrics[0].pattern, job.metrics[0].json) == ("", "train.loss")
+    assert (job.metrics[0].json_step, job.metrics[0].json_labels) == ("step", ("split",))
+    assert parse_job(job_toml(job).encode(), where="job.toml").metrics == job.metrics
+
+
+def test_headline_and_tolerance_are_in_the_job_and_its_file() -> None:
+    metric = {
+        "name": "a",
+        "units": "GB/s",
+        "pattern": r"a=(\d+)",
+        "headline": "max",
+        "tolerance": "7.5%",
+        "warmup": "90s",
+    }
+
+    job = planned(output={"metrics": [metric, {**metric, "name": "b", "warmup": 7}]})
+
+    assert (job.metrics[0].headline, job.metrics[0].tolerance) == (Headline.MAX, 0.075)
+    assert parse_job(job_toml(job).encode(), where="job.toml").metrics == job.metrics
+
+
+def test_labels_come_from_every_place_in_which_they_are_written() -> None:
+    job = planned(
+        info={"description": "d", "task_name": "My task", "labels": {"team": "a"}},
+        custom_params={"dashboard": "board", "region": "us-east-1"},
+    )
+
+    assert job.job.labels == {
+        "team": "a",
+        "task_name": "My_task",
+        "dashboard-name": "board",
+        "region": "us-east-1",
+    }
+    assert job.job.name == "My task"
+    assert job.job.client_id == "alice"
+
+
+def test_a_label_that_is_written_wins() -> None:
+    job = planned(info={"description": "d", "task_name": "other", "labels": {"task_name": "mine"}})
+
+    assert job.job.labels == {"task_name": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("src", "expected"),
+    [
+        ("s3://bucket/a b,c:d", "s3://bucket/a b,c:d"),
+        ("https://host/x?y=%20", "https://host/x?y=%20"),
+        ("file:///data/a%20b", "file:///data/a%20b"),
+        ("train.npz", "file:///home/alice/my%20benchmark/train.npz"),
+        ("../shared/./100%/x?#", "file:///home/alice/shared/100%25/x%3F%23"),
+        ("folder/", "file:///home/alice/my%20benchmark/folder/"),
+        ("/data/größe", "file:///data/gr%C3%B6%C3%9Fe"),
+    ],
+)
+def test_a_source_is_named_so_that_any_agent_finds_it(src: str, expected: str) -> None:
+    (source,) = planned(data={"sources": [{"src": src, "path": "x"}]}).sources
+
+    assert source.src == expected
+    assert source.directory == src.endswith("/")
+    assert source.kind is SourceKind.DATA
+
+
+@pytest.mark.parametrize(
+    ("path", "data_root", "expected"),
+    [
+        ("/data/x", None, "/data/x"),
+        ("/data/x", "/tmp/root", "/tmp/root/data/x"),
+        ("/data/", "/tmp/root", "/tmp/root/data/"),
+        ("//data/x", "/tmp/root", "/tmp/root/data/x"),
+        ("data/x", "/tmp/root", "data/x"),
+        ("~/data/x", None, "/home/alice/data/x"),
+        ("~/data/x", "/tmp/root", "/tmp/root/home/alice/data/x"),
+    ],
+)
+def test_the_data_root_stands_before_absolute_paths(path: str, data_root: str | None, expected: str) -> None:
+    job = planned(
+        data={"sources": [{"src": "s3://b/k", "path": path}]},
+        data_root=Path(data_root) if data_root else None,
+    )
+
+    assert job.sources[0].path == expected
+
+
+@pytest.mark.parametrize(
+    ("unpack", "expected"),
+    [(False, Unpack.NO), (True, Unpack.INTO), ("into", Unpack.INTO), ("in_place", Unpack.IN_PLACE)],
+)
+def test_unpack(unpack: bool | str, expected: Unpack) -> None:
+    assert (
+        planned(data={"sources": [{"src": "s3://b/k", "path": "x", "unpack": unpack}]}).sources[0].unpack
+        is expected
+    )
+
+
+def test_scripts_are_taken_from_the_folder_or_from_its_copy() -> None:
+    given = descriptor(ml={"benchmark_code": "t", "script": {"path": "src/..", "requirements": "r.txt"}})
+    copy = Path("/store/job-1/scripts")
+
+    original = plan(given, folder=FOLDER, job_id="j", client_id="c")
+    copied = plan(given, folder=FOLDER, job_id="j", client_id="c", scripts=ScriptsOrigin(path=copy))
+
+    assert scripts_folder(given, folder=FOLDER) == ScriptsOrigin(path=FOLDER)
+    assert original.sources[0].src == "file:///home/alice/my%20benchmark/"
+    assert (copied.sources[0].src, copied.sources[0].path) == ("file:///store/job-1/scripts/", ".")
+    assert copied.sources[0].kind is SourceKind.SCRIPTS
+    assert copied.sources[0].directory
+    assert copied.benchmark.requirements == "r.txt"
+
+
+def test_scripts_in_an_archive_are_unpacked() -> None:
+    (source,) = planned(ml={"benchmark_code": "t", "script": {"script": "scripts.tar"}}).sources
+
+    assert (source.kind, source.path, source.unpack) == (SourceKind.SCRIPTS, ".", Unpack.INTO)
+    assert source.src.endswith("/my%20benchmark/scripts.tar")
+
+
+def test_the_descriptors_kafka_wins_over_the_configurations() -> None:
+    configured = Kafka(brokers=("configured:9092",))
+    silent, speaking = descriptor(), descriptor(kafka={"brokers": ["written:9092"], "host_metrics": True})
+
+    assert (
+        plan(silent, folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured}).kafka
+        == configured
+    )
+    assert plan(
+        speaking, folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured}
+    ).kafka == Kafka(brokers=("written:9092",), host_metrics=True)
+    assert plan(silent, folder=FOLDER, job_id="j", client_id="c").kafka is None
+
+
+def test_a_gateways_password_must_be_set_before_the_run() -> None:
+    prometheus = {"pushgateway": "http://gw:9091", "username": "u", "password": "env:PUSH_PASSWORD"}
+    job = plan(descriptor(prometheus=prometheus), folder=FOLDER, job_id="j", client_id="c")
+
+    with pytest.raises(UsageError, match=r"prometheus\.password: .* PUSH_PASSWORD is not set"):
+        check_start(job, {})
+    check_start(job, {"PUSH_PASSWORD": "x"})
+
+
+def test_a_sinks_table_is_the_same_in_both_descriptors() -> None:
+    written = {
+        name: table for name, field in Descriptor.model_fields.items() for table in _tables(field.annotation)
+    }
+
+    assert "kafka" in written
+    for name, table in written.items():
+        (kind, _) = get_args(get_type_hints(Job)[name])
+        assert set(table.model_fields) == {field.name for field in fields(kind)}
+
+
+def _tables(annotation: Any) -> list[type[SinkTable]]:
+    return [kind for kind in get_args(annotation) if isinstance(kind, type) and issubclass(kind, SinkTable)]
+
+
+def test_git_and_store_are_passed_on() -> None:
+    git = Git(commit="abc", branch="main", dirty=True)
+
+    job = plan(
+        descriptor(), folder=FOLDER, job_id="j", client_id="c", git=git, store=Store(url="file:///store")
+    )
+
+    assert job.git == git
+    assert job.store
+    assert job.store.url == "file:///store"
+
+
+def test_what_needs_more_than_this_machine_is_refused_in_a_sentence() -> None:
+    with pytest.raises(PlanError, match=r"inference needs .* runs single_node, horovod, mpi, torchrun"):
+        planned(hardware={"instance_type": "local", "strategy": "inference"})
+
+
+@pytest.mark.parametrize(("processes", "together"), [(2, "6"), ("gpus", "gpus")])
+@pytest.mark.parametrize("strategy", ["horovod", "mpi"])
+def test_nodes_of_mpirun_on_this_machine_are_one_with_all_processes(
+    strategy: str, processes: str | int, together: str
+) -> None:
+    distributed = {"num_instances": 3, "processes_per_instance": processes, "launch": "user"}
+    hardware = {"instance_type": "local", "strategy": strategy, "distributed": distributed}
+
+    table = planned(hardware=hardware).strategy
+
+    assert table == StrategyTable(name=strategy, nodes=1, processes_per_node=together, launch=MpiLaunch.USER)
+    note = one_node_note(descriptor(hardware=hardware))
+    assert note is not None
+    assert "stands for 3 nodes" in note
+
+
+def test_what_torchrun_is_to_do_reaches_the_job() -> None:
+    distributed = {"num_instances": 3, "max_restarts": 2, "cpus_per_process": 4}
+    hardware = {"instance_type": "local", "strategy": "torchrun", "distributed": distributed}
+
+    assert planned(hardware=hardware).strategy == StrategyTable(
+        name="torchrun", nodes=3, max_restarts=2, cpus_per_process=4
+    )
+
+
+def test_one_node_of_mpirun_needs_no_word() -> None:
+    distributed = {"num_instances": 1, "processes_per_instance": 2}
+    hardware = {"instance_type": "local", "strategy": "mpi", "distributed": distributed}
+
+    assert planned(hardware=hardware).strategy.processes_per_node == "2"
+    assert one_node_note(descriptor(hardware=hardware)) is None
+
+
+@pytest.mark.parametrize("ml", [None, {"benchmark_code": "  "}, {"args": "8"}])
+def test_without_a_command_there_is_no_plan(ml: dict[str, str] | None) -> None:
+    with pytest.raises(PlanError, match="benchmark_code"):
+        planned(ml=ml)
+
+
+def test_a_home_that_nobody_knows_is_refused() -> None:
+    given = descriptor(data={"sources": [{"src": "s3://b/k", "path": "~/x"}]})
+
+    with pytest.raises(PlanError, match="~/x"):
+        plan(given, folder=FOLDER, job_id="j", client_id="c")

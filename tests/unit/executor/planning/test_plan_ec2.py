@@ -1,0 +1,224 @@
+"""From a benchmark descriptor to the job descriptor of a run on an instance."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bai_agent.job.descriptor import Job, Kafka, Power, SourceKind, Store, Unpack
+from executor.backends.ec2.launch.user_data import deadman
+from executor.backends.ec2.local_files import local_files
+from executor.backends.ec2.local_files import pack as pack_folder
+from executor.config import LimitSettings
+from executor.descriptor import Descriptor
+from executor.planning.job_sources import PlanError, Uploaded
+from executor.planning.plan import plan
+
+FOLDER = Path("/home/alice/my benchmark")
+
+
+def descriptor(**tables: Any) -> Descriptor:
+    given: dict[str, Any] = {
+        "spec_version": "0.1.0",
+        "info": {"description": "d"},
+        "hardware": {"instance_type": "t3.small"},
+        "ml": {"benchmark_code": "train"},
+        **tables,
+    }
+    return Descriptor.model_validate(given)
+
+
+def planned(
+    defaults: LimitSettings = LimitSettings(),  # noqa: B008 - frozen
+    uploads: dict[Path, Uploaded] | None = None,
+    **tables: Any,
+) -> Job:
+    return plan(
+        descriptor(**tables),
+        folder=FOLDER,
+        job_id="job-1",
+        client_id="alice",
+        where="ec2",
+        store=Store(url="s3://b/jobs", region="eu-west-1"),
+        defaults=defaults,
+        uploads=uploads or {},
+    )
+
+
+def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
+    job = planned(aws={"ec2": {"image": "ami-1", "keep_on_failure": "30m"}})
+
+    assert not job.benchmark.inherit_env
+    assert job.limits.max_runtime == timedelta(hours=24)
+    assert (job.end.power, job.end.keep_on_failure) == (Power.OFF, timedelta(minutes=30))
+    assert job.store == Store(url="s3://b/jobs", region="eu-west-1")
+
+
+def test_limits_come_from_the_descriptor_then_the_configuration_then_us() -> None:
+    defaults = LimitSettings(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
+
+    job = planned(defaults, limits={"drain": "60s"})
+    limits = job.limits
+
+    assert limits.max_runtime == timedelta(hours=2)
+    assert limits.grace == timedelta(0)
+    assert limits.drain == timedelta(seconds=60)
+    assert limits.pull_timeout == timedelta(hours=1)
+    assert limits.extract_timeout == timedelta(minutes=30)
+    assert deadman(job) == timedelta(hours=3, minutes=46)
+
+
+def test_machines_that_wait_for_each_other_may_be_on_longer() -> None:
+    hardware = {
+        "instance_type": "p4d.24xlarge",
+        "strategy": "torchrun",
+        "distributed": {"num_instances": 4, "processes_per_instance": "gpus"},
+    }
+    limits = {"join": "7m"}
+
+    job = planned(hardware=hardware, limits=limits)
+
+    assert (job.strategy.nodes, job.strategy.processes_per_node) == (4, "gpus")
+    assert deadman(job) - deadman(planned(limits=limits)) == timedelta(minutes=7)
+
+
+@pytest.mark.parametrize("strategy", ["horovod", "mpi"])
+def test_nodes_of_mpirun_are_instances(strategy: str) -> None:
+    options = ["--map-by", "socket"]
+    distributed = {"num_instances": 4, "processes_per_instance": 2, "mpirun_options": options}
+    hardware = {"instance_type": "t", "strategy": strategy, "distributed": distributed}
+
+    table = planned(hardware=hardware).strategy
+
+    assert (table.name, table.nodes, table.processes_per_node) == (strategy, 4, "2")
+    assert table.mpirun_options == tuple(options)
+
+
+@pytest.mark.parametrize(("kind", "efa"), [("efa", True), ("efa-only", True), ("interface", False)])
+def test_the_agents_know_that_their_machines_have_efa(kind: str, efa: bool) -> None:
+    interfaces = [{"DeviceIndex": 0}, {"DeviceIndex": 1, "InterfaceType": kind}]
+
+    job = planned(aws={"ec2": {"run_instances": {"NetworkInterfaces": interfaces}}})
+
+    assert job.strategy.efa is efa
+    assert not planned().strategy.efa
+
+
+def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:
+    packed = Uploaded(src="s3://b/scripts/1.tar", sha256="1" * 64, size=10, packed=True, region="eu-west-1")
+    single = Uploaded(src="s3://b/data/2/d.csv", sha256="2" * 64, size=3, packed=False, region="eu-west-1")
+
+    scripts, data, remote = planned(
+        uploads={FOLDER / "scripts": packed, FOLDER / "d.csv": single},
+        ml={"benchmark_code": "train", "script": {"path": "scripts"}},
+        data={
+            "sources": [
+                {"src": "d.csv", "path": "/data/d.csv"},
+                {"src": "https://h/x", "path": "~/x"},
+            ]
+        },
+    ).sources
+
+    assert (scripts.kind, scripts.src, scripts.unpack) == (SourceKind.SCRIPTS, packed.src, Unpack.INTO)
+    assert not scripts.directory
+    assert (data.src, data.path, data.sha256, data.size) == (single.src, "/data/d.csv", single.sha256, 3)
+    assert data.region == "eu-west-1"
+    assert (remote.src, remote.path) == ("https://h/x", "/root/x")
+
+
+def test_signs_of_a_web_address_are_plain_in_other_names() -> None:
+    single = Uploaded(src="s3://b/data/2/d", sha256="2" * 64, size=3, packed=False)
+    sources = [{"src": "file:///data/a?b#c", "path": "d"}, {"src": "s3://b[1/key", "path": "k"}]
+
+    job = planned(uploads={Path("/data/a?b#c"): single}, data={"sources": sources})
+
+    assert [each.src for each in job.sources] == [single.src, "s3://b[1/key"]
+
+
+def test_a_home_is_that_of_the_user_on_the_instance() -> None:
+    job = planned(env={"user": "ubuntu"}, data={"sources": [{"src": "s3://b/x", "path": "~/x"}]})
+
+    assert job.sources[0].path == "/home/ubuntu/x"
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"env": {"secrets": {"T": "env:T"}}}, "env.secrets.T"),
+        (
+            {
+                "kafka": {
+                    "brokers": ["k:1"],
+                    "security_protocol": "SASL_SSL",
+                    "sasl_mechanism": "PLAIN",
+                    "sasl_username": "u",
+                    "sasl_password": "env:P",
+                }
+            },
+            "kafka.sasl_password",
+        ),
+        (
+            {"prometheus": {"pushgateway": "http://gw:9091", "username": "u", "password": "env:P"}},
+            "prometheus.password",
+        ),
+        ({"data": {"sources": [{"src": "https://h/x?X-Amz-Signature=1", "path": "x"}]}}, "signature"),
+        ({"data": {"sources": [{"src": "https://u:p@h/x", "path": "x"}]}}, "password"),
+        ({"hardware": {"instance_type": "t", "strategy": "inference"}}, "hardware.strategy"),
+    ],
+)
+def test_what_an_instance_cannot_have_is_refused(tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        planned(**tables)
+
+
+def test_the_configurations_kafka_is_for_who_names_none() -> None:
+    configured = Kafka(brokers=("k:1",))
+    job = plan(
+        descriptor(), folder=FOLDER, job_id="j", client_id="c", where="ec2", sinks={"kafka": configured}
+    )
+
+    assert job.kafka == configured
+
+
+def test_a_folders_archive_depends_on_neither_time_nor_place(tmp_path: Path) -> None:
+    archives = []
+    for name, time in (("one", 1_000_000_000), ("two", 1_700_000_000)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, mode in (("b.sh", 0o750), ("a.txt", 0o640)):
+            (folder / file).write_text(file)
+            (folder / file).chmod(mode)
+            os.utime(folder / file, (time, time))
+        (folder / "link").symlink_to("a.txt")
+        (folder / ".gitignore").write_text("*.log\n")
+        (folder / "x.log").write_text(name)
+        pack_folder(folder, tmp_path / f"{name}.tar")
+        archives.append((tmp_path / f"{name}.tar").read_bytes())
+
+    assert archives[0] == archives[1]
+    with tarfile.open(tmp_path / "one.tar") as archive:
+        assert {each.name: each.mode for each in archive} == {
+            ".gitignore": 0o644,
+            "a.txt": 0o644,
+            "b.sh": 0o755,
+            "link": 0o777,
+        }
+
+
+def test_files_are_named_by_their_content(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("1\n")
+    found = descriptor(
+        data={"sources": [{"src": "d.csv", "path": "a"}, {"src": (tmp_path / "d.csv").as_uri(), "path": "b"}]}
+    )
+
+    with local_files(found, tmp_path, None, bucket="b", region=None) as files:
+        [upload] = files.uploads
+        known = files.sources[tmp_path / "d.csv"]
+
+    assert upload.key == f"data/{known.sha256}/d.csv"
+    assert (known.src, known.size, known.packed) == (f"s3://b/{upload.key}", 2, False)

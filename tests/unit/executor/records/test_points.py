@@ -1,0 +1,114 @@
+"""All records of a job in columns: the fast reading finds what the careful one does, of one node or several."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from handmade_job import START, HandmadeJob
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.records.points import Points, SeriesKey, read_points
+from executor.records.reading import records_in
+
+
+def line(**changes: Any) -> bytes:
+    """One record, as the extractor writes it."""
+    record = {"seq": 0, "src": "log", "off": 0, "i": 0, "k": 0, "name": "loss", "value": 1.5, "units": ""}
+    record = {**record, "timestamp": START, **changes}
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+NUMBERS = st.one_of(
+    st.integers(-(10**20), 10**20), st.floats(allow_nan=True), st.sampled_from([0, -0.0, 5e-324, 1.7e308])
+)
+VALUES = st.one_of(NUMBERS, st.sampled_from([True, None, "1", 10**400]))
+RECORDS = st.fixed_dictionaries(
+    {"name": st.sampled_from(["loss", 'a"b\\', "µ"]), "value": VALUES},
+    optional={
+        "src": st.sampled_from(["log", "host", "file"]),
+        "units": st.sampled_from(["", "s", None, 3]),
+        "timestamp": st.sampled_from([0, START, 2**47 - 1, 2**47, -1, 1.5]),
+        "step": st.one_of(NUMBERS, st.none()),
+        "labels": st.sampled_from([{"a": "1"}, {"b": "2", "a": "1"}, {"process_rank": "3"}, {"a": 1}, None]),
+        "late": st.booleans(),
+        "gen": st.integers(0, 3),
+        "repeat": st.sampled_from([0, 7, -1, True, "1"]),
+    },
+)
+OTHERS = st.sampled_from(
+    [b"\n", b"[]\n", b'{"seq":01}\n', line().replace(b"0", b"00"), b'{"a":1,}\n', b"\xff\n"]
+)
+
+
+@given(st.lists(st.one_of(RECORDS.map(lambda changes: line(**changes)), OTHERS), max_size=30))
+def test_columns_hold_exactly_the_records_that_are_valid(lines: list[bytes]) -> None:
+    points = Points()
+    for each in lines:
+        points.add_lines(each)
+
+    expected = [record for each in lines for record in records_in(each)]
+    assert points.records == len(expected)
+    assert points.malformed.count == len(lines) - len(expected)
+    found: dict[SeriesKey, list[tuple[int, float]]] = {}
+    for record in expected:
+        labels = dict(record.get("labels") or {})
+        key = SeriesKey(
+            src=record["src"],
+            name=record["name"],
+            process_rank=labels.pop("process_rank", None),
+            labels=tuple(sorted(labels.items())),
+            repeat=record.get("repeat"),
+        )
+        found.setdefault(key, []).append((record["timestamp"], float(record["value"])))
+    assert {
+        key: list(zip(each.timestamps, each.values, strict=True)) for key, each in points.series.items()
+    } == found
+
+
+@given(st.lists(RECORDS.map(lambda changes: line(**changes)), max_size=30))
+def test_pieces_give_the_same_columns_as_the_whole(lines: list[bytes]) -> None:
+    whole, pieces = Points(), Points()
+    whole.add_lines(b"".join(lines))
+    for each in lines:
+        pieces.add_lines(each)
+
+    assert {key: each.values for key, each in whole.series.items()} == {
+        key: each.values for key, each in pieces.series.items()
+    }
+    steps = [[str(each.steps) for each in every.series.values()] for every in (whole, pieces)]
+    assert steps[0] == steps[1]
+    assert (whole.late, whole.records) == (pieces.late, pieces.records)
+
+
+def test_a_series_of_which_some_records_have_steps_has_gaps() -> None:
+    points = Points()
+    points.add_lines(line(value=1) + line(value=2, step=10) + line(value=3))
+
+    (series,) = points.series.values()
+    assert series.steps is not None
+    assert [None if math.isnan(step) else step for step in series.steps] == [None, 10, None]
+
+
+def test_a_series_knows_its_repeat_and_its_process() -> None:
+    points = Points()
+    points.add_lines(line(repeat=0) + line(repeat=1, labels={"process_rank": "1", "threads": "4"}))
+
+    first, second = points.series
+    assert (first.repeat, first.process_rank) == (0, None)
+    assert (second.repeat, second.process_rank, second.labelled) == (1, "1", "loss{threads=4}")
+
+
+def test_series_of_several_nodes_have_their_ranks(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, nodes=2)
+    job.on(0).measures("loss", 1, 2)
+    job.on(1).measures("loss", 3)
+    job.on(1).measures("cpu_percent", 50, src="host")
+
+    points = read_points(job.record, sources=("log",))
+
+    assert {key.rank: list(each.values) for key, each in points.series.items()} == {"0": [1, 2], "1": [3]}
+    assert points.records == 4

@@ -1,0 +1,261 @@
+"""Statistics while values stream by: exact where they promise it, bounded where they must be."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bai_agent.job.descriptor import Benchmark, Better, Headline, Identity, Job, Metric
+from executor.records.statistics import SAMPLE, Measurements, Series, Trend
+
+
+def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:
+    fields = {"seq": 0, "src": src, "off": 0, "i": 0, "k": 0, "name": name, "value": value, "units": units}
+    return json.dumps({**fields, "timestamp": 1_795_000_000_000}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_statistics_do_not_depend_on_how_the_values_came_in_pieces(seed: int) -> None:
+    # Given values in random pieces
+    chance = random.Random(seed)
+    values = [chance.gauss(100, 30) for _ in range(chance.randrange(1, 5000))]
+    series = Series("loss")
+    position = 0
+    while position < len(values):
+        step = chance.randrange(0, 700)
+        series.add_all(values[position : position + step])
+        position += step
+
+    # Then they are those of the whole
+    assert (series.count, series.first, series.last) == (len(values), values[0], values[-1])
+    assert (series.minimum, series.maximum) == (min(values), max(values))
+    assert series.mean == pytest.approx(math.fsum(values) / len(values))
+    assert series.stdev == pytest.approx(statistics.stdev(values) if len(values) > 1 else None)
+    if len(values) <= SAMPLE:
+        assert series.median == pytest.approx(statistics.median(values))
+
+
+def test_the_mean_of_huge_values_does_not_overflow() -> None:
+    series = Series("huge")
+    series.add_all([1.7e308] * 10)
+    series.add_all([1.7e308] * 10)
+
+    assert series.mean == pytest.approx(1.7e308)
+
+    # A third of the largest float, three times, is more than that
+    largest = Series("largest")
+    largest.add_all([sys.float_info.max] * 3)
+    largest.add_all([sys.float_info.max] * 3)
+
+    assert largest.mean == sys.float_info.max
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_trend_keeps_every_nth_value_within_its_bound(seed: int) -> None:
+    chance = random.Random(seed)
+    trend = Trend()
+    total = 0
+    for _ in range(chance.randrange(1, 60)):
+        count = chance.randrange(0, 1000)
+        trend.add_all([float(number) for number in range(total, total + count)])
+        total += count
+
+        assert len(trend.points) <= 256
+        assert trend.points == [float(number) for number in range(0, total, trend.step)]
+
+
+def test_the_best_value_is_the_one_in_the_metrics_direction() -> None:
+    lower, higher, neither = Series("a", better=Better.LOWER), Series("b", better=Better.HIGHER), Series("c")
+    for series in (lower, higher, neither):
+        series.add_all([3.0, 1.0, 2.0])
+
+    assert (lower.best, higher.best, neither.best) == (1.0, 3.0, None)
+    assert Series("d", better=Better.LOWER).best is None
+
+
+def test_measurements_are_kept_by_where_they_come_from() -> None:
+    # Given a job with two metrics, and records of all sources
+    job = Job(
+        job=Identity(id="job"),
+        benchmark=Benchmark(argv=("true",)),
+        metrics=(
+            Metric(name="z", pattern="z"),
+            Metric(name="a", pattern="a", units="s", better=Better.LOWER),
+        ),
+    )
+    measurements = Measurements(job)
+
+    measurements.add_lines(record("a", 1.5) + record("bai_host_cpu_percent", 9, "host") + record("a", 0.5))
+    measurements.add_lines(record("extra", 7, "emit", "GB/s") + record("bai_run_wall_seconds", 3, "run"))
+
+    # Then the descriptor's come first, in its order, seen or not
+    assert list(measurements.benchmark) == ["z", "a", "extra"]
+    assert measurements.benchmark["a"].as_table() == {
+        "name": "a",
+        "units": "s",
+        "count": 2,
+        "first": 1.5,
+        "last": 0.5,
+        "min": 0.5,
+        "max": 1.5,
+        "mean": 1.0,
+        "median": 1.0,
+        "stdev": pytest.approx(math.sqrt(0.5)),
+        "p95": pytest.approx(1.45),
+        "headline": 0.5,
+        "headline_is": "last",
+        "better": "lower",
+        "best": 0.5,
+    }
+    assert measurements.benchmark["z"].as_table() == {"name": "z", "units": "", "count": 0}
+    assert measurements.benchmark["extra"].units == "GB/s"
+    assert list(measurements.host) == ["bai_host_cpu_percent"]
+    assert list(measurements.run) == ["bai_run_wall_seconds"]
+    assert measurements.records == 5
+
+
+def test_a_broken_record_does_not_hide_the_others() -> None:
+    measurements = Measurements()
+
+    measurements.add_lines(record("a", 1) + b"no json\n" + record("a", 2))
+
+    assert measurements.benchmark["a"].count == 2
+
+
+def labelled(name: str, value: float, **labels: str) -> bytes:
+    fields = json.loads(record(name, value, units="ms"))
+    return json.dumps({**fields, "labels": labels}).encode() + b"\n"
+
+
+def test_a_metric_with_labels_has_a_row_for_each_set() -> None:
+    job = Job(
+        job=Identity(id="j"),
+        benchmark=Benchmark(argv=("true",)),
+        metrics=(Metric(name="lat", pattern="(.)", better=Better.LOWER), Metric(name="gone", pattern="(.)")),
+    )
+    measured = Measurements(job)
+
+    measured.add_lines(labelled("lat", 1, threads="4") + labelled("lat", 3, threads="8"))
+    measured.add_lines(labelled("lat", 2, threads="4"))
+
+    assert [(each.name, each.count) for each in measured.benchmark.values()] == [
+        ("gone", 0),
+        ("lat{threads=4}", 2),
+        ("lat{threads=8}", 1),
+    ]
+    row = measured.benchmark["lat{threads=4}"].as_table()
+    assert (row["name"], row["labels"], row["best"], row["units"]) == ("lat", {"threads": "4"}, 1, "ms")
+
+
+def test_rows_of_a_metric_are_bounded() -> None:
+    measured = Measurements()
+    for number in range(1000):
+        measured.add_lines(labelled("lat", number, n=str(number)))
+
+    assert len(measured.benchmark) == 65
+    assert measured.benchmark["lat{…}"].count == 936
+
+
+def test_a_record_with_labels_that_are_none_is_passed_over() -> None:
+    measured = Measurements()
+    fields = json.loads(record("lat", 1))
+    measured.add_lines(json.dumps({**fields, "labels": ["x"]}).encode() + b"\n")
+    assert (measured.records, measured.malformed.count) == (0, 1)
+
+
+@pytest.mark.parametrize("piece", [1, 97, 100_000])
+def test_quantiles_of_many_values_are_close_and_need_bounded_memory(piece: int) -> None:
+    # Given values in an order that repeats itself, which regular picking would fall for
+    count = 100_000 if piece > 1 else 20_000
+    values = [float(i % 1000) for i in range(count)]
+    series = Series("latency")
+    for start in range(0, count, piece):
+        series.add_all(values[start : start + piece])
+
+    # Then p95 is between p94 and p96, and the median between p48 and p52
+    assert len(series.sample.values) == SAMPLE
+    assert 940 <= series.p95 <= 960
+    assert 475 <= series.median <= 525
+
+
+def test_the_deviation_of_huge_values_is_finite() -> None:
+    huge = Series("huge")
+    huge.add_all([1.7e308, -1.7e308])
+    huge.add_all([1.7e308])
+
+    assert huge.stdev is not None
+    assert math.isfinite(huge.stdev)
+    one = Series("one")
+    one.add_all([3.0])
+    assert one.stdev is None
+
+
+def described(**metric: Any) -> Job:
+    return Job(
+        job=Identity(id="job"),
+        benchmark=Benchmark(argv=("true",)),
+        metrics=(Metric(name="loss", pattern="x", **metric),),
+    )
+
+
+def at(second: float, value: float, **more: Any) -> bytes:
+    fields = {"seq": 0, "src": "log", "off": 0, "i": 0, "k": 0, "name": "loss", "value": value, "units": ""}
+    return (
+        json.dumps({**fields, "timestamp": 1_795_000_000_000 + int(1000 * second), **more}).encode() + b"\n"
+    )
+
+
+def test_the_first_values_of_each_series_and_run_are_warm_up() -> None:
+    measurements = Measurements(described(warmup_values=2))
+    for repeat in (0, 1):
+        for value in (90, 80, 2, 1):
+            measurements.add_lines(at(0, value, repeat=repeat))
+    measurements.add_lines(at(0, 50, labels={"rank": "1"}))
+
+    series = measurements.benchmark["loss"]
+    assert (series.count, series.maximum, series.left_out) == (4, 2, 4)
+    assert series.as_table()["warmup_left_out"] == 4
+    # Another series has its own first values; that all were left out is not that none were seen
+    other = measurements.benchmark["loss{rank=1}"]
+    assert (other.count, other.left_out, other.newest) == (0, 1, 50)
+
+
+def test_warm_up_by_time_counts_from_the_start_of_the_run() -> None:
+    lines = b"".join(at(second, second) for second in (1, 2, 3, 4))
+
+    known = Measurements(described(warmup=timedelta(seconds=3)), starts={None: 1_795_000_000_000})
+    known.add_lines(lines)
+    assert (known.benchmark["loss"].first, known.benchmark["loss"].left_out) == (3, 2)
+
+    # Where the start is not known the first value stands for it
+    unknown = Measurements(described(warmup=timedelta(seconds=3)))
+    unknown.add_lines(lines)
+    assert unknown.benchmark["loss"].first == 4
+
+
+@pytest.mark.parametrize(
+    ("how", "one", "several"),
+    [
+        (Headline.LAST, 4, 5), (Headline.MIN, 1, 1.5), (Headline.MAX, 9, 9.5), (Headline.MEAN, 4.5, 5.5),
+        (Headline.MEDIAN, 4, 5.5),
+    ],
+)  # fmt: skip
+def test_the_headline_is_the_runs_number_or_the_median_over_runs(
+    how: Headline, one: float, several: float
+) -> None:
+    single = Measurements(described(headline=how))
+    single.add_lines(b"".join(at(0, value) for value in (4, 1, 9, 4)))
+    assert single.benchmark["loss"].headline == one
+
+    repeated = Measurements(described(headline=how))
+    for repeat, values in enumerate([(4, 1, 9, 4), (2, 10, 8, 6)]):
+        repeated.add_lines(b"".join(at(0, value, repeat=repeat) for value in values))
+    assert repeated.benchmark["loss"].headline == several
+    assert repeated.benchmark["loss"].runs == 2

@@ -1,0 +1,277 @@
+"""What a report says of a job, in each of its formats."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import tomli_w
+from handmade_job import START, HandmadeJob
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bai_agent.job.descriptor import Headline, Job, OverRanks, Source, SourceKind
+from bai_agent.job.descriptor_file import job_table
+from executor.report.contents import Report, report_of
+from executor.report.html import html_report, script_json
+from executor.report.machine import write_csv, write_json
+from executor.report.markdown import markdown_report
+from executor.report.plots import plot_data
+from executor.report.thinning import chosen
+from executor.report.words import cost_of, cost_sentence, headline_of
+
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def report(job: HandmadeJob, **prices: float) -> Report:
+    return report_of(job.record, now=START + 60_000, prices=prices)
+
+
+def describe(job: HandmadeJob, made: Job) -> None:
+    job.store.put(job.record.key("job.toml"), tomli_w.dumps(job_table(made)).encode())
+
+
+@given(values=st.lists(_FINITE, min_size=1, max_size=400), limit=st.integers(4, 60))
+def test_thinning_keeps_the_extremes_the_ends_and_the_order(values: list[float], limit: int) -> None:
+    kept = list(chosen(values, limit))
+
+    assert len(kept) <= max(limit, 4)
+    assert kept == sorted(set(kept)) or len(values) > limit
+    assert kept == sorted(kept)
+    assert kept[0] == 0
+    assert kept[-1] == len(values) - 1
+    assert {min(values), max(values)} <= {values[index] for index in kept}
+
+
+def test_many_points_are_thinned_for_the_page_and_it_says_so(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    values = [math.sin(i / 900) for i in range(17_000)]
+    values[12_345] = 99.0
+    job.measures("loss", *values)
+    made = report(job)
+
+    plots = plot_data(made)
+
+    (series,) = plots.table["plots"][0]["series"]
+    assert len(series["v"]) == len(series["t"]) <= 16_000
+    assert 99 in series["v"]
+    assert f"{len(series['v']):,} of 17,000 points are drawn, extremes kept" in html_report(made)
+    assert made.metrics[0].lines[0].figures is not None
+    assert made.metrics[0].lines[0].figures.count == 17_000
+
+
+def test_warmup_is_drawn_but_left_out_of_the_figures(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    loss, accuracy = job.job.metrics
+    timed = replace(accuracy, warmup=timedelta(milliseconds=3))
+    describe(job, replace(job.job, metrics=(replace(loss, warmup_values=2, headline=Headline.MEAN), timed)))
+    job.measures("loss", 9.0, 9.0, 2.0, 4.0)
+    job.measures("accuracy", 1.0, 0.5)
+    job.event("benchmark_started", time=START + 2, pid=1, argv=["x"])
+    made = report(job)
+
+    counted, timed_part = made.metrics
+    assert counted.lines[0].headline == 3.0
+    assert headline_of(counted) == (3.0, "mean of 2")
+    assert timed_part.lines[0].left_out == 1
+    page = html_report(made)
+    assert "the first 2 values of each series (2 of 4 values) are drawn, and left out of the figures" in page
+    assert len(plot_data(made).table["plots"][0]["series"][0]["v"]) == 4
+    assert plot_data(made).table["plots"][1]["marks"] == [{"x": 2, "to": 5}]
+
+
+@pytest.mark.parametrize(
+    ("how", "value"),
+    [(OverRanks.EACH, 3.0), (OverRanks.SUM, 6.0), (OverRanks.MIN, 2.0), (OverRanks.MAX, 4.0)],
+)
+def test_a_headline_over_nodes_is_what_the_descriptor_asks(
+    tmp_path: Path, how: OverRanks, value: float
+) -> None:
+    job = HandmadeJob(tmp_path, nodes=2)
+    describe(job, replace(job.job, metrics=(replace(job.job.metrics[0], over_ranks=how),)))
+    job.measures("loss", 2.0)
+    job.on(1).measures("loss", 4.0)
+
+    (part,) = report(job).metrics
+
+    assert headline_of(part)[0] == value
+    assert [line.label for line in part.lines] == ["node 0", "node 1"]
+
+
+def test_runs_of_one_job_have_a_median_and_a_table(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    for repeat, value in enumerate((5.0, 1.0, 2.0)):
+        job.record_of("loss", value, repeat=repeat, time=START + 100 * repeat)
+    runs = [
+        {
+            "repeat": each,
+            "outcome": "succeeded" if each else "failed",
+            "arm": "ab"[each % 2],
+            "started": START + 100 * each,
+            "wall_seconds": 0.09,
+        }
+        for each in range(3)
+    ]
+    job.ends(repeats=runs)
+    made = report(job)
+
+    assert headline_of(made.metrics[0]) == (2.0, "median of 3 runs (last), 1 to 5")
+    page = html_report(made)
+    assert "3 runs of the benchmark" in page
+    assert re.search(r"repeat 0</th><td[^>]*>a</td><td[^>]*>failed</td>", page)
+    assert [each["o"] for each in plot_data(made).table["plots"][0]["series"]] == [0, 100, 200]
+
+
+def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    created = "2026-11-18T11:06:00Z"
+    assert START == 1_795_000_000_000
+    table = {
+        "created": created,
+        "request": {"InstanceType": "m5.large", "InstanceMarketOptions": {"MarketType": "spot"}},
+    }
+    job.store.put(job.record.key("attempts/0/launch.json"), json.dumps(table).encode())
+    job.event("phase", phase="run", state="started", time=START)
+    job.event("phase", phase="run", state="finished", seconds=90.0, time=START + 90_000)
+    job.event("phase", phase="drain", state="started", time=START + 90_000)
+    made = report(job, **{"m5.large": 3.6})
+
+    (lane,) = made.lanes
+    assert [(bar.phase, bar.goes_on) for bar in lane.bars] == [
+        ("boot", False),
+        ("run", False),
+        ("drain", True),
+    ]
+    assert made.instance_type == "m5.large"
+    costs = cost_of(made)
+    assert costs is not None
+    assert costs["run"] == pytest.approx(0.09)
+    assert "USD for 1 × m5.large at 3.6000 USD an hour" in cost_sentence(made)
+    assert "at most, as it ran on spot capacity" in cost_sentence(made)
+    assert "can be written under [prices]" in cost_sentence(report(job))
+
+
+def test_nodes_that_differ_come_first(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, nodes=2)
+    for rank, model in enumerate(("Xeon 1", "Xeon 2")):
+        facts = {"cpu": {"model": model}, "memory": {"total_bytes": 2**30}, "warnings": [f"slow {rank}"]}
+        (job.on(rank).node / "environment.json").write_text(json.dumps(facts))
+    page = html_report(report(job))
+
+    differ, same = page.index("In what the 2 nodes differ"), page.index("The same on all 2 nodes")
+    assert differ < page.index("node 0: Xeon 1<br>node 1: Xeon 2") < same
+    assert "Node 1: slow 1" in page[: page.index("<main>")]
+
+
+def test_all_that_is_needed_to_repeat_it_is_there(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    source = Source(src="s3://data/train/", path="train", sha256="a" * 64)
+    scripts = Source(src="s3://bucket/scripts/x.tar", path="", sha256="b" * 64, kind=SourceKind.SCRIPTS)
+    benchmark = replace(job.job.benchmark, secrets={"HF_TOKEN": "env:HF"})
+    describe(job, replace(job.job, sources=(source, scripts), set={"ml.args": "--fast"}, benchmark=benchmark))
+    job.ends(git={"commit": "c" * 40, "branch": "main", "dirty": True})
+    made = report(job)
+
+    for text in (html_report(made), markdown_report(made).replace("\\", "")):
+        for needed in (
+            "bai run --like digits-1",
+            "b" * 64,
+            "--set ml.args",
+            "--fast",
+            "c" * 40,
+            "with uncommitted changes",
+            "python3 train.py",
+            "HF_TOKEN",
+        ):
+            assert needed in text.replace("&#58;", ":"), needed
+    assert "a" * 64 in html_report(made)
+
+
+def test_hostile_text_is_no_markup_in_markdown(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, name="<img src=x>\x1b[2J | @all [x](http://x) `a`")
+    job.record_of("a|b\n# c", 1.0, labels={"k": "](http://x)"})
+    job.record_of("a|b\n# c", 2.0)
+    text = markdown_report(report(job))
+
+    assert "\x1b" not in text
+    assert "<img" not in text
+    assert "@all" not in text
+    assert "](" not in text
+    assert "http://" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| a")]
+    assert len(rows) == 2
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 13 for row in rows)
+
+
+@settings(max_examples=40)
+@given(text=st.text())
+def test_nothing_in_the_pages_json_ends_its_script(text: str) -> None:
+    written = script_json({"text": text})
+
+    assert not re.search("[<>&\u2028\u2029]", written)
+    assert json.loads(written)["text"] == text.encode(errors="replace").decode()
+
+
+def test_what_has_not_settled_is_marked(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.measures("loss", *[100.0 - each / 2 for each in range(100)])
+    job.measures("accuracy", *[5.0 + each % 3 / 1000 for each in range(100)])
+    made = report(job)
+
+    falls, settled = (part.lines[0].unsteady for part in made.metrics)
+    assert falls is not None
+    assert falls.startswith("not steady: it still falls at the end")
+    assert settled is None
+    assert html_report(made).count("not steady") == markdown_report(made).count("not steady") == 1
+
+
+def test_json_and_csv_hold_every_point(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, nodes=2)
+    for step in range(30):
+        job.record_of("loss", step / 2, step=step)
+    job.on(1).measures("loss", 7.0)
+    job.measures("bai_host_cpu_percent", 3.0, src="host", units="%")
+    made = report(job)
+    as_json, as_csv = io.StringIO(), io.StringIO()
+    write_json(made, as_json)
+    write_csv(made, as_csv)
+
+    table = json.loads(as_json.getvalue())
+    first, second = table["metrics"][0]["series"]
+    assert first["values"] == [step / 2 for step in range(30)]
+    assert first["steps"] == list(range(30))
+    assert (second["rank"], second["values"], second["steps"]) == ("1", [7.0], None)
+    rows = list(csv.DictReader(as_csv.getvalue().splitlines()))
+    assert len(rows) == 32
+    assert rows[29] | {"timestamp": ""} == {
+        "src": "log", "name": "loss", "labels": "", "rank": "0", "process_rank": "", "repeat": "",
+        "timestamp": "", "step": "29.0", "value": "14.5", "units": "",
+    }  # fmt: skip
+
+
+def test_a_job_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
+    made = report(HandmadeJob(tmp_path, written=False))
+
+    assert "The job has no result yet" in html_report(made)
+    assert "loss, accuracy" in markdown_report(made)
+
+
+def test_the_plot_library_is_the_one_that_its_page_names() -> None:
+    room = files("executor.report") / "vendor" / "uplot"
+    named = dict(
+        re.findall(r"`(uPlot\.[a-z.]+)` \| SHA-256 `([0-9a-f]{64})`", (room / "README.md").read_text())
+    )
+
+    assert set(named) == {"uPlot.iife.min.js", "uPlot.min.css"}
+    for name, digest in named.items():
+        assert hashlib.sha256((room / name).read_bytes()).hexdigest() == digest
+    assert "MIT License" in (room / "LICENSE").read_text()

@@ -1,0 +1,130 @@
+"""What a replica takes up of what is open: all when it starts, then what is its own and nobody works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from service_events import cancel_event, encoded, fetcher_event
+
+from bai_agent.errors import StoreError
+from bai_agent.job.store import StoredObject
+from bai_agent.job.store.directory import DirectoryStore
+from executor.service.entries import Entries, Kind
+from executor.service.event import read_event
+from executor.service.recovery import Recovery
+from executor.service.share import Share, partition_of
+
+OURS, THEIRS = (next(f"c{n}" for n in range(99) if partition_of(f"c{n}", 2) == wanted) for wanted in (0, 1))
+
+
+class AwayStore(DirectoryStore):
+    """A store that can be away."""
+
+    away = False
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        if self.away:
+            raise StoreError("the store is away")
+        return super().find(prefix)
+
+
+@dataclass
+class Replica:
+    """A recovery, and what it takes up."""
+
+    entries: Entries
+    share: Share = field(default_factory=Share)
+    taken: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.recovery = Recovery(
+            self.entries,
+            self.share,
+            take_up=lambda name, kind, client_id: self.taken.append(name),
+            looked=lambda count: None,
+        )
+
+    def look(self) -> list[str]:
+        """Return what one look takes up."""
+        self.taken.clear()
+        self.recovery.look()
+        return self.taken
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AwayStore:
+    return AwayStore(tmp_path)
+
+
+@pytest.fixture
+def replica(store: AwayStore) -> Replica:
+    return Replica(Entries(store))
+
+
+def accept(replica: Replica, action_id: str, client_id: str = OURS, *, received: int = 1) -> None:
+    event = read_event(encoded(fetcher_event(action_id=action_id, client_id=client_id)))
+    replica.entries.accept(Kind.JOB, event, received_ms=received, size=1)
+
+
+def test_a_replica_that_starts_takes_up_all_in_its_order(replica: Replica) -> None:
+    accept(replica, "second", received=2)
+    accept(replica, "third", THEIRS, received=3)
+    accept(replica, "first", received=1)
+    command = read_event(encoded(cancel_event(["first"], action_id="c-1", client_id=OURS)))
+    name = replica.entries.accept(Kind.COMMAND, command, received_ms=4, size=1)
+
+    assert replica.look() == ["first", "second", "third", name]
+    # and once it knows what is its own, it leaves the rest to whose that is
+    replica.share.update([0], 2)
+    assert (replica.recovery.is_ours("first", OURS), replica.recovery.is_ours("third", THEIRS)) == (
+        True,
+        False,
+    )
+
+
+def test_what_another_replica_had_is_taken_up_with_its_partitions(replica: Replica) -> None:
+    replica.share.update([0], 2)
+    replica.look()
+    accept(replica, "theirs", THEIRS)
+    assert [replica.look() for _ in range(3)] == [[], [], []]
+
+    replica.share.update([0, 1], 2)
+
+    assert replica.look() == ["theirs"]
+    replica.recovery.settle("theirs")
+    replica.share.update([0], 2)
+    replica.share.update([0, 1], 2)
+    assert replica.look() == []
+
+
+def test_what_just_came_is_left_to_whoever_has_it(replica: Replica) -> None:
+    replica.share.update([0], 2)
+    replica.look()
+    accept(replica, "new")
+
+    assert replica.look() == []
+    assert replica.look() == ["new"]
+
+
+def test_what_came_to_us_stays_ours_whosever_its_client_is(replica: Replica) -> None:
+    replica.share.update([0], 2)
+    replica.look()
+    replica.recovery.accepted("foreign", THEIRS)
+    accept(replica, "foreign", THEIRS)
+
+    replica.look()
+
+    assert replica.recovery.is_ours("foreign", THEIRS)
+    assert not replica.recovery.is_ours("other", THEIRS)
+
+
+def test_a_store_that_was_away_is_looked_at_again(replica: Replica, store: AwayStore) -> None:
+    accept(replica, "waits")
+    store.away = True
+    assert replica.look() == []
+
+    store.away = False
+
+    assert replica.look() == ["waits"]

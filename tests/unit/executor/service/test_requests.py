@@ -1,0 +1,370 @@
+"""From events to jobs: whose they are, what they may not ask for, and what is pulled for them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from service_events import DATASET, JSON, encoded, fetcher_event
+
+from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
+from executor.config import LimitSettings
+from executor.service.event import Event, UnreadableEventError, read_event
+from executor.service.requests import RefusedError, ServiceJob, is_ours, job_id_of, read_request
+from executor.service.trust import bounded_limits
+from executor.service_config import Bounds
+
+RUN = "aws.ec2.run_instances"
+
+
+def event(changes: dict[str, Any] | None = None, **options: Any) -> Event:
+    return read_event(encoded(fetcher_event(changes or {}, **options)))
+
+
+def accepted(
+    changes: dict[str, Any] | None = None, bounds: Bounds | None = None, **options: Any
+) -> ServiceJob:
+    return read_request(event(changes, **options), bounds or Bounds(), region="eu-central-1")
+
+
+def refusal(changes: dict[str, Any] | None = None, bounds: Bounds | None = None, **options: Any) -> str:
+    with pytest.raises(RefusedError) as refused:
+        accepted(changes, bounds, **options)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ours"),
+    [
+        ({}, True),
+        ({"info.scheduling": "single_run"}, True),
+        ({"info.scheduling": "*/5 * * * *"}, False),
+        ({"info.execution_engine": "default"}, False),
+        ({"info.execution_engine": "aws.sagemaker"}, False),
+        ({"info.execution_engine": ["aws.ec2"]}, False),
+        ({"info.execution_engine": None}, False),
+    ],
+)
+def test_events_for_other_engines_and_schedules_are_not_ours(changes: dict[str, Any], ours: bool) -> None:
+    assert is_ours(event(changes), ("aws.ec2",)) is ours
+
+
+def test_engine_ids_are_what_the_configuration_says() -> None:
+    other = event({"info.execution_engine": "aws.sagemaker"})
+
+    assert is_ours(other, ("default", "aws.sagemaker"))
+    assert read_request(other, Bounds(), region=None).descriptor.info.execution_engine == "aws.ec2"
+
+
+@pytest.mark.parametrize("toml", [None, {}, {"contents": None}, {"contents": "x"}, {"contents": {"info": 3}}])
+def test_an_event_without_a_descriptor_cannot_be_read(toml: Any) -> None:
+    with pytest.raises(UnreadableEventError):
+        is_ours(event(payload={"toml": toml}), ("aws.ec2",))
+
+
+def test_a_request_carries_who_asks() -> None:
+    job = accepted(parent="cron-7")
+
+    service = job.job_request.service
+    assert service is not None
+    assert (service.action_id, service.parent_action_id) == (event().action_id, "cron-7")
+    assert (service.client_id, service.username, service.created_by) == (
+        event().client_id,
+        "bellgav",
+        "ec2-executor",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"ml.script": {"path": "/"}}, "ml.script.path"),
+        ({"ml.script": {"path": "."}}, "ml.script.path"),
+        ({"env.user": "root"}, "env.user"),
+        ({"env.secrets": {"TOKEN": "env:AWS_SECRET_ACCESS_KEY"}}, "env.secrets.TOKEN"),
+        ({"aws.ec2.instance_profile": "admin"}, "aws.ec2.instance_profile"),
+        ({"aws.ec2.subnets": ["subnet-1"]}, "aws.ec2.subnets"),
+        ({"aws.ec2.security_groups": ["sg-1"]}, "aws.ec2.security_groups"),
+        ({"aws.ec2.public_ip": True}, "aws.ec2.public_ip"),
+        ({"aws.ec2.keep_on_failure": "1h"}, "aws.ec2.keep_on_failure"),
+        ({"kafka": {"brokers": ["evil:9092"]}}, "kafka"),
+        ({"log_lines": {"path": "/etc/cron.d/x"}}, "log_lines"),
+        ({"prometheus": {"pushgateway": "http://evil:9091"}}, "prometheus"),
+        ({"cloudwatch": {"log_group": "theirs"}}, "cloudwatch"),
+        ({"store": {"url": "s3://evil/jobs"}}, "store"),
+        ({"end": {"power": "stay"}}, "end"),
+        ({"data": {"sources": [{"src": "file:///etc/shadow", "path": "/d"}]}}, "data.sources[0].src"),
+        ({"data": {"sources": [{"src": "secrets.txt", "path": "/d"}]}}, "data.sources[0].src"),
+        ({"data": {"sources": [{"src": "../../x", "path": "/d"}]}}, "data.sources[0].src"),
+        ({"data": {"sources": [{"src": "FILE:///etc/shadow", "path": "/d"}]}}, "data.sources[0].src"),
+        ({f"{RUN}.KeyName": "mine"}, f"{RUN}.KeyName"),
+        ({f"{RUN}.IamInstanceProfile": {"Name": "admin"}}, f"{RUN}.IamInstanceProfile"),
+        ({f"{RUN}.SecurityGroupIds": ["sg-1"]}, f"{RUN}.SecurityGroupIds"),
+        ({f"{RUN}.TagSpecifications": []}, f"{RUN}.TagSpecifications"),
+        ({f"{RUN}.UserData": "x"}, f"{RUN}.UserData"),
+        ({f"{RUN}.MetadataOptions": {"HttpTokens": "optional"}}, f"{RUN}.MetadataOptions"),
+        ({f"{RUN}.CapacityReservationSpecification": {}}, f"{RUN}.CapacityReservationSpecification"),
+        ({f"{RUN}.Placement": {"HostId": "h-1"}}, f"{RUN}.Placement.HostId"),
+        ({f"{RUN}.Placement": {"Tenancy": "host"}}, f"{RUN}.Placement.Tenancy"),
+        (
+            {f"{RUN}.InstanceMarketOptions": {"SpotOptions": {"SpotInstanceType": "persistent"}}},
+            f"{RUN}.InstanceMarketOptions.SpotOptions.SpotInstanceType",
+        ),
+        ({f"{RUN}.NetworkInterfaces": [{"SubnetId": "subnet-1"}]}, f"{RUN}.NetworkInterfaces[0].SubnetId"),
+        ({f"{RUN}.NetworkInterfaces": [{"Groups": ["sg-1"]}]}, f"{RUN}.NetworkInterfaces[0].Groups"),
+        ({f"{RUN}.NetworkInterfaces": {"Groups": ["sg-1"]}}, f"{RUN}.NetworkInterfaces"),
+        (
+            {f"{RUN}.BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"SnapshotId": "snap-1"}}]},
+            f"{RUN}.BlockDeviceMappings[0].Ebs.SnapshotId",
+        ),
+        (
+            {f"{RUN}.BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 2001}}]},
+            f"{RUN}.BlockDeviceMappings[0].Ebs.VolumeSize",
+        ),
+        ({"aws.ec2.volume": {"size": 16384}}, "aws.ec2.volume.size"),
+        ({f"{RUN}.Placement": "here"}, f"{RUN}.Placement"),
+        ({f"{RUN}.EbsOptimized": {"x": 1}}, f"{RUN}.EbsOptimized"),
+    ],
+)
+def test_what_the_service_alone_decides_is_refused_by_its_key(changes: dict[str, Any], key: str) -> None:
+    assert f"{key}: " in refusal(changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {f"{RUN}.InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.5"}}},
+        {f"{RUN}.Placement": {"GroupName": "g", "Tenancy": "default"}},
+        {f"{RUN}.CpuOptions": {"CoreCount": 1, "ThreadsPerCore": 1}},
+        {f"{RUN}.NetworkInterfaces": [{"DeviceIndex": 0, "InterfaceType": "efa"}]},
+        {f"{RUN}.BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 100}}]},
+        {"aws.ec2.volume": {"size": 500, "throughput": 500}},
+        {"env.secrets": {"TOKEN": "ssm:/bai/token"}},
+        {"data": {"sources": [{"src": "s3://bucket/x", "path": "/d"}]}},
+    ],
+)
+def test_what_makes_a_machine_of_ones_own_passes(changes: dict[str, Any]) -> None:
+    accepted(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bounds", "said"),
+    [
+        ({}, Bounds(instance_types=("g5.*", "p4d.24xlarge")), "hardware.instance_type: "),
+        (
+            {"aws.ec2.instance_types": ["t3.large", "g5.xlarge"]},
+            Bounds(instance_types=("t3.*",)),
+            'aws.ec2.instance_types[1]: "g5.xlarge" is not allowed here',
+        ),
+        ({"aws.ec2.region": "us-east-1"}, Bounds(regions=("eu-central-1",)), "aws.ec2.region: "),
+        ({}, Bounds(regions=("us-east-1",)), "aws.ec2.region: "),
+        (
+            {"hardware.strategy": "torchrun", "hardware.distributed": {"num_instances": 9}},
+            Bounds(nodes=8),
+            "hardware.distributed.num_instances: ",
+        ),
+        ({"limits": {"max_runtime": "25h"}}, Bounds(duration=timedelta(hours=24)), "limits.max_runtime: "),
+        ({"limits": {"pull_timeout": "9d"}}, Bounds(duration=timedelta(hours=24)), "limits.pull_timeout: "),
+    ],
+)
+def test_bounds_of_the_configuration_are_kept(changes: dict[str, Any], bounds: Bounds, said: str) -> None:
+    assert said in refusal(changes, bounds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ml": None}, "ml.benchmark_code: is missing"),
+        ({"ml.benchmark_code": "echo 'x"}, "a quote is never closed"),
+        ({"hardware.instance_typ": "t3.small"}, "hardware.instance_typ"),
+        ({"spec_version": "9"}, "spec_version"),
+        ({"output.metrics": [{"name": "a", "units": "u", "pattern": "a=("}]}, "output.metrics[0].pattern"),
+        ({"output.metrics": "x"}, "output.metrics"),
+        ({"ml.benchmark_code": "$(BAI_SCRIPTS_PATH)/src/x.sh"}, "no scripts came with the request"),
+        ({"ml.script": {"script": "scripts.tar"}}, "ml.script.script: no scripts came"),
+    ],
+)
+def test_every_mistake_in_the_descriptor_is_named(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(changes)
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    said = refusal({"env.user": "root", "ml.benchmark_code": "", "aws.ec2.public_ip": True})
+
+    assert all(f"{key}: " in said for key in ("env.user", "ml.benchmark_code", "aws.ec2.public_ip"))
+
+
+def test_nulls_in_the_descriptor_are_as_if_not_there() -> None:
+    accepted({"env.user": None, "ml.args": None, "custom_params": None})
+
+
+def test_data_is_pulled_from_where_it_was_fetched_to() -> None:
+    datasets = [
+        {**DATASET, "md5": "0" * 32},
+        {
+            **DATASET,
+            "src": "s3://them/train/",
+            "dst": "s3://other-bucket/train",
+            "type": "DIRECTORY",
+            "path": "/t",
+        },
+    ]
+    models = [{**DATASET, "src": "http://h/m", "dst": "s3://third/m", "path": "/m", "size_info": None}]
+    written = {"data": {"sources": [{"src": "http://h/x.gz", "path": "/data/x.gz", "unpack": "into"}]}}
+
+    job = accepted(written, payload={"datasets": datasets, "models": models})
+
+    found = [(each.src, each.path, each.md5, each.unpack) for each in job.descriptor.data.sources]
+    assert found == [
+        ("s3://data-pull-ab12/data_sets/0f/x.gz", "/data/x.gz", "0" * 32, "into"),
+        ("s3://other-bucket/train/", "/t", None, False),
+        ("s3://third/m", "/m", None, False),
+    ]
+    service = job.job_request.service
+    assert service is not None
+    assert service.sizes == {"s3://data-pull-ab12/data_sets/0f/x.gz": 10, "s3://other-bucket/train/": 10}
+
+
+def test_a_source_that_was_not_fetched_is_pulled_from_where_it_is() -> None:
+    written = {
+        "data": {"sources": [{"src": "http://h/x.gz", "path": "/x"}, {"src": "s3://b/k", "path": "/k"}]}
+    }
+
+    job = accepted(written, payload={"datasets": [{**DATASET, "path": "/x"}]})
+
+    assert [each.src for each in job.descriptor.data.sources] == [DATASET["dst"], "s3://b/k"]
+
+
+def test_scripts_become_archives_of_the_scripts_folder() -> None:
+    dst = "s3://scripts-exchange-ab12/anubis0/2cf5f8ef.tar"
+
+    job = accepted(
+        {"ml.benchmark_code": "$(BAI_SCRIPTS_PATH)/src/x.sh", "ml.script": {"script": "src"}},
+        payload={"scripts": [{"dst": dst}]},
+    )
+
+    service = job.job_request.service
+    assert service is not None
+    assert service.scripts == (Source(src=dst, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
+
+
+@pytest.mark.parametrize(
+    ("configured", "longest", "found"),
+    [(None, None, None), (None, 2, 2), (None, 48, 24), (1, 2, 1), (3, 2, 2), (3, None, 3)],
+)
+def test_a_job_that_names_no_limit_has_no_more_time(
+    configured: int | None, longest: int | None, found: int | None
+) -> None:
+    limits, bound, wanted = (
+        None if hours is None else timedelta(hours=hours) for hours in (configured, longest, found)
+    )
+
+    bounded = bounded_limits(LimitSettings(max_runtime=limits), Bounds(duration=bound))
+
+    assert bounded == LimitSettings(max_runtime=wanted)
+
+
+def test_an_address_is_named_without_what_opens_it() -> None:
+    failed = {**DATASET, "src": "https://me:hunter2@h/x?X-Amz-Signature=5ec3e7", "dst": None}
+
+    said = refusal(payload={"datasets": [failed]})
+
+    assert "https://h/x" in said
+    assert "hunter2" not in said
+    assert "5ec3e7" not in said
+
+
+@pytest.mark.parametrize("name", ["datasets", "models"])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dst": None, "status": "FAILED", "message": "404"}, 'http://h/x.gz") was not fetched: 404'),
+        ({"status": "FAILED"}, 'http://h/x.gz") was not fetched'),
+        ({"dst": "file:///etc/shadow"}, "dst must be an address"),
+        ({"dst": 3}, "dst must be an address"),
+        ({"dst": "s3://bucket"}, "names a bucket but nothing in it"),
+        ({"dst": "https://h/x?X-Amz-Signature=abc"}, "a signature"),
+        ({"type": "PIPE"}, "type must be FILE or DIRECTORY"),
+        ({"md5": "zz"}, "md5 must be 32"),
+        ({"path": "/a/../../etc/cron.d/x"}, "leaves its folder"),
+        ({"path": None}, "path"),
+        ({"size_info": {"total_size": 10**13}}, "are allowed here"),
+    ],
+)
+def test_data_that_cannot_be_pulled_is_named(name: str, changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(payload={name: [{**DATASET, **changes}]})
+
+
+@pytest.mark.parametrize(
+    "payload", [{"datasets": 3}, {"datasets": [3]}, {"scripts": [{"dst": None}]}, {"scripts": "x"}]
+)
+def test_payloads_of_wrong_types_are_refused(payload: dict[str, Any]) -> None:
+    assert "payload." in refusal(payload=payload)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"hardware.distributed": {"num_instances": 10**400}},
+            "hardware.distributed.num_instances: an integer must",
+        ),
+        ({"aws.ec2.run_instances.X": [{"Y": -(2**63) - 1}]}, "aws.ec2.run_instances.X[0].Y: an integer must"),
+        (
+            {"output.metrics": [{"name": f"m{n}", "units": "u", "pattern": "x"} for n in range(1001)]},
+            "output.metrics: holds 1,001 metrics; keep at most 1,000",
+        ),
+    ],
+)
+def test_a_descriptor_of_any_size_is_not_reckoned_with(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(changes)
+
+
+@pytest.mark.parametrize("name", ["action_id", "parent", "client_id", "client_username"])
+def test_names_that_no_job_descriptor_can_hold_are_refused(name: str) -> None:
+    options: dict[str, Any] = {name: "a\0b"}
+
+    assert "holds a NUL character" in refusal(**options)
+
+
+@pytest.mark.parametrize("action_id", ["ffea52eb-c24b-4dd0-b32e-61230db34ad5", "ACTION-ID-12345678", "a.b_c"])
+def test_an_action_id_is_the_job_id_where_it_can_be_one(action_id: str) -> None:
+    assert job_id_of(action_id) == action_id
+
+
+@given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.text(min_size=1))
+def test_any_action_id_has_a_job_id_of_its_own(one: str, other: str) -> None:
+    try:
+        ids = [job_id_of(each) for each in (one, other)]
+    except UnicodeEncodeError:
+        return
+    assert all(map(is_job_id, ids))
+    assert "last" not in ids
+    assert (ids[0] == ids[1]) == (one == other)
+
+
+def test_derived_job_ids_are_readable() -> None:
+    assert re.fullmatch(r"my-job-[0-9a-f]{12}", job_id_of("my job!"))
+    assert re.fullmatch(r"last-[0-9a-f]{12}", job_id_of("last"))
+    assert re.fullmatch(r"action-[0-9a-f]{12}", job_id_of("../.."))
+
+
+@given(
+    st.dictionaries(st.sampled_from(["info", "ml", "env", "data", "aws", "output", "hardware", "x"]), JSON),
+    JSON,
+)
+def test_any_descriptor_is_a_job_or_a_sentence(tables: dict[str, Any], data: Any) -> None:
+    raw = fetcher_event(payload={"datasets": data, "scripts": data})
+    raw["payload"]["toml"]["contents"].update(tables)
+    said = ""
+    try:
+        source = read_event(encoded(raw))
+        is_ours(source, ("aws.ec2",))
+        said = str(read_request(source, Bounds(), region=None))
+    except (UnreadableEventError, RefusedError) as error:
+        said = str(error)
+    assert said.encode()

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bai_agent.errors import DescriptorError
+from bai_agent.job.descriptor import Better, Unpack
+from bai_agent.job.descriptor_file import job_table, parse_job, read_job
+from bai_agent.job.tables import read_table
+
+MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'
+
+
+def parse(more: str) -> None:
+    parse_job((MINIMAL + more).encode(), where="job.toml")
+
+
+def test_a_minimal_job_has_defaults_for_the_rest() -> None:
+    job = parse_job(MINIMAL.encode(), where="job.toml")
+
+    assert job.limits.grace == timedelta(seconds=30)
+    assert job.limits.max_runtime is None
+    assert job.kafka is None
+    assert job_table(job) == {"version": 1, "job": {"id": "job-1"}, "benchmark": {"argv": ["true"]}}
+
+
+def test_every_kind_of_value_is_read() -> None:
+    more = """
+[limits]
+max_runtime = "1h30m"
+[[sources]]
+src = "s3://b/k"
+path = "/data/k"
+unpack = "in_place"
+[[metrics]]
+name = "loss"
+pattern = 'loss=(\\d+)'
+better = "lower"
+required = true
+"""
+    job = parse_job((MINIMAL + more).encode(), where="job.toml")
+
+    assert job.limits.max_runtime == timedelta(minutes=90)
+    assert job.sources[0].unpack is Unpack.IN_PLACE
+    assert job.metrics[0].better is Better.LOWER
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "[limits]\nmax_runtimes = '1h'",
+            r'job\.toml: \[limits\] has no key "max_runtimes"; did you mean "max_runtime"\?',
+        ),
+        ("[limits]\nmax_runtime = 5", r"job\.toml: \[limits\] max_runtime: expected a duration"),
+        ("[limits]\nmax_runtime = 'soon'", r'job\.toml: \[limits\] max_runtime: "soon" is not a duration'),
+        ("[kafka]\ntopic = 'x'", r'job\.toml: \[kafka\] lacks the key "brokers"'),
+        ("[kafka]\nbrokers = 'x:9'", r"job\.toml: \[kafka\] brokers: expected a list"),
+        ("[[metrics]]\nname = 'x'\npattern = '('", r'\[\[metrics\]\] 0 "x": the pattern does not compile'),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\nbetter = 'bigger'",
+            r'metrics\[0\]\] better: expected one of "lower", "higher"',
+        ),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\ntolerance = -0.1",
+            r"metrics\[0\]\]: tolerance must be a finite",
+        ),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\ntolerance = inf",
+            r"metrics\[0\]\]: tolerance must be a finite",
+        ),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\nwarmup_values = -1",
+            r"metrics\[0\]\]: warmup_values must be",
+        ),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\nwarmup = '1s'\nwarmup_values = 1",
+            r"metrics\[0\]\]: warmup and warmup_values exclude each other",
+        ),
+        ("[[metrics]]\nname = 'x'", r'0 "x": neither pattern nor json'),
+        ("[[metrics]]\nname = 'x'\npattern = 'x'\njson = 'x'", r'0 "x": pattern and json exclude'),
+        (
+            "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
+            r'0 "x": json_step and json_labels go with',
+        ),
+        ("[[metrics]]\nname = 'x'\njson = 'a..b'", r'0 "x": json "a..b" is not a path: character 3'),
+        (
+            "[[metrics]]\nname = 'x'\njson = 'a'\njson_labels = ['b', 'c.rank']",
+            r'json_labels\[1\]: "rank" is the',
+        ),
+        ("[[metrics]]\nname = 'x'\npattern = 'x'\nafter = '('", r'0 "x": after does not compile'),
+        ("[[metrics]]\nname = 'x'\njson = 'x'\nuntil = '^\\s*$'", r'0 "x": until matches an empty text'),
+        ("[[sources]]\nsrc = 'x'\npath = 'y'\nmd5 = 'abc'", r"md5 must be 32 hexadecimal digits"),
+        ("[nowhere]\nx = 1", r'has no key "nowhere"'),
+        ("[output]\nartifacts = ['/tmp/*']", r'\[output\]: artifacts "/tmp/\*" is not a glob'),
+        ("[output]\nartifacts = ['']", r'artifacts "" is not a glob'),
+        ("[output]\nartifacts = ['//tmp/*']", r'artifacts "//tmp/\*" is not a glob'),
+        ('[output]\nartifacts = ["a\\u0000*"]', r"artifacts\[0\]: holds a NUL character"),
+        ("[output]\nartifacts = ['runs**']", r'artifacts "runs\*\*" is not a glob'),
+        ("[[metrics]]\nname = 'x'\npattern = '(?a)(?u)x'", r'\[\[metrics\]\] 0 "x": .* incompatible'),
+        ("[[metrics]]\nname = 'x'\npattern = 'x{%s}'" % ("9" * 5000), r'\[\[metrics\]\] 0 "x": the pattern'),
+        ("[[sources]]\nsrc = 's3://b/k'\npath = \"a\\u0000b\"", r"sources\[0\]\] path: holds a NUL"),
+        ("[[sources]]\nsrc = 's3://b/k'\npath = 'x'\nunpack = ['into']", r"unpack: expected one of"),
+        (f"[limits]\nno_output = '{'9' * 5000}s'", r"no_output: .*longer than any run"),
+    ],
+)
+def test_an_error_names_file_table_and_key(more: str, message: str) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        parse(more)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", 'lacks "version = 1"'),
+        (b"version = 2\n", "version 2 of the job descriptor; this agent reads version 1"),
+        (b"version = true\n", 'lacks "version = 1"'),
+        (b"version = \n", "not valid TOML"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"x=" + b"[" * 100_000, "not valid TOML"),
+        (b"version = " + b"9" * 5000, "thousands of digits"),
+        (b"version = 0x" + b"f" * 5000, "does not fit into 64 bits"),
+        (b"version = 9223372036854775808", "does not fit into 64 bits"),
+        (b"x = " + b"[" * 100 + b"]" * 100, "nested too deep"),
+        (b"x = " + b"{a=" * 100 + b"1" + b"}" * 100, "nested too deep"),
+        (b'version = 1\njob = 1\n[benchmark]\nargv = ["true"]', "expected a table"),
+        (b'version = 1\n[job]\nid = "../up"\n[benchmark]\nargv = ["true"]', "must be 1 to 128"),
+        (b'version = 1\n[job]\nid = "a"\n[benchmark]\n', "neither argv nor script"),
+        (b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a\\u0000"]', "NUL"),
+        (
+            b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a"]\nenv = {"A=B" = "x"}',
+            "not a name of an environment variable",
+        ),
+    ],
+)
+def test_a_broken_file_is_refused_in_a_sentence(content: bytes, message: str) -> None:
+    with pytest.raises(DescriptorError, match=message):
+        parse_job(content, where="job.toml")
+
+
+def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.toml"
+    with huge.open("wb") as file:
+        file.truncate(17 * 2**20)
+
+    for path, message in (
+        (tmp_path / "none.toml", "No such file"),
+        (tmp_path, "directory"),
+        (huge, "larger than 16 MiB"),
+    ):
+        with pytest.raises(DescriptorError, match=message):
+            read_job(path)
+
+
+def test_a_wrong_type_deep_inside_says_where() -> None:
+    from bai_agent.job.descriptor import Benchmark
+
+    with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):
+        read_table(Benchmark, {"argv": ["a", 5]}, where="x: [benchmark]")
+
+
+@pytest.mark.parametrize(
+    ("labels", "group", "message"),
+    [
+        ("", "rank", r'the group "rank" has the name of a label that records get by themselves'),
+        ("task_name = 't'", "task_name", r'the group "task_name" has the name of a label of \[job\] labels'),
+    ],
+)
+def test_a_group_with_the_name_of_another_label_is_refused(labels: str, group: str, message: str) -> None:
+    table = f"[job.labels]\n{labels}\n[[metrics]]\nname = 'x'\npattern = '(?P<{group}>a) (\\d+)'\n"
+
+    with pytest.raises(DescriptorError, match=rf'\[\[metrics\]\] 0 "x": {message}'):
+        parse(table)
+
+
+def test_an_agent_starts_without_what_only_suggestions_need() -> None:
+    program = "import sys, bai_agent.cli, bai_agent.job.descriptor_file, bai_agent.run.run; print('difflib' in sys.modules)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "False\n"

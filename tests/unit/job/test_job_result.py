@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bai_agent.job.job_result import job_result
+from bai_agent.job.record_types import (
+    ArtifactCount,
+    BenchmarkExit,
+    ExtractionSummary,
+    GitCommit,
+    JobResult,
+    KafkaDelivery,
+    NeverNumber,
+    NodeOutcome,
+    as_table,
+    from_table,
+)
+
+
+def node(
+    rank: int = 0, outcome: str = "succeeded", *, ended: int = 10, missing: tuple[str, ...] = ()
+) -> NodeOutcome:
+    return NodeOutcome(
+        rank=rank,
+        outcome=outcome,
+        sentence=f"It {outcome}.",
+        benchmark=BenchmarkExit(code=rank),
+        phases={"pull": 1.0 + rank, "run": 5.0 - rank},
+        metrics=ExtractionSummary(records=2, per_metric={"loss": 2}, required_missing=list(missing)),
+        kafka=KafkaDelivery(delivered=2, undelivered=rank),
+        last_lines=[f"node {rank}"],
+        artifacts=ArtifactCount(files=1, bytes=10),
+        started=rank,
+        ended=ended,
+        warnings=["slow disk"],
+    )
+
+
+def test_a_job_of_one_node_ends_as_its_node_did() -> None:
+    git = GitCommit(commit="abc")
+
+    result = job_result("digits-1", [node(outcome="failed")], git=git)
+
+    assert (result.outcome, result.status, result.exit_code) == ("failed", "FAILED", 1)
+    assert (result.sentence, result.last_lines, result.warnings) == ("It failed.", ["node 0"], ["slow disk"])
+    assert (result.phases, result.git, result.started, result.ended) == (
+        {"pull": 1.0, "run": 5.0},
+        git,
+        0,
+        10,
+    )
+
+
+def test_the_node_that_failed_first_is_the_cause() -> None:
+    nodes = [node(2, "lost", ended=30), node(0), node(1, "failed", ended=20)]
+
+    result = job_result("digits-1", nodes)
+
+    assert (result.outcome, result.sentence) == ("failed", "Node 1: It failed.")
+    assert (result.last_lines, result.benchmark) == (["node 1"], BenchmarkExit(code=1))
+
+
+def test_who_failed_first_counts_not_who_was_done_first() -> None:
+    nodes = [replace(node(0, "failed", ended=20), failed=12), replace(node(1, "failed", ended=30), failed=11)]
+
+    assert job_result("digits-1", nodes).sentence == "Node 1: It failed."
+
+
+@pytest.mark.parametrize(("later_ms", "rank"), [(900, 1), (60_000, 0)])
+def test_what_was_killed_is_the_cause_of_failures_around_it(later_ms: int, rank: int) -> None:
+    nodes = [
+        replace(node(0, "failed"), failed=10_000),
+        replace(node(1, "oom"), failed=10_000 + later_ms),
+        replace(node(2, "peer_failed"), failed=10),
+    ]
+
+    assert job_result("digits-1", nodes).sentence.startswith(f"Node {rank}: ")
+
+
+def test_a_node_that_only_serves_is_the_cause_where_it_failed_at_all() -> None:
+    launcher, serving = node(0, "failed", ended=5), replace(node(1, "lost", ended=20_000), serves=True)
+
+    assert job_result("j", [launcher, serving]).outcome == "lost"
+    assert job_result("j", [launcher, replace(serving, outcome="peer_failed")]).outcome == "failed"
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "max_runtime"])
+def test_of_what_ends_all_nodes_the_launcher_tells(outcome: str) -> None:
+    launcher, serving = node(0, outcome, ended=20), replace(node(1, outcome, ended=10), serves=True)
+
+    assert job_result("j", [launcher, serving]).last_lines == ["node 0"]
+    told = job_result("j", [replace(launcher, outcome="peer_failed"), serving])
+    assert (told.outcome, told.last_lines) == (outcome, ["node 1"])
+
+
+@pytest.mark.parametrize("failed", ["failed", "killed"])
+def test_a_launcher_that_fails_of_a_cancel_is_not_the_cause(failed: str) -> None:
+    # Given a node that heard of it first, and ended its sshd
+    serving = replace(node(1, "cancelled", ended=20), serves=True, failed=10)
+
+    assert job_result("j", [replace(node(0, failed, ended=13), failed=12), serving]).outcome == "cancelled"
+    assert job_result("j", [replace(node(0, failed, ended=13), failed=8), serving]).outcome == failed
+
+
+@pytest.mark.parametrize(("failed", "rank"), [(4, 1), (6, 0)])
+def test_a_process_on_a_node_that_serves_is_the_cause_where_it_was_first(failed: int, rank: int) -> None:
+    serving = replace(node(1, "failed", ended=20_000), serves=True, failed=failed)
+    result = job_result("j", [replace(node(0, "failed", ended=30_000), failed=5), serving])
+    assert result.sentence.startswith(f"Node {rank}: ")
+
+
+def test_nodes_that_were_given_up_are_all_named() -> None:
+    nodes = [node(0, "peer_lost", ended=30), node(1, "peer_lost", ended=10), node(2, "peer_lost", ended=11)]
+    named = [replace(each, sentence=f"Node {each.rank} (i-{each.rank}) gave no sign.") for each in nodes]
+
+    result = job_result("digits-1", [replace(named[0], sentence=named[1].sentence), *named[1:]], lost={2, 1})
+
+    assert (result.outcome, result.exit_code, result.lost) == ("peer_lost", 5, [1, 2])
+    assert result.sentence == "Node 1 (i-1) gave no sign."
+    assert result.warnings is not None
+    assert [each for each in result.warnings if "gave no sign" in each] == ["Node 2 (i-2) gave no sign."]
+    assert job_result("digits-1", [node(0), node(1)]).lost is None
+
+
+def test_what_several_nodes_did_is_put_together() -> None:
+    result = job_result("digits-1", [node(0), node(1, ended=20)])
+
+    assert (result.outcome, result.sentence) == ("succeeded", "It succeeded.")
+    assert result.phases == {"pull": 2.0, "run": 5.0}
+    assert result.kafka == KafkaDelivery(delivered=4, undelivered=1)
+    assert result.artifacts == ArtifactCount(files=2, bytes=20)
+    assert result.metrics is not None
+    assert (result.metrics.records, result.metrics.per_metric) == (4, {"loss": 4})
+    assert (result.started, result.ended) == (0, 20)
+    assert result.warnings == ["Node 0: slow disk", "Node 1: slow disk"]
+
+
+def test_a_job_uses_what_any_of_its_nodes_does() -> None:
+    nodes = [
+        replace(node(0), transports={"NCCL": ["NET/Libfabric", "P2P"]}),
+        node(1),
+        replace(node(2), transports={"NCCL": ["NET/Socket", "P2P"], "Open MPI": ["pml/cm"]}),
+    ]
+
+    assert job_result("digits-1", nodes).transports == {
+        "NCCL": ["NET/Libfabric", "P2P", "NET/Socket"],
+        "Open MPI": ["pml/cm"],
+    }
+    assert job_result("digits-1", nodes[1:2]).transports is None
+
+
+def test_a_required_metric_that_one_node_printed_is_not_missing() -> None:
+    result = job_result("digits-1", [node(0), node(1, missing=("loss",))])
+
+    assert result.outcome == "succeeded"
+
+
+def test_a_required_metric_that_no_node_printed_fails_the_job() -> None:
+    result = job_result("digits-1", [node(0, missing=("loss", "x")), node(1, missing=("loss",))])
+
+    assert (result.outcome, result.exit_code) == ("required_metric_missing", 1)
+    assert result.sentence == 'The benchmark ended well, but these required metrics were never seen: "loss".'
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+def test_a_missing_metric_hides_no_other_failure(outcome: str) -> None:
+    assert job_result("digits-1", [node(outcome=outcome, missing=("loss",))]).outcome == outcome
+
+
+def test_result_files_are_missing_where_no_node_wrote_them() -> None:
+    def wrote(*missing: str, required: bool) -> NodeOutcome:
+        found = ExtractionSummary(
+            results_missing=[] if required else list(missing),
+            required_results_missing=list(missing) if required else [],
+        )
+        return NodeOutcome(outcome="succeeded", sentence="Well.", metrics=found)
+
+    needed = job_result("j", [wrote("a.csv", required=True), wrote("a.csv", "b.csv", required=True)])
+    assert (needed.outcome, needed.exit_code) == ("required_metric_missing", 1)
+    assert (
+        needed.sentence == 'The benchmark ended well, but these required result files gave no value: "a.csv".'
+    )
+    assert job_result("j", [wrote("a.csv", required=True), wrote(required=True)]).outcome == "succeeded"
+
+    wanted = job_result("j", [wrote("a.csv", required=False), wrote("a.csv", required=False)])
+    assert wanted.outcome == "succeeded"
+    assert wanted.warnings == ['output.results "a.csv" gave no value on any node.']
+
+
+def test_a_required_metric_in_unsearched_output_is_only_a_warning() -> None:
+    unsearched = ExtractionSummary(required_missing=["loss"], remaining_bytes=1)
+
+    result = job_result("digits-1", [NodeOutcome(outcome="succeeded", sentence="Well.", metrics=unsearched)])
+
+    assert result.outcome == "succeeded"
+    assert "not in the part of the output that was searched" in (result.warnings or [""])[0]
+
+
+counts = st.dictionaries(st.text(max_size=5), st.integers(0, 2**40), max_size=3)
+results = st.builds(
+    JobResult,
+    outcome=st.text(max_size=5),
+    status=st.text(max_size=5),
+    exit_code=st.integers(0, 6),
+    sentence=st.text(max_size=5),
+    benchmark=st.none()
+    | st.builds(BenchmarkExit, code=st.none() | st.integers(0, 9), left_behind_names=counts),
+    metrics=st.none()
+    | st.builds(
+        ExtractionSummary,
+        per_metric=counts,
+        never_numbers=st.none()
+        | st.dictionaries(
+            st.text(max_size=5),
+            st.builds(NeverNumber, count=st.integers(0, 9), first=st.text(max_size=5)),
+            max_size=2,
+        ),
+    ),
+    git=st.none() | st.builds(GitCommit, commit=st.text(max_size=5), dirty=st.booleans()),
+    warnings=st.none() | st.lists(st.text(max_size=5), max_size=2),
+)
+
+
+@given(results)
+def test_what_is_written_is_read_again(result: JobResult) -> None:
+    assert from_table(JobResult, json.loads(json.dumps(as_table(result)))) == result

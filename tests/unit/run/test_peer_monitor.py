@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bai_agent.errors import StoreError
+from bai_agent.job.attempt import AttemptRecord, StopOrder
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import NodeOutcome
+from bai_agent.job.run_directory import now_ms
+from bai_agent.job.store import StoredObject
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.peer_monitor import CUT_OFF_SECONDS, STALE_SECONDS, PeerMonitor, SignAges
+
+
+@dataclass
+class Time:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class AwayStore(DirectoryStore):
+    """A store that can be out of reach."""
+
+    away = False
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        if type(self).away:
+            raise StoreError("the store is away")
+        return super().put(key, content, if_absent=if_absent)
+
+    def find(self, prefix: str) -> list[StoredObject]:
+        if type(self).away:
+            raise StoreError("the store is away")
+        return super().find(prefix)
+
+
+class MonitoredNodes:
+    """The nodes of one job, which look when they are told to."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.time = Time()
+        self.attempt = AttemptRecord(JobRecord(AwayStore(folder), "digits-1"))
+        self.peers = tuple(
+            Peer(rank=rank, address=f"10.0.0.{rank}", instance_id=f"i-{rank}") for rank in range(nodes)
+        )
+        self.monitors = [
+            PeerMonitor(self.attempt, rank=rank, nodes=nodes, clock=self.time) for rank in range(nodes)
+        ]
+        self._signs = 0
+
+    def meet(self) -> None:
+        for monitor in self.monitors:
+            monitor.met(self.peers)
+        self.look(*range(len(self.peers)))
+
+    def look(self, *ranks: int, after: float = 0.0) -> None:
+        """Have these nodes look, after some seconds."""
+        self.time.now += after
+        for rank in ranks:
+            # As a phase that goes on: two signs within a millisecond are to differ.
+            self._signs += 1
+            self.monitors[rank].phase = "x" * self._signs
+            self.monitors[rank].observe()
+
+    def reasons(self) -> list[Outcome | None]:
+        found = [monitor.reason(None) for monitor in self.monitors]
+        return [each.outcome if each is not None else None for each in found]
+
+    def sentence(self, rank: int) -> str:
+        reason = self.monitors[rank].reason(None)
+        assert reason is not None
+        return reason.message
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MonitoredNodes:
+    AwayStore.away = False
+    made = MonitoredNodes(tmp_path, 3)
+    made.meet()
+    return made
+
+
+def ended(rank: int, outcome: str = "succeeded", *, at: int = 1, complete: bool = True) -> NodeOutcome:
+    return NodeOutcome(rank=rank, outcome=outcome, sentence=f"It {outcome}.", ended=at, complete=complete)
+
+
+def test_nodes_that_give_signs_of_life_go_on(job: MonitoredNodes) -> None:
+    for _ in range(20):
+        job.look(0, 1, 2, after=5.0)
+
+    assert job.reasons() == [None, None, None]
+
+
+def test_a_silent_worker_is_named_and_ends_all(job: MonitoredNodes) -> None:
+    for _ in range(5):
+        job.look(0, 1, after=6.0)
+    job.look(1)
+
+    assert job.reasons() == [Outcome.PEER_LOST, Outcome.PEER_LOST, None]
+    for rank in (0, 1):
+        assert job.sentence(rank) == f"Node 2 (i-2, 10.0.0.2) gave no sign of life for {STALE_SECONDS:.0f} s."
+
+
+def test_a_silent_coordinator_ends_each_worker(job: MonitoredNodes) -> None:
+    for _ in range(5):
+        job.look(1, 2, after=6.0)
+
+    assert job.reasons() == [None, Outcome.PEER_LOST, Outcome.PEER_LOST]
+    assert "Node 0 (i-0, 10.0.0.0), the coordinator," in job.sentence(1)
+    assert job.monitors[1].lost_coordinator
+
+
+def test_a_worker_that_fails_ends_the_others_at_once(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(1, "failed", complete=False))
+    job.look(0, 2)
+
+    assert job.reasons() == [Outcome.PEER_FAILED, None, Outcome.PEER_FAILED]
+    assert job.sentence(2) == "Node 1: It failed."
+
+
+def test_of_two_failures_the_earlier_one_is_the_reason(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(1, "failed", at=20))
+    job.attempt.end(ended(2, "oom", at=10))
+    job.look(0)
+
+    assert job.sentence(0) == "Node 2: It oom."
+
+
+def test_a_worker_that_has_ended_well_need_not_give_signs(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(1))
+    for _ in range(10):
+        job.look(0, 2, after=5.0)
+
+    assert job.reasons() == [None, None, None]
+    assert job.monitors[0].outcomes[1].outcome == "succeeded"
+
+
+def test_the_word_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes) -> None:
+    job.monitors[0].stop_others(StopOrder(finished=True))
+    for _ in range(10):
+        job.look(1, 2, after=6.0)
+
+    assert job.reasons() == [None, None, None]
+    assert job.monitors[1].finished
+
+
+def test_what_the_coordinator_could_not_say_it_says_later(job: MonitoredNodes) -> None:
+    # Nodes that only serve would wait for it as long as the coordinator waits for them.
+    AwayStore.away = True
+    with pytest.raises(StoreError):
+        job.monitors[0].stop_others(StopOrder(finished=True))
+    AwayStore.away = False
+
+    job.look(0, 1, after=6.0)
+
+    assert job.monitors[1].finished
+
+
+def test_a_node_that_is_cut_off_from_the_store_ends_itself(job: MonitoredNodes) -> None:
+    AwayStore.away = True
+    job.time.now += CUT_OFF_SECONDS / 2
+    with pytest.raises(StoreError):
+        job.look(1)
+    assert job.reasons()[1] is None
+    job.time.now += CUT_OFF_SECONDS
+    with pytest.raises(StoreError):
+        job.look(1)
+
+    assert job.reasons()[1] is Outcome.PEER_LOST
+    assert "could not reach the job store" in job.sentence(1)
+
+
+def test_a_look_that_hangs_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
+    job.time.now += CUT_OFF_SECONDS + 1
+
+    assert job.reasons() == [Outcome.PEER_LOST] * 3
+
+
+def test_a_store_that_is_away_for_all_loses_nobody(job: MonitoredNodes) -> None:
+    # Given a store that is out of reach for longer than a node may be silent
+    AwayStore.away = True
+    for _ in range(8):
+        with pytest.raises(StoreError):
+            job.look(0, after=5.0)
+
+    # When it is back, and the others have not been the first to give a sign
+    AwayStore.away = False
+    job.look(0, 1, 2, after=5.0)
+    for _ in range(5):
+        job.look(0, 1, 2, after=5.0)
+
+    # Then the job goes on; and who is silent from now on is lost
+    assert job.reasons() == [None, None, None]
+    for _ in range(5):
+        job.look(0, 1, after=6.0)
+    assert job.reasons()[0] is Outcome.PEER_LOST
+
+
+def test_a_lost_node_was_lost_at_its_last_sign(job: MonitoredNodes) -> None:
+    before = now_ms()
+    for _ in range(5):
+        job.look(0, 1, after=6.0)
+
+    lost = job.monitors[0].outcomes[2].failed
+    assert lost is not None
+    assert lost < before - STALE_SECONDS * 1000
+    assert job.monitors[0].lost == {2}
+
+
+def test_a_lost_node_that_says_how_it_ended_is_lost_no_more(job: MonitoredNodes) -> None:
+    for _ in range(5):
+        job.look(0, 1, after=6.0)
+    job.attempt.end(ended(2, "peer_lost"))
+    job.look(0)
+
+    assert job.monitors[0].lost == set()
+
+
+def test_a_sign_that_is_seen_first_is_as_old_as_the_store_says() -> None:
+    time = Time()
+    ages = SignAges(clock=time)
+
+    ages.observe({1: (30_000, 1), 2: (55_000, 1), 3: (61_000, 1)}, own=(60_000, 1))
+
+    assert [ages.age_s(rank) for rank in (1, 2, 3)] == [30.0, 5.0, 0.0]
+
+
+def test_a_worker_that_failed_waits_for_the_coordinators_word(job: MonitoredNodes) -> None:
+    waiting = threading.Thread(
+        target=job.monitors[1].wait_for_coordinator, kwargs={"over": lambda: False}, daemon=True
+    )
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+
+    job.monitors[0].stop_others(StopOrder(rank=1, outcome="failed", sentence="Node 1: It failed."))
+    job.look(1)
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    assert not job.monitors[1].lost_coordinator
+
+
+def test_whoever_waits_for_the_others_gets_the_lost_ones_too(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(1, "failed", complete=False))
+    job.attempt.end(ended(2))
+    for _ in range(5):
+        job.look(0, after=6.0)
+
+    outcomes = job.monitors[0].wait_for_others(over=lambda: False)
+
+    assert [(each.rank, each.outcome) for each in outcomes] == [(1, "failed"), (2, "succeeded")]
+
+
+def test_nobody_waits_for_the_others_without_the_store(job: MonitoredNodes) -> None:
+    AwayStore.away = True
+    job.time.now += CUT_OFF_SECONDS + 1
+
+    assert job.monitors[0].wait_for_others(over=lambda: False) == []
+
+
+def test_a_worker_decides_where_the_coordinator_is_lost(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(2, "peer_lost"))
+    for _ in range(4):
+        job.look(1, after=6.0)
+
+    outcomes = job.monitors[1].wait_for_others(over=lambda: False)
+
+    assert [(each.rank, each.outcome) for each in outcomes] == [(0, "peer_lost"), (2, "peer_lost")]
+    assert job.monitors[1].lost == {0}
+
+
+def test_a_later_word_of_a_node_replaces_its_first(job: MonitoredNodes) -> None:
+    job.attempt.end(ended(1, "failed", complete=False))
+    job.look(0)
+    job.attempt.end(ended(1, "failed"))
+    job.look(0)
+
+    assert job.monitors[0].outcomes[1].complete

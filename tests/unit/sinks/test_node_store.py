@@ -1,0 +1,130 @@
+"""Who may take a node's place in the store, where more machines came up than were wanted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import StoreRefusedError
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.sinks.job_store.node_store import LAUNCH_SECONDS, ClaimedError, NodeStore
+
+
+class Denying(DirectoryStore):
+    """Says of what is not there what S3 says to those who may not list the whole bucket."""
+
+    def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
+        if not self.find(key):
+            raise StoreRefusedError(f"{key}: access denied")
+        return super().get(key, start=start, limit=limit)
+
+
+class SleepClock:
+    """Time that passes by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(params=[DirectoryStore, Denying])
+def record(tmp_path: Path, request: pytest.FixtureRequest) -> JobRecord:
+    return JobRecord(request.param(tmp_path), "job-1")
+
+
+def write(record: JobRecord, name: str, **content: object) -> None:
+    record.store.put(record.key(f"attempts/0/{name}"), json.dumps(content).encode())
+
+
+def claim(record: JobRecord, instance: str | None, clock: SleepClock) -> bool:
+    return NodeStore(record=record, rank=0, attempt=0).claim(
+        {"instance_id": instance, "host": "here"},
+        descriptor=b"",
+        until=lambda: False,
+        sleep=clock.sleep,
+        clock=clock,
+    )
+
+
+def holder(record: JobRecord) -> str | None:
+    ready = record.node().read_object("ready.json")
+    return None if ready is None else str(ready["instance_id"])
+
+
+def test_a_surplus_machine_leaves_the_place_to_the_intended_one(
+    record: JobRecord,
+) -> None:
+    write(record, "launch.json")
+    write(record, "launched.json", instances=["i-good"])
+    clock = SleepClock()
+
+    with pytest.raises(ClaimedError, match=r"i-surplus is not among the machines .*\(i-good\)"):
+        claim(record, "i-surplus", clock)
+    assert holder(record) is None
+    assert claim(record, "i-good", clock)
+
+    assert holder(record) == "i-good"
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize("instances", [[], None, 1, "i-late"])
+def test_a_machine_of_a_refused_launch_runs_nothing(record: JobRecord, instances: object) -> None:
+    write(record, "launch.json")
+    write(record, "launched.json", instances=instances, sentence="No zone had room.")
+
+    with pytest.raises(ClaimedError, match=r"\(none\)"):
+        claim(record, "i-late", SleepClock())
+
+    assert holder(record) is None
+
+
+def test_a_launch_that_is_not_decided_yet_is_waited_for(record: JobRecord) -> None:
+    write(record, "launch.json")
+
+    class DecidedMeanwhile(SleepClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.now > LAUNCH_SECONDS / 3:
+                write(record, "launched.json", instances=["i-other"])
+
+    with pytest.raises(ClaimedError):
+        claim(record, "i-first", DecidedMeanwhile())
+    assert holder(record) is None
+
+
+def test_where_nobody_decides_any_more_the_first_one_runs(record: JobRecord) -> None:
+    write(record, "launch.json")
+    clock = SleepClock()
+
+    assert claim(record, "i-first", clock)
+
+    assert LAUNCH_SECONDS <= clock.now < 2 * LAUNCH_SECONDS
+    with pytest.raises(ClaimedError, match="taken by i-first"):
+        claim(record, "i-second", clock)
+
+
+@pytest.mark.parametrize("instance", ["i-by-hand", None])
+def test_a_machine_that_was_launched_by_hand_waits_for_nobody(
+    record: JobRecord, instance: str | None
+) -> None:
+    clock = SleepClock()
+
+    assert claim(record, instance, clock)
+
+    assert clock.now == 0
+
+
+def test_a_claim_leaves_the_submitted_descriptor_as_it_is(record: JobRecord) -> None:
+    record.store.put(record.key("job.toml"), b"submitted")
+
+    assert claim(record, None, SleepClock())
+
+    assert record.store.get(record.key("job.toml")) == b"submitted"

@@ -1,0 +1,34 @@
+"""Places that are out of reach for some time are told of, once, and so is their return."""
+
+from __future__ import annotations
+
+from bai_agent.job.record_types import SinkEvent
+from bai_agent.sinks.trouble import PATIENCE, SinkTroubles
+
+
+def test_a_lasting_trouble_is_told_once_and_so_is_its_end() -> None:
+    now = [0.0]
+    told: list[SinkEvent] = []
+    troubles = SinkTroubles(told.append, clock=lambda: now[0])
+
+    for seconds in (0, 1, PATIENCE, PATIENCE + 1, PATIENCE + 2):
+        now[0] = seconds
+        troubles.observe({"Kafka": "broker-1:9092 refuses", "The job store": None})
+    troubles.observe({"Kafka": None, "The job store": None})
+
+    assert [(event.sink, event.error) for event in told] == [
+        ("Kafka", "broker-1:9092 refuses"),
+        ("Kafka", None),
+    ]
+
+
+def test_a_short_trouble_is_not_told() -> None:
+    now = [0.0]
+    told: list[SinkEvent] = []
+    troubles = SinkTroubles(told.append, clock=lambda: now[0])
+
+    for error in ("away", None, "away", None):
+        now[0] += PATIENCE - 1
+        troubles.observe({"Kafka": error})
+
+    assert told == []
