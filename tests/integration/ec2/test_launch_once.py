@@ -99,6 +99,7 @@ def launched(record: JobRecord, file: LaunchFile, *, begun_before: bool = False)
         begun_before=begun_before,
         sleep=time.sleep,
         clock=time,
+        now=lambda: NOW,
     ).instances
 
 
@@ -297,7 +298,15 @@ def test_of_two_that_launch_in_different_zones_one_remains(moto_aws: MotoAws, ma
     moto_aws.fail("RunInstances", code="RequestLimitExceeded", status=503, times=1)
     if not may_terminate:
         moto_aws.fail("TerminateInstances", code="UnauthorizedOperation", status=403)
-    result = launch(record, ours, AwsSession(REGION), deadman=DEADMAN, sleep=write_theirs, clock=Sleeper())
+    result = launch(
+        record,
+        ours,
+        AwsSession(REGION),
+        deadman=DEADMAN,
+        sleep=write_theirs,
+        clock=Sleeper(),
+        now=lambda: NOW,
+    )
 
     # then theirs holds, and ours are ended where that may be
     assert result.instances == kept
