@@ -101,6 +101,19 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def extractors(rundir: Path) -> list[int]:
+    """Return the extractors that work on `rundir`."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = each.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"bai_agent.metrics" in words and bytes(rundir) in words:
+            found.append(int(each.parent.name))
+    return found
+
+
 def wait_until(condition: Callable[[], object], *, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

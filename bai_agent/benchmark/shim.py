@@ -33,6 +33,7 @@ from bai_agent.benchmark.proc import (
     boot_id,
     child_pids,
     descendants,
+    own_usage,
     read_process,
     send_signal,
 )
@@ -117,6 +118,7 @@ class Shim:
             ended = Series(self, self._order).run()
         self.drain()
         ended["emit_lost_bytes"] = self._fifo.close()
+        ended["own_usage"] = own_usage()
         ended["time"] = now_ms()
         self._exit_file.write(ended)
 

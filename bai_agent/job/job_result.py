@@ -107,6 +107,7 @@ def job_result(
         repeats=cause.repeats,
         transports=_transports([node.transports for node in ranked if node.transports]),
         warnings=list(dict.fromkeys([*warnings, *_titled(of_extraction, several=several)])),
+        own_usage=[node.own_usage for node in ranked if node.own_usage is not None] or None,
         lost=sorted(lost) or None,
     )
 

@@ -406,6 +406,32 @@ Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProcessUsage:
+    """What one of our own programs took of a machine, without the processes that it started."""
+
+    cpu_seconds: Seconds
+    """User and system."""
+    peak_memory_bytes: Count | None = None
+    at_least: Truth = False
+    """One that was killed took more than is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnUsage:
+    """What our own programs took of a node's machine. None: not known."""
+
+    rank: Count = 0
+    cpus: Count | None = None
+    """How many logical CPUs the machine has."""
+    benchmark_seconds: Seconds | None = None
+    """For how long the benchmark ran there."""
+    agent: ProcessUsage | None = None
+    extractor: ProcessUsage | None = None
+    """Of all its processes."""
+    shim: ProcessUsage | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeOutcome:
     """How one node's part of a job ended."""
 
@@ -432,6 +458,7 @@ class NodeOutcome:
     """By library what it said that it uses: "NET/Socket", "P2P"."""
     repeats: Repeats | None = None
     """The runs of a job with `[repeat]` that began, in their order; None in other jobs."""
+    own_usage: OwnUsage | None = None
     complete: Truth = True
     """Nothing follows: the node has sent all that it has. False: it has just failed."""
 
@@ -461,6 +488,8 @@ class JobResult:
     """Of all nodes together."""
     repeats: Repeats | None = None
     """The runs of a job with `[repeat]` that began, in their order; None in other jobs."""
+    own_usage: Annotated[list[OwnUsage], Rule("a list of what each node's programs took")] | None = None
+    """By rank, of those nodes that have said so."""
     lost: Annotated[list[Count], Rule("a list of ranks")] | None = None
     """Ranks of nodes that were given up: nobody knows how they ended."""
     on_behalf: Truth = False

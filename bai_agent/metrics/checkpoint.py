@@ -33,6 +33,8 @@ class Checkpoint:
     tally: Tally
     sections: dict[str, list[int]] = field(default_factory=dict)
     """By source of `logs`: the sections that are open there."""
+    own_usage: dict[str, Any] | None = None
+    """What the extraction had taken of the machine by then."""
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -72,6 +74,11 @@ def logs_done(path: Path) -> tuple[object, object]:
     return value.get("logs"), value.get("emit")
 
 
+def usage_so_far(path: Path) -> dict[str, Any] | None:
+    """Return what the extraction had taken of the machine when the checkpoint in `path` was written; None where that is not known."""
+    return (read_json(path) or {}).get("own_usage")
+
+
 def _read(value: dict[str, Any]) -> Checkpoint:
     return Checkpoint(
         size=value["size"],
@@ -81,4 +88,5 @@ def _read(value: dict[str, Any]) -> Checkpoint:
         emit=LogPosition(**value["emit"]),
         tally=Tally(**value["tally"]),
         sections=value.get("sections", {}),
+        own_usage=value.get("own_usage"),
     )

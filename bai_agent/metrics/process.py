@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.benchmark.environment import scripts_folder, working_folder
+from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job.descriptor import Job, Metric, Results
 from bai_agent.job.process_ends import process_logs
@@ -81,6 +82,8 @@ class Extractor:
             tally=Tally(found=[0] * len(job.metrics)),
         )
         again = rundir.extractor_offset.exists()
+        self._former_usage = start.own_usage
+        self._was_killed = again
         self._records = RecordFile(
             rundir.metrics,
             job.metrics,
@@ -271,6 +274,7 @@ class Extractor:
             empty_results=self._empty_results,
             warnings=[*self._warnings(remaining), *self._result_warnings],
         )
+        content["own_usage"] = self._own_usage()
         wait_for_room(
             lambda: write_json(self._rundir.extracted, content),
             path=self._rundir.extracted,
@@ -429,8 +433,20 @@ class Extractor:
                 emit=self._emit.follower.place,
                 tally=self._tally,
                 sections=self._logs.opened,
+                own_usage=self._own_usage(),
             ),
         )
+
+    def _own_usage(self) -> dict[str, Any]:
+        """Return what all processes of this extraction have taken of the machine, as far as those that were killed had noted it."""
+        mine = own_usage()
+        former = self._former_usage or {"cpu_seconds": 0.0, "peak_memory_bytes": None}
+        peaks = [each["peak_memory_bytes"] for each in (former, mine)]
+        return {
+            "cpu_seconds": round(former["cpu_seconds"] + mine["cpu_seconds"], 3),
+            "peak_memory_bytes": max((each for each in peaks if each is not None), default=None),
+            "at_least": self._was_killed,
+        }
 
     def _warnings(self, remaining: int) -> list[str]:
         sentences = []

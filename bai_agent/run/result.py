@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Buffering
@@ -17,12 +19,15 @@ from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import (
+    AgentEvent,
     DeliveryEvent,
     ExtractionEvent,
     GitCommit,
     NeighbourEvent,
     NodeOutcome,
     OutcomeEvent,
+    OwnUsage,
+    ProcessUsage,
     StopEvent,
     WarningEvent,
     as_table,
@@ -33,6 +38,7 @@ from bai_agent.job.reserved_space import make_room_for_result
 from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_json, write_json
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.metrics.checkpoint import usage_so_far
 from bai_agent.metrics.terminal import last_lines
 from bai_agent.run.artifacts import ArtifactSummary, keep_artifacts
 from bai_agent.run.call_with_deadline import call_with_deadline
@@ -134,7 +140,26 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
     redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
     if ctx.job.repeat is not None:
         redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
+    redacted["own_usage"] = as_table(_own_usage(ctx, benchmark or {}, extracted))
     return from_table(NodeOutcome, redacted)
+
+
+def _own_usage(ctx: RunContext, ended: Mapping[str, Any], extracted: Mapping[str, Any] | None) -> OwnUsage:
+    """Return what our own programs took of this machine, each by its own account. ended: exit.json."""
+    # Of an agent that was killed nothing is known but that there was one.
+    agents = sum(isinstance(event, AgentEvent) for event in ctx.events.seen)
+    if extracted is not None:
+        extraction = extracted.get("own_usage")
+    elif extraction := usage_so_far(ctx.rundir.extractor_offset):
+        extraction = {**extraction, "at_least": True}
+    return OwnUsage(
+        rank=ctx.node.rank,
+        cpus=os.cpu_count(),
+        benchmark_seconds=ended.get("wall_seconds"),
+        agent=ProcessUsage(**own_usage(), at_least=agents > 1),
+        extractor=from_table(ProcessUsage, extraction) if extraction else None,
+        shim=from_table(ProcessUsage, ended["own_usage"]) if ended.get("own_usage") else None,
+    )
 
 
 def publish_result(

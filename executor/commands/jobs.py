@@ -136,7 +136,7 @@ def status(
         typer.Option(
             "--verbose",
             "-v",
-            help="And what was set with --set, what moves data between several nodes, and what it ran on: machine, image, processors, GPUs, Python and packages.",
+            help="And what was set with --set, what moves data between several nodes, what bai itself took of the machines, and what it ran on: machine, image, processors, GPUs, Python and packages.",
         ),
     ] = False,
     json_: JsonOption = False,
@@ -180,6 +180,7 @@ def status(
         from executor.view.listing import (
             print_environments,
             print_nodes,
+            print_own_usage,
             print_set,
             print_status,
             print_transports,
@@ -197,6 +198,7 @@ def status(
         if verbose:
             print_transports(now.nodes)
             print_set(record.job())
+            print_own_usage(result)
             print_environments(machines)
     if wait and (why := unknown_status(now)) is not None:
         say(why)

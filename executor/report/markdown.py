@@ -13,6 +13,7 @@ from executor.report.provenance import again, origin
 from executor.report.timeline import ALL_PHASES
 from executor.report.words import FIGURES, cost_sentence, counts, headline_of, row_of, warmup_words
 from executor.view.environment import environment_lines
+from executor.view.own_usage import usage_sentence, usage_words
 from executor.view.text import plain_text
 
 _ROWS = 100
@@ -56,6 +57,10 @@ def _lines(report: Report) -> Iterator[str]:
     if phases:
         yield from _table([phase for phase, _ in phases], [[took for _, took in phases]], numbers=frozenset())
         yield _text(cost_sentence(report))
+    usage = (result.own_usage if result is not None else None) or []
+    if usage:
+        yield ""
+        yield _text(usage_sentence(usage))
     yield ""
     yield "<details><summary>What it ran on, and how to repeat it</summary>"
     yield ""
@@ -63,6 +68,10 @@ def _lines(report: Report) -> Iterator[str]:
         where = f"node {node.rank}, " if report.nodes > 1 else ""
         for label, text in environment_lines(node):
             yield f"- {where}{_text(label)}: {_text(text)}"
+    for node_usage in usage[:_LINES]:
+        where = f", node {node_usage.rank}" if report.nodes > 1 else ""
+        words = "; ".join(f"{name} {taken}" for name, taken in usage_words(node_usage))
+        yield f"- bai itself{where}: {_text(words)}"
     yield f"- job: {_text(job.job.id)}, {clock(report.origin)}"
     for name, text in origin(report):
         yield f"- {_text(name)}: {_text(text)}"

@@ -20,10 +20,10 @@ from executor.report.words import (
     cost_rows,
     counts,
     headline_of,
-    own_price,
     row_of,
     warmup_words,
 )
+from executor.view.own_usage import PROGRAMS, usage_sentence, usage_share, usage_words
 from executor.view.text import colourless, safe_line
 
 _ROWS = 64
@@ -382,13 +382,31 @@ def _cost(report: Report) -> Iterator[str]:
             *([("n", "USD")] if report.hourly is not None else []),
         ]
         yield from table(escaped(sentence), heads, rows)
-    yield from own_price(report)
+    yield from _own_usage(report)
     heads = [("", "what"), ("n", "count"), ("text", "")]
     yield from table(
         "What was counted",
         heads,
         [[("", name), ("n", f"{count:,}"), ("text", escaped(why))] for name, count, why in counts(report)],
     )
+
+
+def _own_usage(report: Report) -> Iterator[str]:
+    nodes = (report.result.own_usage if report.result is not None else None) or []
+    if not nodes:
+        return
+    rows: list[list[Cell]] = [
+        [
+            ("", f"node {node.rank}"),
+            *(("text", escaped(words)) for _, words in usage_words(node)),
+            ("n", escaped(usage_share(node))),
+        ]
+        for node in nodes[:_ROWS]
+    ]
+    heads: list[Cell] = [("", "bai itself"), *(("text", name) for name in PROGRAMS), ("n", "share")]
+    yield from table(escaped(usage_sentence(nodes)), heads, rows)
+    if len(nodes) > _ROWS:
+        yield f'<p class="note">The first {_ROWS} of {len(nodes):,} nodes.</p>'
 
 
 def _log(report: Report) -> Iterator[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from bai_agent.job.descriptor import Better, Headline, OverRanks
 from executor.analysis.figures import Figures, figures
 from executor.quantities import quantity, seconds, size
 from executor.report.contents import MetricPart, Report
-from executor.report.markup import Cell, escaped
+from executor.report.markup import Cell
 from executor.report.timeline import ALL_PHASES
 from executor.view.text import plain_text
 
@@ -23,7 +23,6 @@ _WORDS = {
 }
 FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
 """What a table has of each series; `row_of` has their values."""
-_OURS = ("agent", "extractor", "shim")
 
 
 def row_of(found: Figures) -> tuple[float | None, ...]:
@@ -157,21 +156,6 @@ def cost_sentence(report: Report) -> str:
     elif report.instance_type is not None:
         sentence += f" The price of {report.instance_type} is not known here: it can be written under [prices] in the configuration."
     return sentence
-
-
-def own_price(report: Report) -> Iterator[str]:
-    """Yield what bai's own processes took of the machine, where that was measured."""
-    sentences = []
-    for who in _OURS:
-        cpu = report.facts.get(f"{who}_cpu_seconds")
-        memory = report.facts.get(f"{who}_peak_memory_bytes")
-        if cpu or memory:
-            parts = [seconds(max(value for _, value, _ in cpu)) + " of CPU time"] if cpu else []
-            parts += [f"{size(max(value for _, value, _ in memory))} of memory at most"] if memory else []
-            sentences.append(f"the {who} {' and '.join(parts)}")
-    if sentences:
-        where = ", on the node where it was most" if report.nodes > 1 else ""
-        yield f"<p>What bai itself took until the benchmark had ended{where}: {escaped('; '.join(sentences))}.</p>"
 
 
 def counts(report: Report) -> list[tuple[str, int, str]]:

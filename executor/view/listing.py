@@ -24,6 +24,7 @@ from executor.records.over_ranks import last_over_ranks
 from executor.view.environment import environment_lines, warning_lines
 from executor.view.job_table import job_table
 from executor.view.metrics import between_text
+from executor.view.own_usage import usage_sentence, usage_words
 from executor.view.summary import print_last_lines, result_notes, transport_sentence, unseen_notes
 from executor.view.text import plain_text, speaks_unicode
 
@@ -172,6 +173,20 @@ def print_set(job: Job) -> None:
                 plain_text(f"{key}={value}"), style="default"
             )
         )
+
+
+def print_own_usage(result: JobResult | None) -> None:
+    """Print what our own programs took of the job's machines."""
+    nodes = (result.own_usage if result is not None else None) or []
+    if not nodes:
+        return
+    lines = [usage_sentence(nodes)]
+    for node in nodes:
+        which = f"node {node.rank}: " if len(nodes) > 1 else ""
+        lines.append(which + "; ".join(f"{name} {taken}" for name, taken in usage_words(node)))
+    show(Text())
+    for index, each in enumerate(lines):
+        show(Text(f"{'' if index else 'bai':<9} ", style="dim").append(each, style="default"))
 
 
 def print_environments(nodes: Sequence[NodeEnvironment]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_runs import (
+    extractors,
     is_alive,
     python_job,
     records_of,
@@ -265,16 +266,3 @@ def printed(rundir: Path) -> bytes:
 def ended_runs(rundir: Path) -> int:
     file = rundir / "repeats.jsonl"
     return file.read_bytes().count(b'"ended"') if file.exists() else 0
-
-
-def extractors(rundir: Path) -> list[int]:
-    """Return the extractors that work on `rundir`."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = each.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"bai_agent.metrics" in words and bytes(rundir) in words:
-            found.append(int(each.parent.name))
-    return found

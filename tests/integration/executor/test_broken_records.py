@@ -34,7 +34,7 @@ from executor.records.retry_window import RetryWindow
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 from executor.view.job_view import JobView
-from executor.view.listing import print_listing, print_status
+from executor.view.listing import print_listing, print_own_usage, print_status
 from executor.view.plain import PlainView
 from executor.view.summary import print_summary
 
@@ -85,6 +85,10 @@ PULL = {
         ({"started": "yesterday"}, "result.json: started: expected milliseconds since the epoch"),
         ({"started": 10**30}, "result.json: started: expected milliseconds since the epoch"),
         ({"artifacts": {"files": 1}}, "result.json: artifacts.bytes is missing"),
+        (
+            {"own_usage": [{"agent": {"cpu_seconds": "some"}}]},
+            "result.json: own_usage: expected a list of what each node's programs took",
+        ),
         ({"phases": {"run": "long"}}, "result.json: phases: expected a table of seconds"),
     ],
 )
@@ -274,6 +278,7 @@ RESULT = {
     "git": {"commit": "abc", "branch": "main", "dirty": True},
     "warnings": ["w"],
     "artifacts": {"files": 1, "bytes": 1},
+    "own_usage": [{"cpus": 2, "benchmark_seconds": 9.5, "agent": {"cpu_seconds": 0.5}}],
     "started": 1_795_000_000_000,
     "ended": 1_795_000_001_000,
 }  # fmt: skip
@@ -296,6 +301,7 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
             found = job_status(job.record)
             print_listing([ListedJob(status=found, name="")])
             print_status(job.job, found, last_values(job.record))
+            print_own_usage(result_of(job.record))
             job_view = JobView(job_id="digits-1", job=job.job, place="")
             news = JobFollower(job.record.node()).observe()
             job_view.apply(news)

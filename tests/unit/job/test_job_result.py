@@ -17,6 +17,8 @@ from bai_agent.job.record_types import (
     KafkaDelivery,
     NeverNumber,
     NodeOutcome,
+    OwnUsage,
+    ProcessUsage,
     as_table,
     from_table,
 )
@@ -125,6 +127,16 @@ def test_nodes_that_were_given_up_are_all_named() -> None:
     assert result.warnings is not None
     assert [each for each in result.warnings if "gave no sign" in each] == ["Node 2 (i-2) gave no sign."]
     assert job_result("digits-1", [node(0), node(1)]).lost is None
+
+
+def test_what_our_programs_took_is_told_of_each_node() -> None:
+    usage = [OwnUsage(rank=rank, cpus=2, agent=ProcessUsage(cpu_seconds=rank + 0.5)) for rank in range(2)]
+    nodes = [replace(node(rank), own_usage=usage[rank]) for rank in range(2)]
+    read = [from_table(NodeOutcome, json.loads(json.dumps(as_table(each)))) for each in nodes]
+
+    assert job_result("digits-1", [read[1], node(2), read[0]]).own_usage == usage
+    # And of nodes of an older version nothing
+    assert job_result("digits-1", [node(0), node(1)]).own_usage is None
 
 
 def test_what_several_nodes_did_is_put_together() -> None:

@@ -124,6 +124,7 @@ def test_a_restart_goes_on_and_counts_from_the_checkpoint(tmp_path: Path) -> Non
     # given a process that was killed after it had read two of three lines, and a checkpoint after the first
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=x\n", exited=False)
     extract_until_killed(rundir)
+    before = json.loads(rundir.extractor_offset.read_text())["own_usage"]
     with rundir.output.open("ab") as file:
         file.write(b"loss=3\n")
     finish_run(rundir)
@@ -135,6 +136,9 @@ def test_a_restart_goes_on_and_counts_from_the_checkpoint(tmp_path: Path) -> Non
     assert [each.get("late") for each in found if each["src"] == "log"] == [None, True]
     last = extracted(rundir)
     assert (last["lines"], last["per_metric"], last["not_numbers"]) == (3, {"loss": 2}, {"loss": 1})
+    used = json.loads(rundir.extracted.read_text())["own_usage"]
+    assert used["cpu_seconds"] > before["cpu_seconds"] > 0
+    assert (before["at_least"], used["at_least"]) == (False, True)
 
 
 def test_a_second_start_after_the_end_changes_nothing(tmp_path: Path) -> None:

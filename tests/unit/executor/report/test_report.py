@@ -160,6 +160,46 @@ def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
     assert "can be written under [prices]" in cost_sentence(report(job))
 
 
+def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, nodes=2)
+    usage = {
+        name: {"cpu_seconds": cpu, "peak_memory_bytes": 40 << 20}
+        for name, cpu in (("agent", 0.7), ("extractor", 0.25), ("shim", 0.05))
+    }
+    node = {"rank": 0, "cpus": 4, "benchmark_seconds": 100.0, **usage}
+    killed = {**node, "rank": 1, "extractor": {**usage["extractor"], "at_least": True}, "shim": None}
+    job.ends(own_usage=[node, killed])
+    made = report(job)
+
+    sentence = (
+        "bai itself took at least 1.95 s of processor time on 2 nodes: at least 0.2 % of what their 8 CPUs had "
+        "while the benchmark ran."
+    )
+    assert f"<caption>{sentence}</caption>" in html_report(made)
+    row = re.search(r'<th scope="row">node 1</th>(.*?)</tr>', html_report(made).split(sentence)[1])
+    assert row is not None
+    assert re.findall(r">([^<]+)<", row[1]) == [
+        "0.70 s, 40.0 MiB",
+        "at least 0.25 s, 40.0 MiB",
+        "–",
+        "at least 0.2 %",
+    ]
+    text = markdown_report(made)
+    assert sentence.replace(":", "&#58;") in text
+    assert "- bai itself, node 0: agent 0.70 s, 40.0 MiB; extractor 0.25 s, 40.0 MiB; shim 0.05 s" in text
+    written = io.StringIO()
+    write_json(made, written)
+    assert json.loads(written.getvalue())["result"]["own_usage"][1]["extractor"]["at_least"] is True
+
+
+def test_a_record_of_an_older_version_does_not_say_what_bai_took(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.ends()
+    made = report(job)
+
+    assert "bai itself" not in html_report(made) + markdown_report(made)
+
+
 def test_nodes_that_differ_come_first(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for rank, model in enumerate(("Xeon 1", "Xeon 2")):

@@ -1,0 +1,69 @@
+"""What our own programs took of a job's machines, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bai_agent.job.record_types import OwnUsage, ProcessUsage
+from executor.quantities import seconds, size
+
+PROGRAMS = ("agent", "extractor", "shim")
+
+
+def usage_sentence(nodes: Sequence[OwnUsage]) -> str:
+    """Say how much processor time that was on all of these nodes, one or more, and which share of what they had."""
+    least = "at least " if any(_is_partial(node) for node in nodes) else ""
+    where = f" on {len(nodes):,} nodes" if len(nodes) > 1 else ""
+    sentence = f"bai itself took {least}{_cpu(sum(map(_taken, nodes)))} of processor time{where}"
+    if (share := _share(nodes)) is None:
+        return f"{sentence}."
+    cpus = sum(node.cpus or 0 for node in nodes)
+    whose = "their" if len(nodes) > 1 else "the machine's"
+    how_long = f" for {seconds(nodes[0].benchmark_seconds or 0)}" if len(nodes) == 1 else ""
+    return (
+        f"{sentence}: {least}{share} of what {whose} {cpus:,} CPU{'' if cpus == 1 else 's'} had while the "
+        f"benchmark ran{how_long}."
+    )
+
+
+def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
+    """Yield of each of our programs its name, and its processor time and peak memory on this node; "–" where those are not known."""
+    for name in PROGRAMS:
+        usage: ProcessUsage | None = getattr(node, name)
+        if usage is None:
+            yield name, "–"
+            continue
+        least = "at least " if usage.at_least else ""
+        peak = usage.peak_memory_bytes
+        memory = f", {size(peak)}" if peak is not None else ""
+        yield name, f"{least}{_cpu(usage.cpu_seconds)}{memory}"
+
+
+def usage_share(node: OwnUsage) -> str:
+    """Return which share of its machine's processor time that was while the benchmark ran; "–" where that is not known."""
+    least = "at least " if _is_partial(node) else ""
+    share = _share([node])
+    return "–" if share is None else f"{least}{share}"
+
+
+def _taken(node: OwnUsage) -> float:
+    return sum(usage.cpu_seconds for usage in (node.agent, node.extractor, node.shim) if usage is not None)
+
+
+def _is_partial(node: OwnUsage) -> bool:
+    """Return whether some of it is not known. Where neither is known that the benchmark needs, it did not run."""
+    around = [node.extractor, node.shim]
+    known = [usage for usage in (node.agent, *around) if usage is not None]
+    return any(usage.at_least for usage in known) or (None in around and around != [None, None])
+
+
+def _share(nodes: Sequence[OwnUsage]) -> str | None:
+    there = sum((node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes)
+    if not all(node.cpus and node.benchmark_seconds for node in nodes):
+        return None
+    share = sum(map(_taken, nodes)) / there
+    return "less than 0.1 %" if share < 0.001 else f"{share:,.1%}".replace("%", " %")
+
+
+def _cpu(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else seconds(value)

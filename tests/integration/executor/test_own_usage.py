@@ -1,0 +1,28 @@
+"""A reader of a real job sees what bai itself took of the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from local_cli import LocalCli
+
+_SHARE = r"bai itself took [\d.]+ s of processor time{colon} [\d.,]+ % of what the machine's \d+ CPUs? had"
+_EACH = r"agent [\d.]+ s, [\d.]+ MiB; extractor [\d.]+ s, [\d.]+ MiB; shim [\d.]+ s, [\d.]+ MiB"
+
+
+def test_status_and_report_say_what_bai_took(cli: LocalCli) -> None:
+    cli.go_file.touch()
+    assert cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
+
+    status = cli.bai("status", "one", "-v").stdout
+    markdown = cli.bai("report", "one", "--format", "md", "-o", "-").stdout
+    page = cli.bai("report", "one", "--format", "html", "-o", "-").stdout
+
+    assert re.search(f"bai +{_SHARE.format(colon=':')}", status)
+    assert re.search(_EACH, status)
+    assert re.search(_SHARE.format(colon="&#58;"), markdown)
+    assert re.search(_EACH, markdown)
+    assert re.search(f"<caption>{_SHARE.format(colon=':')}".replace("'", "&#x27;"), page)
+    (node,) = json.loads(cli.bai("status", "one", "--json").stdout)["result"]["own_usage"]
+    assert node["extractor"]["cpu_seconds"] > 0
