@@ -193,7 +193,7 @@ def _run(
         monitor=monitor,
         umask=umask,
     )
-    ctx.probe = EnvironmentProbe(job, rundir, node=node, scripts=ctx.scripts)
+    ctx.probe = EnvironmentProbe(job, rundir, node=node)
     with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(ctx)

@@ -145,6 +145,12 @@ def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
     return rundir.scripts if has_scripts else None
 
 
+def workspaces(job: Job, rundir: RunDir) -> list[tuple[Job, RunDir]]:
+    """Return each arm as a job of its own with its own folders, where arms have such; else the job itself with its run directory."""
+    arms = job.arms_apart
+    return [(job.of_arm(each), rundir.of_arm(each.name)) for each in arms] or [(job, rundir)]
+
+
 def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
     """Return the folder that the benchmark starts in."""
     if job.benchmark.cwd is not None:

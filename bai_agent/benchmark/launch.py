@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from bai_agent.benchmark.environment import (
     find_user,
     make_command_executable,
     prepare_environment,
+    scripts_folder,
     working_folder,
 )
 from bai_agent.benchmark.launch_needs import meet_needs
@@ -30,7 +31,7 @@ from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Arm, Job, Repeat
+from bai_agent.job.descriptor import Job, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
@@ -78,7 +79,6 @@ def make_order(
     *,
     launch: Callable[[tuple[str, ...]], Launch],
     node: Mapping[str, str],
-    scripts: Path | None,
     secrets: Mapping[str, str],
     umask: int = _USUAL_UMASK,
     script: Path | None = None,
@@ -89,6 +89,22 @@ def make_order(
     about the nodes. `secrets` are resolved ones; `base` is the environment that is passed on
     where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
     """
+    if job.repeat is not None and job.repeat.arms:
+        orders = tuple(
+            make_order(
+                job.of_arm(arm),
+                rundir.of_arm(arm.name) if job.arms_apart else rundir,
+                launch=launch,
+                node=node,
+                secrets=secrets,
+                umask=umask,
+                script=rundir.script.with_name(f"{rundir.script.name}-{arm.name}"),
+            )
+            for arm in job.repeat.arms
+        )
+        # What is the same for both.
+        return replace(orders[0], repeat=job.repeat, arms=orders)
+    scripts = scripts_folder(job, rundir)
     script = script or rundir.script
     user = find_user(job.benchmark.user)
     env = prepare_environment(
@@ -136,36 +152,9 @@ def make_order(
         user=user,
         umask=umask if user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
-        repeat=job.repeat and _expanded(job.repeat, env),
-        arms=tuple(
-            make_order(
-                _job_of_arm(job, arm),
-                rundir,
-                launch=launch,
-                node=node,
-                scripts=scripts,
-                secrets=secrets,
-                umask=umask,
-                script=rundir.script.with_name(f"{rundir.script.name}-{arm.name}"),
-            )
-            for arm in (job.repeat.arms if job.repeat is not None else ())
-        ),
+        repeat=job.repeat,
         hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
     )
-
-
-def _job_of_arm(job: Job, arm: Arm) -> Job:
-    """Return `job` as if the arm were all that it runs."""
-    benchmark = replace(job.benchmark, argv=arm.argv, script=arm.script, env=arm.env)
-    return replace(job, benchmark=benchmark, repeat=None)
-
-
-def _expanded(repeat: Repeat, env: Mapping[str, str]) -> Repeat:
-    """Return `repeat` with the variables in its commands replaced by their values."""
-    prepare, cleanup = (
-        tuple(expand(word, env) for word in command) for command in (repeat.prepare, repeat.cleanup)
-    )
-    return replace(repeat, prepare=prepare, cleanup=cleanup)
 
 
 def launch(order: Order, rundir: RunDir) -> State:
@@ -243,7 +232,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "umask": order.umask,
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
-        "repeat": order.repeat and _repeat_table(order.repeat, order.arms),
+        "repeat": order.repeat and _repeat_table(order.repeat, order),
         "files": {
             "lock": str(rundir.shim_lock),
             "started": str(rundir.started),
@@ -259,21 +248,32 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
     return json.dumps(value).encode()
 
 
-def _repeat_table(repeat: Repeat, arms: Sequence[Order]) -> dict[str, object]:
+def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
     return {
         "arms": [
-            {"name": arm.name, "argv": list(each.argv), "env": dict(each.env)}
-            for arm, each in zip(repeat.arms, arms, strict=True)
+            {
+                "name": arm.name,
+                "argv": list(each.argv),
+                "env": dict(each.env),
+                "cwd": str(each.cwd),
+                **_steps(repeat, each.env),
+            }
+            for arm, each in zip(repeat.arms, order.arms, strict=True)
         ],
+        **_steps(repeat, order.env),
         "sequence": repeat.sequence,
         "runs": repeat.runs,
         "warmup_runs": repeat.warmup_runs,
         "decided_after": repeat.decided_after,
         "max_time_seconds": repeat.max_time.total_seconds() if repeat.max_time is not None else None,
-        "prepare": list(repeat.prepare),
-        "cleanup": list(repeat.cleanup),
         "keep_going": repeat.keep_going,
     }
+
+
+def _steps(repeat: Repeat, env: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the commands around a run, with the variables in them replaced by their values."""
+    steps = {"prepare": repeat.prepare, "cleanup": repeat.cleanup}
+    return {name: [expand(word, env) for word in command] for name, command in steps.items()}
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:

@@ -236,7 +236,7 @@ class _Runner:
     def __init__(
         self, rundir: RunDir, env: Mapping[str, str], deadline: float, stopping: Callable[[], bool]
     ) -> None:
-        self._log = rundir.path / "requirements.log"
+        self._log = rundir.requirements_log
         self._cwd = rundir.scripts
         self._env = dict(env)
         self.mark(rundir.venv)

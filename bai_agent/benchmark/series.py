@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         def is_clear(self) -> bool: ...
 
         def run_command(
-            self, argv: list[str], env: dict[str, str], *, begin: Any = None
+            self, argv: list[str], env: dict[str, str], *, cwd: str | None = None, begin: Any = None
         ) -> dict[str, Any]: ...
 
         def asked_to_stop(self) -> bool: ...
@@ -94,13 +94,14 @@ class Series:
         )
         arms = self._repeat["arms"]
         arm = arms[self._repeat["sequence"][number]] if arms else None
-        runs = arm or self._order
+        runs = {**self._order, **self._repeat, **(arm or {})}
         env = {**runs["env"], "BAI_REPEAT": f"warmup-{number}" if repeat is None else str(repeat)}
         place: dict[str, Any] = {"run": number, "repeat": repeat}
         if arm is not None:
             what += f", {arm['name']}"
             place["arm"] = env["BAI_ARM"] = arm["name"]
-        if not self._around(PREPARE, place, env, what):
+        runs["env"] = env
+        if not self._around(PREPARE, place, runs, what):
             return False
         if self._shim.asked_to_stop():
             return False
@@ -115,30 +116,30 @@ class Series:
             ends = {"output_bytes": output, "emit_bytes": emitted}
             self._lines.append({"event": "began", **place, **ends, **process, "time": now_ms()})
 
-        ended = self._shim.run_command(runs["argv"], env, begin=begin)
+        ended = self._shim.run_command(runs["argv"], env, cwd=runs["cwd"], begin=begin)
         self._shim.drain()
         self._lines.append({"event": "ended", **place, **ended})
         self._take(ended)
         failed = ended["code"] != 0
         if failed and (ended["exec_error"] is not None or not self._repeat["keep_going"]):
-            self._around(CLEANUP, place, env, what)
+            self._around(CLEANUP, place, runs, what)
             return False
-        return self._around(CLEANUP, place, env, what)
+        return self._around(CLEANUP, place, runs, what)
 
     @property
     def _most(self) -> str:
         return f"{'at most ' if self._repeat['decided_after'] is not None else ''}{self._repeat['runs']}"
 
-    def _around(self, step: str, place: dict[str, Any], env: dict[str, str], what: str) -> bool:
-        """Do what is to be done before or after a run; return whether all is well."""
+    def _around(self, step: str, place: dict[str, Any], runs: dict[str, Any], what: str) -> bool:
+        """Do what is to be done before or after a run, as `runs` says; return whether all is well."""
         if not self._shim.is_clear and self._ends:
             self._shim.say(f"no further run is begun: processes of {what} cannot be ended")
             return False
-        argv = self._repeat[step]
+        argv = runs[step]
         if not argv or self._shim.asked_to_stop():
             return True
         self._shim.say(f"{step} of {what}")
-        ended = self._shim.run_command(argv, env)
+        ended = self._shim.run_command(argv, runs["env"], cwd=runs["cwd"])
         self._shim.drain()
         if ended["code"] == 0:
             return True

@@ -123,17 +123,22 @@ class Shim:
         self._exit_file.write(ended)
 
     def run_command(
-        self, argv: list[str], env: dict[str, str], *, begin: Callable[[int, int], None] | None = None
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        *,
+        cwd: str | None = None,
+        begin: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
         """Run a command until nothing of it is left; return how it ended, with the keys of exit.json.
 
-        begin: called with its pid and when that was started, before its first instruction. Raises OSError where it did not run.
+        cwd: where it starts, if not in the order's folder. begin: called with its pid and when that was started, before its first instruction. Raises OSError where it did not run.
         """
         self._left_behind = {}
         self._oom = None
         with self._optional("whether memory runs out is not seen"):
             self._oom = OomWatch()
-        started = self._start(argv, env, begin)
+        started = self._start(argv, env, cwd or self._order["cwd"], begin)
         while self._loop.status is None and self._stop is None:
             self._loop.pump(_TICK_S)
             asked = self._asked_to_stop()
@@ -172,13 +177,15 @@ class Shim:
         """Return how long what was printed and what was emitted is now."""
         return os.fstat(self._output).st_size, self._fifo.emitted
 
-    def _start(self, argv: list[str], env: dict[str, str], begin: Callable[[int, int], None] | None) -> float:
+    def _start(
+        self, argv: list[str], env: dict[str, str], cwd: str, begin: Callable[[int, int], None] | None
+    ) -> float:
         """Fork a command, make that known, and let it run; return when, on the monotonic clock."""
         order = self._order
         child = Spawned(
             argv,
             env,
-            cwd=order["cwd"],
+            cwd=cwd,
             user=order["user"],
             umask=order["umask"],
             output=self._output,

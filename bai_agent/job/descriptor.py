@@ -10,7 +10,7 @@ import random
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from pathlib import PurePosixPath
@@ -282,6 +282,8 @@ class Source:
     """Octal permissions of a file, "0644"."""
     region: str | None = None
     anonymous: bool = False
+    arm: str | None = None
+    """The arm of `[repeat]` that it is for. Where a source has one, each arm has folders of its own; unset: it is for both."""
 
     def __post_init__(self) -> None:
         if self.mode is not None and not re.fullmatch(r"0?[0-7]{3}", self.mode):
@@ -562,6 +564,12 @@ class Arm:
     script: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     """All that `[benchmark] env` would be."""
+    requirements: str | None = None
+    """As that of `[benchmark]`, in its place, where arms have folders of their own."""
+    scripts_sha256: str | None = None
+    """A sum over names and contents of its own scripts, as they were at submission. For people."""
+    git: Git | None = None
+    """The commit that its own descriptor's folder stood at."""
 
     def __post_init__(self) -> None:
         if not is_job_id(self.name):
@@ -683,6 +691,10 @@ class Job:
     """Keys of the benchmark descriptor → the texts that were set for them in place of what the file says. For people."""
 
     def __post_init__(self) -> None:
+        arms = {each.name for each in self.repeat.arms} if self.repeat is not None else set()
+        for source in self.sources:
+            if source.arm is not None and source.arm not in arms:
+                raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
         if self.repeat is None:
             return
         if self.strategy.name != "single_node":
@@ -691,6 +703,21 @@ class Job:
             )
         if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
             raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
+
+    @property
+    def arms_apart(self) -> tuple[Arm, ...]:
+        """The arms where each has folders of its own, as there is a source for one of them alone; none where they share all."""
+        if self.repeat is None or all(each.arm is None for each in self.sources):
+            return ()
+        return self.repeat.arms
+
+    def of_arm(self, arm: Arm) -> Job:
+        """Return the job as if `arm` were all that it runs."""
+        benchmark = replace(self.benchmark, argv=arm.argv, script=arm.script, env=arm.env)
+        if self.arms_apart:
+            benchmark = replace(benchmark, requirements=arm.requirements)
+        sources = tuple(replace(each, arm=None) for each in self.sources if each.arm in (None, arm.name))
+        return replace(self, benchmark=benchmark, sources=sources, repeat=None, git=arm.git or self.git)
 
     def named_metrics(self) -> tuple[Metric, ...]:
         """Return what is said of metrics by their names: of those with a pattern, and of those in files, which have none."""

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,17 @@ class RunDir:
     """Where each file of a run is; see `docs/run-directory.md` for who writes it and how it survives a kill."""
 
     path: Path
+    arm: str | None = None
+    """The arm of `[repeat]` whose work folder, scripts and venv these are; None: those of the run."""
+
+    def of_arm(self, name: str | None) -> RunDir:
+        """Return the same run's directory with the folders that the arm `name` has of its own."""
+        return replace(self, arm=name)
+
+    @property
+    def own(self) -> Path:
+        """The folder of an arm; without one, the run's."""
+        return self.path if self.arm is None else self.path / "arms" / self.arm
 
     @property
     def job(self) -> Path:
@@ -207,7 +218,7 @@ class RunDir:
 
     @property
     def work(self) -> Path:
-        return self.path / "work"
+        return self.own / "work"
 
     @property
     def script(self) -> Path:
@@ -216,11 +227,16 @@ class RunDir:
 
     @property
     def scripts(self) -> Path:
-        return self.path / "scripts"
+        return self.own / "scripts"
 
     @property
     def venv(self) -> Path:
-        return self.path / "venv"
+        return self.own / "venv"
+
+    @property
+    def requirements_log(self) -> Path:
+        """What pip said."""
+        return self.own / "requirements.log"
 
     @property
     def log_chunks(self) -> Path:

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.benchmark.environment import scripts_folder, working_folder
+from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job.descriptor import Job, Metric, Results
@@ -291,7 +291,10 @@ class Extractor:
 
             started = read_json(self._rundir.started) or {}
             folder = ResultFolder(
-                path=working_folder(self._job, self._rundir, scripts=scripts_folder(self._job, self._rundir)),
+                paths=[
+                    working_folder(job, rundir, scripts=scripts_folder(job, rundir))
+                    for job, rundir in workspaces(self._job, self._rundir)
+                ],
                 since_ms=started.get("time", 0),
                 until_ms=self._now(),
                 runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs],

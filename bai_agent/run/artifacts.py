@@ -28,6 +28,11 @@ class ArtifactSummary:
     bytes: int
     warnings: tuple[str, ...]
 
+    def __add__(self, other: ArtifactSummary) -> ArtifactSummary:
+        return ArtifactSummary(
+            self.files + other.files, self.bytes + other.bytes, self.warnings + other.warnings
+        )
+
 
 def keep_artifacts(
     globs: Sequence[str], *, folder: Path, store: JobStore, prefix: str, stopping: Callable[[], bool]

@@ -121,7 +121,6 @@ def _launch(ctx: RunContext) -> None:
             ctx.rundir,
             launch=lambda command: strategy.launch(job, command, me, peers),
             node=node_environment(job, me, peers, hostfile=str(ctx.rundir.hostfile)),
-            scripts=ctx.scripts,
             secrets=secrets_of(ctx),
             umask=ctx.umask,
         )

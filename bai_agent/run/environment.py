@@ -14,11 +14,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bai_agent import __version__
 from bai_agent.aws.imds import find_token, read_if_there
-from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.programs import NoAnswerError
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
@@ -63,9 +64,12 @@ class EnvironmentProbe:
         rundir: RunDir,
         *,
         node: Node,
-        scripts: Path | None,
     ) -> None:
-        self._job, self._rundir, self._node, self._scripts = job, rundir, node, scripts
+        # Of arms with folders of their own the first one, but for their Pythons.
+        self._homes = workspaces(job, rundir)
+        self._job, self._rundir = self._homes[0]
+        self._scripts = scripts_folder(self._job, self._rundir)
+        self._node = node
         self._tasks: dict[str, _Task] = {}
         self._looks: deque[tuple[float, dict[int, tuple[int, int, int, str]]]] = deque(maxlen=2)
         self._over = threading.Event()
@@ -82,15 +86,14 @@ class EnvironmentProbe:
         self._ask("software", lambda: software.libraries(_ROOT))
         self._ask("open_mpi", self._open_mpi)
         self._ask("cloud_init", self._cloud_init)
-        if self._job.benchmark.requirements is None:
-            self._ask("python", self._python)
+        self._ask_pythons(installed=False)
 
     def finish(self, *, stopping: Callable[[], bool]) -> Facts:
         """Return all that is known within `WAIT_SECONDS`; at once when `stopping()`."""
         began = time.monotonic()
         self._over.set()
         self._ask("host", self._host)
-        self._ask("python", self._python)  # where its packages have just been installed
+        self._ask_pythons(installed=True)  # where its packages have just been installed
         deadline = began + WAIT_SECONDS
         while (left := deadline - time.monotonic()) > 0 and not stopping():
             waiting = [task for task in self._tasks.values() if task.is_alive()]
@@ -104,7 +107,12 @@ class EnvironmentProbe:
             facts["instance"] = {"id": self._node.instance_id, **instance}
         facts.setdefault("system", {}).update(known.pop("cloud_init") or {})
         facts["software"] = {**(known.pop("software") or {}), "open_mpi": known.pop("open_mpi")}
+        arms = {
+            own.arm: {"python": known.pop(f"python of {own.arm}")} for _, own in self._homes[1:] if own.arm
+        }
         facts.update(known)
+        if arms:
+            facts["arms"] = {self._rundir.arm: {"python": facts["python"]}, **arms}
         heat = facts.pop("gpu_heat", None) or None
         facts["load"] = self._load()
         facts = {name: present(each) if isinstance(each, dict) else each for name, each in facts.items()}
@@ -169,10 +177,18 @@ class EnvironmentProbe:
         }
         return present({name: short(value or "") for name, value in found.items()})
 
-    def _python(self) -> Facts:
-        env, user = software.benchmark_environment(self._job, self._rundir, scripts=self._scripts)
-        cwd = working_folder(self._job, self._rundir, scripts=self._scripts)
-        python = software.find_python(self._job, env=env, cwd=cwd)
+    def _ask_pythons(self, *, installed: bool) -> None:
+        """Ask the benchmark's Python, and those of further arms; without `installed` only where nothing is to be installed."""
+        for index, (job, rundir) in enumerate(self._homes):
+            if installed or job.benchmark.requirements is None:
+                name = f"python of {rundir.arm}" if index else "python"
+                self._ask(name, partial(self._python, job, rundir))
+
+    def _python(self, job: Job, rundir: RunDir) -> Facts:
+        scripts = scripts_folder(job, rundir)
+        env, user = software.benchmark_environment(job, rundir, scripts=scripts)
+        cwd = working_folder(job, rundir, scripts=scripts)
+        python = software.find_python(job, env=env, cwd=cwd)
         return {} if python is None else software.python_facts(python, env=env, user=user)
 
     def _gpus(self) -> Facts:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
-from bai_agent.benchmark.environment import SetupError, find_user
+from bai_agent.benchmark.environment import SetupError, find_user, workspaces
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, open_way, require_access
 from bai_agent.errors import BaiError, StoreError
@@ -35,7 +35,8 @@ _CLAIM_MARGIN = 5.0
 def prepare(ctx: RunContext) -> None:
     """Make the run directory complete, and find out early what would fail late."""
     rundir = ctx.rundir
-    for folder in (rundir.work, rundir.log_chunks, rundir.metric_chunks):
+    works = [each.work for _, each in workspaces(ctx.job, rundir)]
+    for folder in (*works, rundir.log_chunks, rundir.metric_chunks):
         make_folder(folder, private=rundir.path)
     for file, link in (
         (rundir.output, rundir.kept_output),
@@ -75,9 +76,10 @@ def _let_user_in(ctx: RunContext) -> None:
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
-            open_way(ctx.rundir.path, top=ctx.top_folder)
-            give_to(user, ctx.rundir.work)
-            require_access(user, [ctx.rundir.work])
+            for _, own in workspaces(ctx.job, ctx.rundir):
+                open_way(own.own, top=ctx.top_folder)
+                give_to(user, own.work)
+                require_access(user, [own.work])
     except SetupError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
 

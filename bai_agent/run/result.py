@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.aws.secrets import SecretError
-from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
@@ -235,17 +235,22 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
     if taken_away is not None:
         deadline = min(deadline, taken_away - _RESULT_SECONDS)
     over = lambda: ctx.signals.received or time.monotonic() > deadline  # noqa: E731
-    kept = call_with_deadline(
-        lambda: keep_artifacts(
-            ctx.job.output.artifacts,
-            folder=working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts),
-            store=store,
-            prefix=_artifacts_prefix(ctx),
-            stopping=over,
-        ),
-        over=over,
-        name="artifacts",
-    ) or ArtifactSummary(0, 0, ("There was no time left to keep all artifacts.",))
+
+    def keep() -> ArtifactSummary:
+        kept = ArtifactSummary(0, 0, ())
+        for job, own in workspaces(ctx.job, ctx.rundir):
+            kept += keep_artifacts(
+                ctx.job.output.artifacts,
+                folder=working_folder(job, own, scripts=scripts_folder(job, own)),
+                store=store,
+                prefix=f"{_artifacts_prefix(ctx)}{own.arm}/" if own.arm else _artifacts_prefix(ctx),
+                stopping=over,
+            )
+        return kept
+
+    kept = call_with_deadline(keep, over=over, name="artifacts") or ArtifactSummary(
+        0, 0, ("There was no time left to keep all artifacts.",)
+    )
     for warning in kept.warnings:
         ctx.warn(warning)
     return kept

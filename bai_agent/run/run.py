@@ -11,12 +11,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from bai_agent import __version__
-from bai_agent.benchmark.environment import working_folder
+from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.openssh import discard_ssh
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.benchmark.state import State, state
@@ -101,7 +101,7 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
     discard_ssh(ctx.rundir)
     publish_result(ctx.rundir, ctx.record, ctx.uploader, rank=ctx.node.rank, deadline=ctx.drain_deadline())
     if ctx.node_store is None:
-        _tidy(ctx.rundir, ctx.outcome)
+        _tidy(ctx.job, ctx.rundir, ctx.outcome)
     return ctx.outcome
 
 
@@ -125,17 +125,18 @@ def finish_publishing(
     deadline = CLOCK.monotonic() + job.limits.drain.total_seconds()
     publish_result(rundir, record, uploader, rank=rank, deadline=deadline)
     if node_store is None:
-        _tidy(rundir, outcome)
+        _tidy(job, rundir, outcome)
 
 
-def _tidy(rundir: RunDir, outcome: Outcome) -> None:
+def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
     """Delete what a successful run does not need any more; after another one it may tell why.
 
     Only once the result is written: an agent that is killed before that needs it when it is started again; one that is
     killed here leaves the rest to `finish_publishing`.
     """
     if outcome is Outcome.SUCCEEDED:
-        discard_requirements(rundir)
+        for _, own in workspaces(job, rundir):
+            discard_requirements(own)
 
 
 def _do(ctx: RunContext, phase: str, work: Phase) -> None:
@@ -205,9 +206,7 @@ def _begin(ctx: RunContext) -> None:
 def _pull(ctx: RunContext) -> None:
     """Bring data and scripts, and install what the scripts require."""
     deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
-    # A relative path of data is relative to the folder that the benchmark starts in: it looks there.
-    start = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
-    folders = {SourceKind.DATA: start, SourceKind.SCRIPTS: ctx.rundir.scripts}
+    homes = workspaces(ctx.job, ctx.rundir)
 
     def report(progress: PullProgress) -> None:
         ctx.events.add(PullEvent(**vars(progress)))
@@ -215,18 +214,17 @@ def _pull(ctx: RunContext) -> None:
     try:
         pull(
             _sources(ctx),
-            folders=folders,
+            folders=_folders(*homes[0]),
             manifest=ctx.rundir.pulled,
             deadline=deadline,
             report=report,
             stopping=ctx.watch.stopping,
         )
-        if ctx.job.benchmark.requirements is not None:
-            # An instance is gone after its one job.
-            cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
-            install_requirements(
-                ctx.job, ctx.rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache
-            )
+        for job, rundir in homes:
+            if job.benchmark.requirements is not None:
+                # An instance is gone after its one job.
+                cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
+                install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
     except PullStopped:
         pass
     except NoSpaceError as error:
@@ -237,11 +235,29 @@ def _pull(ctx: RunContext) -> None:
         raise RunEndedError(reason)
 
 
+def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
+    """Return where relative paths start; of data it is the folder that the benchmark starts in: it looks there."""
+    start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
+    return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
+
+
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return what this node pulls. Of several nodes on one machine the first one alone brings what lies outside their folders."""
-    if ctx.node.rank == 0 or ctx.node.instance_id is not None:
-        return ctx.job.sources
-    return [source for source in ctx.job.sources if not Path(source.path).is_absolute()]
+    """Return what this node pulls. Of several nodes on one machine the first one alone brings what lies outside their folders.
+
+    Where arms have folders of their own, what has a relative path comes into those of each arm that it is for.
+    """
+    everything = ctx.node.rank == 0 or ctx.node.instance_id is not None
+    found: dict[Source, None] = {}
+    for job, rundir in workspaces(ctx.job, ctx.rundir):
+        folders = _folders(job, rundir)
+        for source in job.sources:
+            if not everything and Path(source.path).is_absolute():
+                continue
+            if rundir.arm is not None:
+                slash = "/" if source.path.endswith("/") else ""
+                source = replace(source, path=f"{folders[source.kind] / source.path}{slash}")
+            found[source] = None
+    return list(found)
 
 
 def _drain(ctx: RunContext) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.descriptor_file import job_table
 
 _STABLE: Mapping[str, Sequence[str]] = {
@@ -44,6 +44,7 @@ _OWN = frozenset(
         "limits",
         "set",
         "metrics",
+        "results",
         "sources",
         "host_metrics",
     }
@@ -139,6 +140,10 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
             yield from _flat(name, value)
     for source in job.sources:
         known = source.sha256 or source.md5
+        if source.kind is SourceKind.SCRIPTS and known:
+            # Their address is that of the job's own copy, or has their checksum in it.
+            yield "scripts", known[:12]
+            continue
         yield f"source {source.path}", _text(f"{source.src}{f' ({known[:12]})' if known else ''}")
     for key, value in job.set.items():
         yield f"--set {key}", _text(value)
@@ -146,6 +151,15 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
         for key in ("pattern", "number", "repaint", "over_ranks", "headline", "warmup", "warmup_values"):
             value = getattr(metric, key)
             yield f"metric {metric.name}: {key}", _text(getattr(value, "value", value))
+    paths: list[str] = []
+    for results in table.get("results", ()):
+        paths.append(results["path"])
+        count = paths.count(results["path"])
+        name = f"results {results['path']}{f' ({count})' if count > 1 else ''}"
+        yield name, results["format"]
+        for key, value in results.items():
+            if key not in ("path", "format", "units", "better", "required", "tolerance"):
+                yield from _flat(f"{name}: {key}", value)
     if job.git is not None:
         yield "git", f"{job.git.commit[:12]}{', with uncommitted changes' if job.git.dirty else ''}"
 

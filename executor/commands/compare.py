@@ -109,9 +109,10 @@ def _compared(reader: RunReader, a: Side, b: Side) -> Comparison:
 def _differences(a: Side, b: Side) -> list[Any]:
     from executor.analysis.differences import descriptor_differences, environment_differences
 
-    machines = [[each for job in side.jobs for each in job.environments] for side in (a, b)]
-    described = [[job.runs.job for job in side.jobs] for side in (a, b)]
-    return [*environment_differences(*machines), *descriptor_differences(*described)]
+    return [
+        *environment_differences(a.environments, b.environments),
+        *descriptor_differences(a.described, b.described),
+    ]
 
 
 def _as_table(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _against_history(
     banded = against_history([run for job in before for run in job.runs.runs], newest.runs.runs)
     differences = [
         *environment_differences([each for job in before for each in job.environments], newest.environments),
-        *descriptor_differences([job.runs.job for job in before], [newest.runs.job]),
+        *descriptor_differences([job.described() for job in before], [newest.described()]),
     ]
     left_out = [sentence for job in (*before, newest) for sentence in job.runs.left_out]
     if json_:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from bai_agent.errors import DescriptorError, StoreError
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
 from executor.analysis.effect import successive_scatter
 from executor.analysis.runs import SUCCEEDED, JobRuns, Run, runs_of, sides_of_arms
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids, started_of
+from executor.planning.repetition import REQUEST
 from executor.records.environments import environments
 from executor.records.follower import benchmark_starts
 from executor.records.points import read_points
@@ -42,6 +44,24 @@ class ComparedJob:
         """What each node ran on, as far as it is known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
+    def described(self, arm: str | None = None) -> Job:
+        """Return its descriptor, or what it is for `arm`; scripts of this machine with their checksum. Raises StoreError."""
+        job = self.runs.job
+        arms = job.repeat.arms if job.repeat is not None else ()
+        found = next((each for each in arms if each.name == arm), None)
+        job = job if found is None else job.of_arm(found)
+        digest = found.scripts_sha256 if found is not None else None
+        if all(each.kind is not SourceKind.SCRIPTS or each.sha256 for each in job.sources):
+            return job
+        digest = digest or (self.record.read_object(self.record.key(REQUEST)) or {}).get("scripts_sha256")
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            return job
+        sources = (
+            replace(each, sha256=each.sha256 or digest) if each.kind is SourceKind.SCRIPTS else each
+            for each in job.sources
+        )
+        return replace(job, sources=tuple(sources))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
@@ -50,6 +70,19 @@ class Side:
     name: str
     runs: tuple[Run, ...]
     jobs: tuple[ComparedJob, ...]
+    arm: str | None = None
+    """Which arm of its one job it is."""
+
+    @property
+    def environments(self) -> list[Mapping[str, Any]]:
+        """What its runs ran on: that of each node of each job. Raises StoreError."""
+        found = [each for job in self.jobs for each in job.environments]
+        return [{**each, **_of_arm(each, self.arm)} for each in found]
+
+    @property
+    def described(self) -> list[Job]:
+        """The job descriptors of its runs. Raises StoreError."""
+        return [each.described(self.arm) for each in self.jobs]
 
     @property
     def left_out(self) -> list[str]:
@@ -148,7 +181,7 @@ class RunReader:
             arms = sides_of_arms(job.runs)
             if len(arms) > 1:
                 return [
-                    Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,))
+                    Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,), arm=arm)
                     for arm, runs in arms.items()
                 ]
         raise UsageError(
@@ -163,6 +196,13 @@ def job_runs(record: JobRecord) -> JobRuns:
     return runs_of(
         record.job_id, job, result, read_points(record), started=benchmark_starts(record.node()).get(None)
     )
+
+
+def _of_arm(environment: Mapping[str, Any], arm: str | None) -> Mapping[str, Any]:
+    """Return what `environment.json` says of an arm alone."""
+    arms = environment.get("arms")
+    found = arms.get(arm) if isinstance(arms, Mapping) and arm is not None else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _groups(words: Sequence[str]) -> list[list[str]]:

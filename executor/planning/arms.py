@@ -1,26 +1,64 @@
-"""Two descriptors as one job of two arms, where nothing but the arms differs."""
+"""Two descriptors as one job of two arms, which run on the same hardware and are measured in the same way."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import Field
+
+from bai_agent.job.descriptor import Git
+from bai_agent.job.source_schemes import file_path
 from executor.descriptor import Descriptor
-from executor.descriptor.model import ArmTable, Ml, RepeatTable
-from executor.descriptor.service_tables import MetricTable
+from executor.descriptor.file_checks import local_path
+from executor.descriptor.model import ArmTable, Ml, RepeatTable, Script
+from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.errors import UsageError
+from executor.planning.scripts_folder import ScriptsOrigin
 
 _RUNS = 10
 """Of each arm, where nothing is said."""
 _OWN = {
     "info": {"description"},
-    "ml": {"benchmark_code", "args"},
+    "ml": {"benchmark_code", "args", "script"},
+    "data": {"sources"},
     "env": {"vars"},
     "output": {"metrics"},
     "repeat": {"arms", "seed"},
 }
 """Keys in which arms may differ, or which the comparison says itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmFiles:
+    """What is known of an arm's own files when its job is made."""
+
+    scripts: ScriptsOrigin | None
+    """What the agent takes its scripts from."""
+    sha256: str | None
+    """The sum over names and contents of those scripts."""
+    git: Git | None
+
+
+class FileArm(ArmTable):
+    """An arm with files of its own. Only two descriptors make one: nobody can write it in one."""
+
+    folder: Path
+    """That of its descriptor, absolute: relative paths of what follows start there."""
+    script: Script | None = None
+    """In place of that of `[ml]`."""
+    sources: list[SourceTable] = Field(default_factory=list)
+    """Beside those of `[data]`."""
+
+
+def file_arms(descriptor: Descriptor) -> list[FileArm]:
+    """Return the arms with files of their own: both or none."""
+    arms = descriptor.repeat.arms if descriptor.repeat is not None else []
+    return [each for each in arms if isinstance(each, FileArm)]
 
 
 def as_arms(
@@ -36,18 +74,13 @@ def as_arms(
     runs, until: of each arm, in place of what `[repeat]` says in both.
     """
     first, second = descriptors
-    if files[0].absolute().parent != files[1].absolute().parent and _has_relative_paths(first):
-        raise UsageError(
-            f"{files[0]} and {files[1]} lie in two folders, and [ml.script] or [[data.sources]] name paths relative to them; put both "
-            "files into one folder"
-        )
     for key, one, other in _differences(_shared(first), _shared(second)):
         raise UsageError(
             f"{key}: {files[0]} says {_shown(one)}, {files[1]} says {_shown(other)}; arms are compared on the same machine, and only "
-            "ml.benchmark_code, ml.args, env.vars and output.metrics can differ: make it the same in both"
+            "ml.benchmark_code, ml.args, ml.script, data.sources, env.vars and output.metrics can differ: make it the same in both"
         )
     names = _names(files)
-    arms = [
+    arms: Sequence[ArmTable] = [
         ArmTable(
             name=name,
             benchmark_code=each.ml.benchmark_code if each.ml else None,
@@ -56,12 +89,32 @@ def as_arms(
         )
         for name, each in zip(names, descriptors, strict=True)
     ]
+    script, sources = first.ml.script if first.ml else None, first.data.sources
+    folders = [each.absolute().parent for each in files]
+    scripts = [_located_script(*each) for each in zip(descriptors, folders, strict=True)]
+    data = [_located_sources(*each) for each in zip(descriptors, folders, strict=True)]
+    if scripts[0] != scripts[1] or data[0] != data[1]:
+        _check_places(files, data)
+        script = script if scripts[0] == scripts[1] else None
+        sources = [each for each in data[0] if each in data[1]]
+        arms = [
+            FileArm(
+                **vars(arm),
+                folder=folder,
+                script=each.ml.script if each.ml and script is None else None,
+                sources=[source for source in own if source not in sources],
+            )
+            for arm, each, folder, own in zip(arms, descriptors, folders, data, strict=True)
+        ]
     metrics = _metrics(files, descriptors)
     table = _table(first.repeat or RepeatTable(), metrics, runs=runs, until=until)
     table = table.model_copy(update={"arms": arms, "seed": seed})
     return first.model_copy(
         update={
-            "ml": (first.ml or Ml()).model_copy(update={"benchmark_code": arms[0].benchmark_code}),
+            "ml": (first.ml or Ml()).model_copy(
+                update={"benchmark_code": arms[0].benchmark_code, "script": script}
+            ),
+            "data": first.data.model_copy(update={"sources": sources}),
             "env": first.env.model_copy(update={"vars": {}}),
             "output": first.output.model_copy(update={"metrics": metrics}),
             "repeat": table,
@@ -94,8 +147,43 @@ def _table(
     )
 
 
-def _has_relative_paths(descriptor: Descriptor) -> bool:
-    return bool(descriptor.data.sources) or (descriptor.ml is not None and descriptor.ml.script is not None)
+def _located_script(descriptor: Descriptor, folder: Path) -> Script | None:
+    """Return `[ml.script]` with absolute paths, so that those of two folders can be compared."""
+    script = descriptor.ml.script if descriptor.ml else None
+    if script is None:
+        return None
+    paths = {key: value for key in ("path", "script") if (value := getattr(script, key)) is not None}
+    return script.model_copy(update={key: _absolute(folder / value) for key, value in paths.items()})
+
+
+def _located_sources(descriptor: Descriptor, folder: Path) -> list[SourceTable]:
+    """Return the data with absolute addresses."""
+    located = []
+    for source in descriptor.data.sources:
+        local = local_path(source.src, folder)
+        if local is not None and file_path(source.src) is None:
+            slash = "/" if source.src.endswith("/") else ""
+            source = source.model_copy(update={"src": f"{_absolute(local)}{slash}"})
+        located.append(source)
+    return located
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
+
+
+def _check_places(files: tuple[Path, Path], data: Sequence[Sequence[SourceTable]]) -> None:
+    """Raise UsageError where both bring something else to the same place of the machine."""
+    fixed = [[each for each in side if each.path.startswith(("/", "~/"))] for side in data]
+    for one in fixed[0]:
+        for other in fixed[1]:
+            places = [PurePosixPath(each.path) for each in (one, other)]
+            nested = places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0])
+            if nested and one not in fixed[1] and other not in fixed[0]:
+                raise UsageError(
+                    f'data.sources: {files[0]} brings {one.src} to "{one.path}", {files[1]} brings {other.src} to "{other.path}"; an '
+                    "absolute path is one place for both arms: write relative paths, which start in folders of each arm's own"
+                )
 
 
 def _metrics(files: tuple[Path, Path], descriptors: tuple[Descriptor, Descriptor]) -> list[MetricTable]:
@@ -111,10 +199,14 @@ def _metrics(files: tuple[Path, Path], descriptors: tuple[Descriptor, Descriptor
 
 
 def _names(files: tuple[Path, Path]) -> tuple[str, str]:
-    stems = [each.stem for each in files]
-    fit = all(each.isascii() and each.replace("-", "").replace("_", "").isalnum() for each in stems)
-    fit = fit and all(each[0].isalnum() for each in stems)
-    return (stems[0], stems[1]) if fit and stems[0] != stems[1] else ("a", "b")
+    """Return the names of the arms: those of the files, or of their folders where the files have the same."""
+    whole = [each.absolute() for each in files]
+    for one, other in ((each.stem for each in whole), (each.parent.name for each in whole)):
+        if one != other and all(
+            re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,63}", each) for each in (one, other)
+        ):
+            return one, other
+    return "a", "b"
 
 
 def _shared(descriptor: Descriptor) -> dict[str, Any]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
 from bai_agent.job.source_schemes import file_path
 from executor.descriptor.file_checks import local_path
-from executor.descriptor.model import Descriptor
+from executor.descriptor.model import Descriptor, Script
 from executor.descriptor.service_tables import SourceTable as WrittenSource
+from executor.planning.arms import ArmFiles, file_arms
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _UNPACK = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
@@ -40,12 +42,23 @@ def job_sources(
     folder: Path,
     data_root: Path | None,
     home: Path | None,
+    arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> tuple[Source, ...]:
     """Return all sources, as an agent on this machine takes them. Raises PlanError. See `plan` for the arguments."""
-    return (
-        *_scripts(descriptor, scripts, folder=folder),
+    script = descriptor.ml.script if descriptor.ml else None
+    of_both = (
+        *_scripts(script, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
     )
+    own: list[Source] = []
+    for arm in file_arms(descriptor):
+        origin = arms[arm.name].scripts if arm.name in arms else None
+        found = (
+            *_scripts(arm.script, origin, folder=arm.folder),
+            *(_source(each, folder=arm.folder, data_root=data_root, home=home) for each in arm.sources),
+        )
+        own += (replace(each, arm=arm.name) for each in found)
+    return (*of_both, *own)
 
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
@@ -70,15 +83,18 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
 
 def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:
     """Return the folder of the benchmark's own files that the descriptor names, or None where it names none."""
-    script = descriptor.ml.script if descriptor.ml else None
+    return script_folder(descriptor.ml.script if descriptor.ml else None, folder=folder)
+
+
+def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
+    """Return the folder that `script` names, relative to `folder`, or None where it names none."""
     if script is None or script.path is None:
         return None
     return ScriptsOrigin(path=_normal(folder / script.path))
 
 
-def _scripts(descriptor: Descriptor, scripts: ScriptsOrigin | None, *, folder: Path) -> tuple[Source, ...]:
-    script = descriptor.ml.script if descriptor.ml else None
-    if (scripts := scripts or scripts_folder(descriptor, folder=folder)) is not None:
+def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Path) -> tuple[Source, ...]:
+    if (scripts := scripts or script_folder(script, folder=folder)) is not None:
         return (
             Source(
                 src=_normal(scripts.path).as_uri() + ("/" if scripts.is_folder else ""),

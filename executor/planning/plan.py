@@ -47,6 +47,7 @@ from executor.descriptor.results_table import ResultsTable as WrittenResults
 from executor.descriptor.service_tables import MetricTable as WrittenMetric
 from executor.descriptor.sink_tables import SinkTable
 from executor.descriptor.values import as_label
+from executor.planning.arms import ArmFiles, FileArm, file_arms
 from executor.planning.job_sources import PlanError, Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
 
@@ -77,6 +78,7 @@ def plan(
     uploads: Mapping[Path, Uploaded] = MappingProxyType({}),
     overrides: Sequence[Override] = (),
     exclusive: bool = False,
+    arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
     """Return the job descriptor with which an agent runs `descriptor`, here or on an instance. Raises PlanError.
 
@@ -88,6 +90,7 @@ def plan(
     uploads: on EC2, what each local file or folder (its absolute path) is in the staging bucket.
     overrides: what was set in place of what the file says; `descriptor` has it already, and the job's record tells it.
     exclusive: it waits until no other job runs on its machine.
+    arms: the files of each of its arms that has its own.
     """
     if where == "ec2":
         _check_remote(descriptor)
@@ -105,7 +108,9 @@ def plan(
     strategy_table = _strategy(descriptor, where)
     if where == "ec2" and descriptor.aws.ec2 is not None:
         strategy_table = replace(strategy_table, efa=efa_interfaces(descriptor.aws.ec2.run_instances) > 0)
-    sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home)
+    sources = job_sources(
+        descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home, arms=arms
+    )
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
         benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local", exclusive=exclusive),
@@ -117,7 +122,7 @@ def plan(
         host_metrics=HostMetrics(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
-        repeat=_repeat(descriptor, arguments),
+        repeat=_repeat(descriptor, arguments, arms),
         output=Output(artifacts=tuple(descriptor.output.artifacts)),
         store=store,
         end=_end(descriptor) if where == "ec2" else End(),
@@ -240,7 +245,7 @@ def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedel
     )
 
 
-def _repeat(descriptor: Descriptor, arguments: Sequence[str]) -> Repeat | None:
+def _repeat(descriptor: Descriptor, arguments: Sequence[str], files: Mapping[str, ArmFiles]) -> Repeat | None:
     written = descriptor.repeat
     if written is None:
         return None
@@ -256,21 +261,31 @@ def _repeat(descriptor: Descriptor, arguments: Sequence[str]) -> Repeat | None:
         prepare=_words(written.prepare),
         cleanup=_words(written.cleanup),
         keep_going=written.keep_going,
-        arms=tuple(_arm(descriptor, each, arguments) for each in written.arms),
+        arms=tuple(_arm(descriptor, each, arguments, files.get(each.name)) for each in written.arms),
         seed=written.seed,
     )
 
 
-def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str]) -> Arm:
+def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str], files: ArmFiles | None) -> Arm:
     """Return an arm: the benchmark with what is its own in place of what the descriptor says."""
     ml = descriptor.ml or Ml()
     own = {
-        name: value for name in ("benchmark_code", "args") if (value := getattr(written, name)) is not None
+        name: value
+        for name in ("benchmark_code", "args", "script")
+        if (value := getattr(written, name, None)) is not None
     }
     variables = descriptor.env.model_copy(update={"vars": {**descriptor.env.vars, **written.vars}})
     whole = descriptor.model_copy(update={"ml": ml.model_copy(update=own), "env": variables})
     benchmark = _benchmark(whole, arguments, inherit_env=False, exclusive=False)
-    return Arm(name=written.name, argv=benchmark.argv, script=benchmark.script, env=benchmark.env)
+    return Arm(
+        name=written.name,
+        argv=benchmark.argv,
+        script=benchmark.script,
+        env=benchmark.env,
+        requirements=benchmark.requirements if isinstance(written, FileArm) else None,
+        scripts_sha256=files.sha256 if files else None,
+        git=files.git if files else None,
+    )
 
 
 def _words(code: str | None) -> tuple[str, ...]:
@@ -299,7 +314,8 @@ def _check_remote(descriptor: Descriptor) -> None:
                 f'{key}: "{reference}" is read on this machine, and the benchmark runs on an instance. '
                 'Put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME".'
             )
-    for index, source in enumerate(descriptor.data.sources):
+    own = [source for arm in file_arms(descriptor) for source in arm.sources]
+    for index, source in enumerate([*descriptor.data.sources, *own]):
         if grants_access(source.src):
             raise PlanError(
                 f"data.sources[{index}].src: the address holds a password or a signature, which must not get into user "

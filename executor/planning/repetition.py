@@ -66,15 +66,15 @@ def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str
     return total.hexdigest()
 
 
-def kept_scripts(record: JobRecord, *, nodes: int = 1) -> Path:
+def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return where the copy of a job's scripts is, of a job in a folder.
 
     That is where the agent of its one node uses them, so that there is one copy. Several nodes take theirs from one that none of
-    them uses: what a node puts beside its scripts, its data among it, is not the others'.
+    them uses: what a node puts beside its scripts, its data among it, is not the others'. arm: whose scripts, where arms have their own.
     """
     assert isinstance(record.store, DirectoryStore)
-    first = RunDir(record.store.folder / record.node().place)
-    return first.scripts if nodes == 1 else first.path.parents[1] / first.scripts.name
+    first = RunDir(record.store.folder / record.node().place, arm)
+    return first.scripts if nodes == 1 else RunDir(first.path.parents[1], arm).scripts
 
 
 def _sum_of(path: Path) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
@@ -24,6 +25,7 @@ from executor.planning.service_request import ServiceRequest
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.overrides import Override
+    from executor.planning.arms import ArmFiles
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
 LAST = "last"
@@ -131,6 +133,7 @@ def planned(
     job_id: str,
     store: DirectoryStore,
     scripts: ScriptsOrigin | None,
+    arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
     """Return the job descriptor of `job_request`; asks git, and changes nothing. Raises PlanError."""
     from executor.config import read_settings
@@ -153,6 +156,7 @@ def planned(
         defaults=settings.limits,
         overrides=job_request.overrides,
         exclusive=job_request.exclusive,
+        arms=arms,
     )
 
 
@@ -210,7 +214,11 @@ def scripts_of_request(job_request: JobRequest, descriptor: Descriptor) -> Scrip
 def _asked_for(job: Job) -> Job:
     """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it."""
     strategy = dataclasses.replace(job.strategy, gpus=None)
-    return dataclasses.replace(job, git=None, set={}, strategy=strategy)
+    repeat = job.repeat
+    if repeat is not None:
+        arms = tuple(dataclasses.replace(each, git=None) for each in repeat.arms)
+        repeat = dataclasses.replace(repeat, arms=arms)
+    return dataclasses.replace(job, git=None, set={}, strategy=strategy, repeat=repeat)
 
 
 def same_job(there: Job, job: Job, job_request: JobRequest) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from bai_agent.job.descriptor import Job, Source, SourceKind
+from bai_agent.job.descriptor import Git, Job, Source, SourceKind
+from bai_agent.job.record_types import GitCommit
 from executor.quantities import size
 from executor.report.contents import Report
 from executor.report.markup import Cell, escaped, escaped_lines, pairs, table
@@ -95,13 +96,21 @@ def origin(report: Report) -> Iterator[tuple[str, str]]:
         yield "command", shlex.join(job.benchmark.argv)
     for key, text in job.set.items():
         yield f"--set {key}", text
+    arms = job.repeat.arms if job.repeat is not None else ()
     git = result.git if result is not None and result.git is not None else job.git
-    if git is not None:
-        dirty = ", with uncommitted changes" if git.dirty else ""
-        yield "git", f"{git.commit}{f' ({git.branch})' if git.branch else ''}{dirty}"
+    commits: dict[str, Git | GitCommit | None] = {
+        f"git of {each.name}": each.git for each in arms if each.git is not None
+    }
+    for name, commit in (commits or {"git": git}).items():
+        if commit is not None:
+            dirty = ", with uncommitted changes" if commit.dirty else ""
+            yield name, f"{commit.commit}{f' ({commit.branch})' if commit.branch else ''}{dirty}"
     for source in job.sources:
         if source.kind is SourceKind.SCRIPTS:
-            yield "scripts", f"SHA-256 {source.sha256}" if source.sha256 else source.src
+            of = f" of {source.arm}" if source.arm else ""
+            sums = [each.scripts_sha256 for each in arms if each.name == source.arm]
+            digest = source.sha256 or next(iter(sums), None)
+            yield f"scripts{of}", f"SHA-256 {digest}" if digest else source.src
     if job.benchmark.secrets:
         yield "secrets", f"{', '.join(job.benchmark.secrets)}: looked up where it runs, never kept"
     yield "record", f"{report.record.store.url}/{report.record.job_id}"
@@ -118,7 +127,7 @@ def _source_row(source: Source, job: Job) -> list[Cell]:
     known = size(source.size) if source.size is not None else "–"
     return [
         ("", escaped(source.src)),
-        ("text", escaped(source.path)),
+        ("text", escaped(f"{source.path} of {source.arm}" if source.arm else source.path)),
         ("n", known),
         ("text", escaped(checksum(source))),
     ]

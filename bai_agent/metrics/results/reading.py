@@ -54,7 +54,8 @@ class WarmupFileError(Exception):
 class ResultFolder:
     """Where the files are, and since when they may be."""
 
-    path: Path
+    paths: Sequence[Path]
+    """One folder; where arms have their own, those of all."""
     since_ms: int
     """When the benchmark began."""
     until_ms: int
@@ -187,27 +188,35 @@ class _Reader:
             self.failed = True
 
     def _read_table(self, index: int, table: Results) -> None:
-        folder = self._folder.path
+        left = MOST_VALUES
+        for folder in self._folder.paths:
+            left -= self._read_folder(index, table, folder, most=left)
+
+    def _read_folder(self, index: int, table: Results, folder: Path, *, most: int) -> int:
+        """Tell what is in the files of one folder; return how many values that is."""
         try:
             matches = find_files(folder, table)
         except OSError as error:
             self._tell(f"{_named(table)} cannot be looked for in {folder}: {error.strerror}")
-            return
+            return 0
         if not matches.paths and self._folder.warn_of_nothing:
             self._tell(f"No file matched {_named(table)} in {folder}")
         if matches.more:
             self._tell(f"{_named(table)} matches more than {MOST_FILES:,} files, of which so many are read")
-        left, silent = MOST_VALUES, 0
+        left, silent = most, 0
         for count, path in enumerate(matches.paths):
-            values, warnings = self._read_file(index, table, path, most=left)
+            values, warnings = self._read_file(index, table, path, folder=folder, most=left)
             left -= values
             silent += len(warnings) if count >= _WARNINGS else 0
             for warning in warnings if count < _WARNINGS else ():
                 self._tell(f"{self._shown(path.relative_to(folder).as_posix())} ({_named(table)}) {warning}")
         if silent:
             self._tell(f"{_named(table)}: {silent} more warnings, about other files")
+        return most - left
 
-    def _read_file(self, index: int, table: Results, path: Path, *, most: int) -> tuple[int, list[str]]:
+    def _read_file(
+        self, index: int, table: Results, path: Path, *, folder: Path, most: int
+    ) -> tuple[int, list[str]]:
         """Tell what is in a file; return how many values that is, and what is to be warned of."""
         batch: list[Item] = []
         told, repeat = 0, None
@@ -215,9 +224,7 @@ class _Reader:
         unfit: Counter[str] = Counter()
         examples: dict[str, str] = {}
         try:
-            with open_result(
-                path, folder=self._folder.path, table=table, since_ms=self._folder.since_ms
-            ) as file:
+            with open_result(path, folder=folder, table=table, since_ms=self._folder.since_ms) as file:
                 repeat = self._folder.run_of(os.fstat(file.fileno()).st_ctime_ns // 1_000_000)
                 for found in values_in(file, table):
                     if isinstance(found, Problem):

@@ -29,9 +29,9 @@ class JobDraft:
     record: JobRecord
     """Where it is made; it has the keys that the job will have."""
 
-    def scripts(self, *, nodes: int = 1) -> Path:
+    def scripts(self, *, nodes: int = 1, arm: str | None = None) -> Path:
         """Return where the copy of its scripts goes."""
-        return kept_scripts(self.record, nodes=nodes)
+        return kept_scripts(self.record, nodes=nodes, arm=arm)
 
     def publish(self, descriptor: bytes) -> bool:
         """Make it a job of the store; return False where the store has a job of this id already. Raises StoreError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bai_agent.job.record import JobRecord
@@ -42,6 +43,7 @@ def submit(
     A job id that is there already with the same content is that job; with another it is a UsageError.
     """
     # Only where a job is made is the planner needed.
+    from executor.planning.arm_files import arm_files
     from executor.planning.plan import nodes_on_this_machine
 
     if sys.platform != "linux":
@@ -55,13 +57,23 @@ def submit(
     original = scripts_of_request(job_request, descriptor)
     nodes = nodes_on_this_machine(descriptor)
     scripts = ScriptsOrigin(path=kept_scripts(record, nodes=nodes)) if original is not None else None
-    job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts)
+    arms = arm_files(descriptor, leave_out=[store.folder])
+    kept = {
+        name: replace(each, scripts=ScriptsOrigin(path=kept_scripts(record, nodes=nodes, arm=name)))
+        for name, each in arms.items()
+        if each.scripts is not None
+    }
+    job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=scripts, arms={**arms, **kept})
     on_submit(drawn)
     if not record.exists():
         check_start(job, os.environ)
         with job_draft(store, drawn) as draft:
             if original is not None:
                 copy_scripts(original, draft.scripts(nodes=nodes), leave_out=[store.folder])
+            for name, each in arms.items():
+                if each.scripts is not None:
+                    copy = draft.scripts(nodes=nodes, arm=name)
+                    copy_scripts(each.scripts, copy, leave_out=[store.folder])
             keep_request(draft.record, job_request, original, leave_out=[store.folder])
             # An agent may start as soon as the job is there: with its scripts, or not at all.
             if draft.publish(job_toml(job).encode()):

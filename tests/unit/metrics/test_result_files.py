@@ -285,7 +285,7 @@ def test_reading_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     times = iter([0.0])
     table = Results(path="*.json", format=ResultFormat.BMF)
-    folder = ResultFolder(path=rundir.work, since_ms=0, until_ms=5, warn_of_nothing=True)
+    folder = ResultFolder(paths=[rundir.work], since_ms=0, until_ms=5, warn_of_nothing=True)
 
     gather_results(
         [table],
@@ -309,7 +309,7 @@ def test_a_file_is_of_the_run_in_which_it_was_written(tmp_path: Path) -> None:
     table = Results(path="*.json", format=ResultFormat.BMF)
 
     def repeats(*runs: tuple[int, int | None]) -> list[int | None]:
-        folder = ResultFolder(path=rundir.work, since_ms=0, until_ms=5, warn_of_nothing=True, runs=runs)
+        folder = ResultFolder(paths=[rundir.work], since_ms=0, until_ms=5, warn_of_nothing=True, runs=runs)
         gather_results([table], folder, rundir.results, quote=str, stopping=lambda: False)
         *batches, total = read_note(rundir.results)
         assert isinstance(total, Total)
@@ -445,7 +445,7 @@ def read_anything(content: bytes, format_: ResultFormat) -> None:
         path = Path(place, "file")
         path.write_bytes(content)
         note = path.with_name("note")
-        folder = ResultFolder(path=path.parent, since_ms=0, until_ms=5, warn_of_nothing=True)
+        folder = ResultFolder(paths=[path.parent], since_ms=0, until_ms=5, warn_of_nothing=True)
         gather_results([table], folder, note, quote=str, stopping=lambda: False)
         *batches, total = read_note(note)
     assert isinstance(total, Total)

@@ -29,6 +29,7 @@ from executor.backends.ec2.tags import job_tags, tag_time
 from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
+from executor.planning.arm_files import arm_files
 from executor.planning.git import git_state
 from executor.planning.plan import plan
 from executor.planning.request import JobRequest, scripts_of_request
@@ -120,6 +121,7 @@ def planned_job(
             defaults=settings.limits,
             uploads=files.sources,
             overrides=job_request.overrides,
+            arms=arm_files(descriptor),
         )
         yield (job if service is None else service.complete(job)), files
 

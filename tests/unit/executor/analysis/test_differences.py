@@ -6,7 +6,19 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from bai_agent.job.descriptor import Benchmark, Git, Identity, Job, Metric, Source
+from bai_agent.job.descriptor import (
+    Benchmark,
+    Better,
+    Git,
+    Headline,
+    Identity,
+    Job,
+    Metric,
+    ResultFormat,
+    Results,
+    Source,
+    SourceKind,
+)
 from executor.analysis.differences import descriptor_differences, environment_differences
 
 MACHINE: dict[str, Any] = {
@@ -111,6 +123,36 @@ def test_descriptors_differ_in_what_is_run_not_in_who_runs_it() -> None:
         "--set ml.args": ("-", "--batch 128"),
         "git": ("111111111111", "111111111111, with uncommitted changes"),
     }
+
+
+def test_files_of_results_that_are_read_otherwise_are_named() -> None:
+    table = Results(path="out/*.json", format=ResultFormat.JSON, values=("mean",), better=Better.LOWER)
+    more = Results(path="out/*.json", format=ResultFormat.JSON, values=("max",))
+    one = replace(JOB, results=(table, more))
+    other = replace(JOB, results=(replace(table, headline=Headline.MIN, better=None, tolerance=0.1), more))
+
+    found = {each.what: (each.a, each.b) for each in descriptor_differences([one], [other])}
+    gone = {each.what: (each.a, each.b) for each in descriptor_differences([one], [JOB])}
+
+    # What only decides how a change is judged is no difference of what is measured.
+    assert found == {"results out/*.json: headline": ("-", "min")}
+    assert gone == {
+        "results out/*.json": ("json", "-"),
+        "results out/*.json: values": ("mean", "-"),
+        "results out/*.json (2)": ("json", "-"),
+        "results out/*.json (2): values": ("max", "-"),
+    }
+
+
+def test_scripts_are_told_apart_by_their_content_not_by_their_copy() -> None:
+    def of(job_id: str, digest: str) -> Job:
+        src = f"file:///store/{job_id}/scripts/"
+        scripts = Source(src=src, path=".", kind=SourceKind.SCRIPTS, directory=True, sha256=digest)
+        return replace(JOB, sources=(scripts,))
+
+    assert descriptor_differences([of("one", "a" * 64)], [of("other", "a" * 64)]) == []
+    (found,) = descriptor_differences([of("one", "a" * 64)], [of("other", "b" * 64)])
+    assert (found.what, found.a, found.b) == ("scripts", "a" * 12, "b" * 12)
 
 
 def test_long_scripts_that_differ_at_their_end_are_told_apart() -> None:
