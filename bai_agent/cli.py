@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
-from bai_agent.job.agent_start import NotStartedError, say_ready, say_refused, start_agent
+from bai_agent.job.agent_start import AgentStartError, say_ready, say_refused, start_agent
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.events import EventLog
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except DescriptorError as error:
         code = refuse(error, ExitCode.USAGE)
-    except NotStartedError as error:
+    except AgentStartError as error:
         code = refuse(error, error.code)
     except BaiError as error:
         code = refuse(error, ExitCode.OURS)

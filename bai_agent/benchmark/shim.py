@@ -1,6 +1,6 @@
 """The benchmark's parent: starts it once, waits for it, ends what is left of it, and writes how it ended.
 
-Where the order asks for several runs, `series.py` says which command is next; each is started, watched and ended the same way.
+Where the order asks for several runs, `repeats.py` says which command is next; each is started, watched and ended the same way.
 
 It runs as a plain file, `python -I -S shim.py DIR` (DIR is there for who reads `ps`), with the whole order as JSON on
 its stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.launch.Order` is
@@ -37,7 +37,7 @@ from bai_agent.benchmark.proc import (
     read_process,
     send_signal,
 )
-from bai_agent.benchmark.series import Series
+from bai_agent.benchmark.repeats import RepeatRunner
 from bai_agent.benchmark.spawn import Spawned
 from bai_agent.benchmark.stacks import python_processes, start_dump
 
@@ -109,13 +109,13 @@ class Shim:
                 os.fchown(self._output, *owner)
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
         self._loop = Loop(self._fifo, output=self._output)
-        series = self._order.get("repeat")
+        repeat = self._order.get("repeat")
         if self.asked_to_stop():
             ended = self._ended(wall=0.0)
-        elif series is None:
+        elif repeat is None:
             ended = self.run_command(self._order["argv"], self._order["env"])
         else:
-            ended = Series(self, self._order).run()
+            ended = RepeatRunner(self, self._order).run()
         self.drain()
         ended["emit_lost_bytes"] = self._fifo.close()
         ended["own_usage"] = own_usage()

@@ -27,7 +27,7 @@ _READY = b"ready"
 _PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
 
 
-class NotStartedError(BaiError):
+class AgentStartError(BaiError):
     """An agent does not run. `code`: what it ended with."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.OURS) -> None:
@@ -36,7 +36,7 @@ class NotStartedError(BaiError):
 
 
 def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
-    """Start `bai-agent run` in a session of its own; return when it runs. Raises NotStartedError.
+    """Start `bai-agent run` in a session of its own; return when it runs. Raises AgentStartError.
 
     Whoever is killed meanwhile leaves an agent that runs, or none. `rundir` must exist.
     """
@@ -45,7 +45,7 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         try:
             agent = _spawn(descriptor.absolute(), rundir, [*options, f"--ready-fd={writer}"], writer)
         except OSError as error:
-            raise NotStartedError(
+            raise AgentStartError(
                 f"the agent cannot be started with {sys.executable} in {rundir.path}: {error.strerror}"
             ) from error
         finally:
@@ -59,7 +59,7 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
             agent.kill()
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(_KILL_LIMIT_S)  # until then its lock says that it runs
-            raise NotStartedError(
+            raise AgentStartError(
                 f"the agent did not say within {_START_LIMIT_S:g} s that it runs, and was ended; see {rundir.agent_log}"
             ) from None
     finally:
@@ -68,8 +68,8 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
         return
     code, _, message = answer.decode(errors="replace").partition(" ")
     if not message:
-        raise NotStartedError(f"the agent ended as soon as it was started; {rundir.agent_log} may say why")
-    raise NotStartedError(message, ExitCode(int(code)))
+        raise AgentStartError(f"the agent ended as soon as it was started; {rundir.agent_log} may say why")
+    raise AgentStartError(message, ExitCode(int(code)))
 
 
 def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int) -> subprocess.Popen[bytes]:

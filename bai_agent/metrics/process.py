@@ -31,7 +31,7 @@ from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import SOURCES, RecordFile, Value
 from bai_agent.metrics.repeats import RepeatGuide
-from bai_agent.metrics.results.note import Batch, read_note
+from bai_agent.metrics.results.note import FileValues, read_note
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
 from bai_agent.metrics.sections import SectionMarkers
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
@@ -303,7 +303,7 @@ class Extractor:
             stopping = lambda: self._leaves_rest  # noqa: E731
             gather_results(tables, folder, note, quote=self._quote, stopping=stopping, sleep=self._sleep)
         for each in read_note(note):
-            if isinstance(each, Batch):
+            if isinstance(each, FileValues):
                 for value in each.values:
                     self._tally.count_named(value.name)
                 self._records.add_values("file", each.file, each.values, timestamp=0, repeat=each.repeat)

@@ -46,7 +46,7 @@ def serve(
     Runs until SIGTERM or Ctrl-C. What it has accepted is in the bucket: started again, it goes on where it was.
     """
     # `bai --help` needs none of it.
-    from executor.service.figures import Figures
+    from executor.service.counters import ServiceCounters
     from executor.service.http import HttpEndpoints, parse_address
     from executor.service.log import log_level, start_log
     from executor.service.service import Service
@@ -56,9 +56,9 @@ def serve(
     address = parse_address(http) if http is not None else None
     settings = options.settings
     table = of_service(settings.service, group=group, engine_ids=tuple(engine_id or ()))
-    figures = Figures()
-    service = Service(settings, table, brokers_of(settings.kafka), figures=figures)
-    endpoints = HttpEndpoints(address, figures) if address is not None else None
+    counters = ServiceCounters()
+    service = Service(settings, table, brokers_of(settings.kafka), counters=counters)
+    endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -113,7 +113,7 @@ def _follow(
     )
     next_look = next_death = time.monotonic() + pause
     # Keys first: whoever reads that q leaves may press it at once.
-    with Keys() as keys:
+    with Keyboard() as keys:
         drawn.open()
         try:
             shown = console.size
@@ -157,7 +157,7 @@ def _goes_on(record: JobRecord, options: JobOptions) -> str:
     return f"{record.job_id} goes on: {options.command('top', record.job_id)}, {options.command('cancel', record.job_id)}"
 
 
-class Keys:
+class Keyboard:
     """Single keys of the terminal that is standard input, without Enter; none where it is no terminal."""
 
     def __init__(self, stdin: Callable[[], int] = lambda: sys.stdin.fileno()) -> None:
@@ -165,7 +165,7 @@ class Keys:
         self._descriptor: int | None = None
         self._before: list[Any] = []
 
-    def __enter__(self) -> Keys:
+    def __enter__(self) -> Keyboard:
         with suppress(OSError, ValueError, termios.error):
             descriptor = self._stdin()
             self._before = termios.tcgetattr(descriptor)

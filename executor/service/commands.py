@@ -10,9 +10,9 @@ from typing import Any
 from bai_agent.errors import DescriptorError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry
 from executor.service.event import MAX_ID, Event, is_utf8
-from executor.service.figures import Figures
 from executor.service.messages import AppStatus, Message, MessageWriter, ReturnCode
 from executor.service.outbox import Outbox
 from executor.service.requests import job_id_of
@@ -55,14 +55,14 @@ class Commands:
         *,
         writer: MessageWriter,
         send: Callable[[Message], None],
-        figures: Figures,
+        counters: ServiceCounters,
     ) -> None:
         """jobs: the job store."""
         self._entries = entries
         self._jobs = jobs
         self._writer = writer
         self._send = send
-        self._figures = figures
+        self._counters = counters
 
     def process(self, entry: Entry) -> None:
         """Carry a command out, unless that was done, and answer. Raises StoreError, SendError, ConnectError."""
@@ -71,7 +71,7 @@ class Commands:
             code, text, value = self._carry_out(entry)
             outbox.keep(ANSWER, lambda: self._writer.command_response(entry.event, code, text, value))
         answer = outbox.post(ANSWER, _never)
-        self._figures.command(int(answer.table["payload"]["return_code"]))
+        self._counters.command(int(answer.table["payload"]["return_code"]))
         self._entries.close(entry)
 
     def _carry_out(self, entry: Entry) -> tuple[ReturnCode, str, Any]:

@@ -15,8 +15,8 @@ from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError
 from executor.backends.ec2.session import FAILURES, aws_error, aws_of
 from executor.config import Settings
+from executor.service.counters import ServiceCounters
 from executor.service.ec2_events import InstanceEvent, UnreadableInstanceEventError, read_instance_event
-from executor.service.figures import Figures
 from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class EventQueue:
         settings: Settings,
         *,
         heard: Callable[[Sequence[InstanceEvent]], None],
-        figures: Figures,
+        counters: ServiceCounters,
     ) -> None:
         """heard: called with what one request has brought. Where it raises BaiError, it is told the same again later."""
         self._url = url
         self._aws = aws_of(settings, region=region_of_queue(url))
         self._heard = heard
-        self._figures = figures
+        self._counters = counters
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
@@ -73,7 +73,7 @@ class EventQueue:
             except Exception:
                 # The thread's outermost frame: whatever goes wrong, it is tried again.
                 log.exception("the queue of EC2's events failed by a defect")
-            self._figures.queue_failure()
+            self._counters.queue_failure()
             self._stopping.wait(backoff.next())
 
     def _take(self) -> None:
@@ -116,11 +116,11 @@ class EventQueue:
             event = read_instance_event(body)
         except UnreadableInstanceEventError as error:
             log.warning("a message of %s cannot be read: %s; it is deleted", self._url, error)
-            self._figures.instance_event("unreadable")
+            self._counters.instance_event("unreadable")
             return None
         if event is None:
             log.info("a message of %s is about something else; it is deleted", self._url)
-        self._figures.instance_event(event.kind if event is not None else "foreign")
+        self._counters.instance_event(event.kind if event is not None else "foreign")
         return event
 
 

@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from executor.errors import UsageError
-from executor.service.figures import Figures
+from executor.service.counters import ServiceCounters
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ def parse_address(text: str) -> tuple[str, int]:
 class HttpEndpoints:
     """A server on a thread of its own."""
 
-    def __init__(self, address: tuple[str, int], figures: Figures) -> None:
+    def __init__(self, address: tuple[str, int], counters: ServiceCounters) -> None:
         """Raises UsageError where the address cannot be listened on."""
 
         class Handler(_Handler):
-            known = figures
+            known = counters
 
         try:
             self._server = ThreadingHTTPServer(address, Handler)
@@ -53,7 +53,7 @@ class HttpEndpoints:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    known: Figures
+    known: ServiceCounters
     timeout = _TIMEOUT_S
 
     def do_GET(self) -> None:

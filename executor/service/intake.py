@@ -21,9 +21,9 @@ from executor.service.broker import (
     make_topics,
     open_consumer,
 )
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event import Event, UnreadableEventError, read_event
-from executor.service.figures import Figures
 from executor.service.letters import DeadLetters
 from executor.service.log import about_action
 from executor.service.requests import is_ours
@@ -57,7 +57,7 @@ class Intake:
         *,
         accepted: Callable[[str, Kind, str], None],
         share: Share,
-        figures: Figures,
+        counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
         """entries: of a store that fails fast. accepted: called with an entry, its kind, and whose it is. share: hears what is ours."""
@@ -66,7 +66,7 @@ class Intake:
         self._entries = entries
         self._accepted = accepted
         self._share = share
-        self._figures = figures
+        self._counters = counters
         self._now_ms = now_ms
         self._sender = Sender(kafka, client_id=f"{table.group}-letters")
         self._letters = DeadLetters(
@@ -87,10 +87,10 @@ class Intake:
             while not stopping.is_set():
                 try:
                     make_topics(self._kafka, self._table)
-                    rebalance = Rebalance(assigned=self._figures.assigned)
+                    rebalance = Rebalance(assigned=self._counters.assigned)
                     consumer = open_consumer(self._kafka, self._table, rebalance)
                 except ConnectError as error:
-                    self._figures.disconnected()
+                    self._counters.disconnected()
                     log.warning("%s", error)
                     stopping.wait(backoff.next())
                     continue
@@ -100,7 +100,7 @@ class Intake:
                             self._round(consumer)
                             waiting_s = rebalance.seconds
                             if waiting_s is None:
-                                self._figures.polled()
+                                self._counters.polled()
                                 backoff.reset()
                             elif waiting_s > _LONGEST_REBALANCE_S:
                                 log.warning("Kafka: the rebalance does not end; connecting again")
@@ -108,12 +108,12 @@ class Intake:
                     finally:
                         consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
                 except KafkaError as error:
-                    self._figures.disconnected()
+                    self._counters.disconnected()
                     log.warning("Kafka: %s; connecting again", error)
                     stopping.wait(backoff.next())
                 except Exception:
                     # The loop's outermost frame: a defect, ours or the library's, must not end the service.
-                    self._figures.disconnected()
+                    self._counters.disconnected()
                     log.exception("the poll loop failed by a defect; connecting again")
                     stopping.wait(backoff.next())
         finally:
@@ -151,7 +151,7 @@ class Intake:
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
-            self._figures.lag(lag_of(consumer, list(consumer.assignment())))
+            self._counters.lag(lag_of(consumer, list(consumer.assignment())))
 
     def _commit(self, consumer: KafkaConsumer, offsets: dict[Any, Any]) -> None:
         from kafka.errors import KafkaError
@@ -170,23 +170,23 @@ class Intake:
             event = read_event(record.value)
             wanted = is_ours(event, self._table.engine_ids) if of_fetcher else _is_command(event)
         except UnreadableEventError as error:
-            self._figures.event(kind.value, "unreadable")
+            self._counters.event(kind.value, "unreadable")
             log.warning("%s[%d] at %d: %s", record.topic, record.partition, record.offset, error)
             self._keep_letter(record, error)
             return
         if not wanted:
-            self._figures.event(kind.value, "ignored")
+            self._counters.event(kind.value, "ignored")
             return
         with about_action(event.action_id):
             try:
                 name = self._entries.accept(kind, event, received_ms=self._now_ms(), size=len(record.value))
             except RecordError as error:
                 # What is in the store stays as it is, so waiting would hold up all that comes behind.
-                self._figures.event(kind.value, "unreadable")
+                self._counters.event(kind.value, "unreadable")
                 log.warning("%s", error)
                 self._keep_letter(record, error)
                 return
-            self._figures.event(kind.value, "accepted")
+            self._counters.event(kind.value, "accepted")
             log.info("accepted from %s as %s", record.topic, name)
         self._accepted(name, kind, event.client_id)
 

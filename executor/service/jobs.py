@@ -23,8 +23,8 @@ from executor.backends.ec2.launch.launch_file import read_launch
 from executor.backends.ec2.launch.launch_record import read_decision
 from executor.backends.ec2.session import DENIED, AwsError, CredentialsError
 from executor.service.commands import CANCELLED
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry
-from executor.service.figures import Figures
 from executor.service.lanes import LaterError
 from executor.service.messages import AppStatus, Message, MessageWriter
 from executor.service.outbox import Outbox
@@ -62,7 +62,7 @@ class Jobs:
         send: Callable[[Message], None],
         bounds: Bounds,
         region: str | None,
-        figures: Figures,
+        counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
         """region: where jobs run that name none."""
@@ -72,7 +72,7 @@ class Jobs:
         self._send = send
         self._bounds = bounds
         self._region = region
-        self._figures = figures
+        self._counters = counters
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._waits: dict[str, CapacityWait] = {}
@@ -105,7 +105,7 @@ class Jobs:
         else:
             self._entries.close(entry)
         self._answered_ms.pop(entry.name, None)
-        self._figures.answer(
+        self._counters.answer(
             str(answer.table["payload"]["status"]), (self._now_ms() - entry.received_ms) / 1000
         )
 
@@ -162,10 +162,10 @@ class Jobs:
                     ),
                 )
                 return
-            self._figures.refusal(error.outcome.value.lower())
+            self._counters.refusal(error.outcome.value.lower())
             sentence = str(error)
         except RefusedError as error:
-            self._figures.refusal("request")
+            self._counters.refusal("request")
             sentence = str(error)
         else:
             launched = outbox.keep(EXECUTOR, lambda: self._writer.executor_event(event, job))

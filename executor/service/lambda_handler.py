@@ -27,6 +27,7 @@ from executor.backends.ec2.clock import forget_clocks
 from executor.backends.ec2.job_store import bucket_store, open_bucket
 from executor.config import Settings, read_settings
 from executor.service.broker import Sender
+from executor.service.counters import ServiceCounters
 from executor.service.ec2_events import (
     InstanceEvent,
     UnreadableInstanceEventError,
@@ -34,7 +35,6 @@ from executor.service.ec2_events import (
     read_instance_event,
 )
 from executor.service.entries import Entries
-from executor.service.figures import Figures
 from executor.service.life import Life
 from executor.service.log import log_level, start_log
 from executor.service.messages import MessageWriter
@@ -111,7 +111,7 @@ class Function:
             sender.close()
 
     def _reconciler(self, sender: Sender) -> Reconciler:
-        figures = Figures()
+        counters = ServiceCounters()
         writer = MessageWriter(
             topics=self._table.topics,
             version=__version__,
@@ -123,10 +123,10 @@ class Function:
             Entries(open_bucket(f"s3://{self._settings.need_bucket()}", self._settings)),
             bucket_store(self._settings),
             self._settings,
-            life=Life(writer=writer, dashboard=self._table.dashboard, said=figures.status),
+            life=Life(writer=writer, dashboard=self._table.dashboard, said=counters.status),
             send=sender.send,
             holds=lambda client_id: True,
-            figures=figures,
+            counters=counters,
             stays=False,
         )
 

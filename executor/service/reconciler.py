@@ -19,20 +19,20 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, PhaseEvent
 from bai_agent.job.store import JobStore
 from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import Instance, instances_by_id
 from executor.backends.ec2.monitor.job_status import end_lost_nodes, instances_of_jobs
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.reaper import Reaped, reap
 from executor.backends.ec2.regions import named_regions
 from executor.backends.ec2.session import AwsSession, aws_of
-from executor.backends.ec2.verdict import write_result
 from executor.config import Settings
 from executor.records.follower import LineStream
 from executor.records.reading import events_in, result_of
 from executor.service.commands import CANCELLED, is_by_command
+from executor.service.counters import ServiceCounters
 from executor.service.ec2_events import InstanceEvent
 from executor.service.entries import Entries
-from executor.service.figures import Figures
 from executor.service.jobs import EXECUTOR
 from executor.service.life import END, Life, statuses_due
 from executor.service.log import about_action
@@ -82,7 +82,7 @@ class Reconciler:
         life: Life,
         send: Callable[[Message], None],
         holds: Callable[[str], bool],
-        figures: Figures,
+        counters: ServiceCounters,
         stays: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,7 +93,7 @@ class Reconciler:
         self._life = life
         self._send = send
         self._holds = holds
-        self._figures = figures
+        self._counters = counters
         self._stays = stays
         self._clock = clock
         self._clients: dict[str, str] = {}
@@ -128,7 +128,7 @@ class Reconciler:
         for name in self._jobs.copy().keys() - set(mine):
             # Another replica's now: when it comes back, what is said about it is read anew.
             self._jobs.pop(name, None)
-        self._figures.jobs(len(self._jobs))
+        self._counters.jobs(len(self._jobs))
         self.survey()
         return mine
 
@@ -318,5 +318,5 @@ class Reconciler:
         if reaped.trouble:
             log.warning("%s: its time is up: %s", reaped.instance.id, reaped.trouble)
             return
-        self._figures.reaped()
+        self._counters.reaped()
         log.info("%s was terminated: its time was up", reaped.instance.id)

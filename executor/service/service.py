@@ -23,9 +23,9 @@ from executor.backends.ec2.shared import Shared, sharing
 from executor.config import Settings
 from executor.service.broker import MessageTooLargeError, Sender, SendError
 from executor.service.commands import Commands
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event_queue import EventQueue
-from executor.service.figures import Figures
 from executor.service.intake import Intake
 from executor.service.jobs import Jobs
 from executor.service.lanes import Lanes, LaterError
@@ -49,7 +49,9 @@ _END_S = 5.0
 class Service:
     """Takes jobs from the benchmark service until it is stopped."""
 
-    def __init__(self, settings: Settings, table: ServiceTable, kafka: Kafka, *, figures: Figures) -> None:
+    def __init__(
+        self, settings: Settings, table: ServiceTable, kafka: Kafka, *, counters: ServiceCounters
+    ) -> None:
         """Raises UsageError, StoreError where the configuration cannot be used."""
         settings = replace(
             settings,
@@ -59,7 +61,7 @@ class Service:
         )
         root = f"s3://{settings.need_bucket()}"
         settings.need_region()
-        self._figures = figures
+        self._counters = counters
         self._entries = Entries(open_bucket(root, settings))
         self._sender = Sender(kafka, client_id=table.group)
         writer = MessageWriter(
@@ -76,25 +78,25 @@ class Service:
             send=self._sender.send,
             bounds=table.bounds,
             region=settings.region,
-            figures=figures,
+            counters=counters,
             now_ms=now_ms,
         )
         store, share = bucket_store(settings), Share()
         self._commands = Commands(
-            self._entries, store, writer=writer, send=self._sender.send, figures=figures
+            self._entries, store, writer=writer, send=self._sender.send, counters=counters
         )
         reconciler = Reconciler(
             self._entries,
             store,
             settings,
-            life=Life(writer=writer, dashboard=table.dashboard, said=figures.status),
+            life=Life(writer=writer, dashboard=table.dashboard, said=counters.status),
             send=self._sender.send,
             holds=share.holds,
-            figures=figures,
+            counters=counters,
         )
         self._supervisor = Supervisor(reconciler, share=share, every=table.look_interval)
         self._queue = (
-            EventQueue(table.events_queue, settings, heard=self._supervisor.changed, figures=figures)
+            EventQueue(table.events_queue, settings, heard=self._supervisor.changed, counters=counters)
             if table.events_queue is not None
             else None
         )
@@ -109,7 +111,7 @@ class Service:
             Entries(open_bucket(root, settings, quick=True)),
             accepted=self._accepted,
             share=share,
-            figures=figures,
+            counters=counters,
             now_ms=now_ms,
         )
         self._shared = Shared()
@@ -155,9 +157,9 @@ class Service:
         self._lanes[kind].add(client_id, name)
 
     def _looked(self, open_entries: int) -> None:
-        self._figures.open_entries(open_entries)
+        self._counters.open_entries(open_entries)
         for kind, lanes in self._lanes.items():
-            self._figures.waiting(kind.value, lanes.waiting)
+            self._counters.waiting(kind.value, lanes.waiting)
 
     def _work(self, kind: Kind, name: str) -> None:
         """Do what is due for an entry. Raises LaterError."""
@@ -178,10 +180,10 @@ class Service:
             self._recovery.settle(name)
         except LaterError as error:
             if error.after_s is None:
-                self._figures.retry()
+                self._counters.retry()
             raise
         except (StoreError, SendError, ConnectError) as error:
-            self._figures.retry()
+            self._counters.retry()
             raise LaterError(str(error)) from error
         except BaiError as error:
             log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400

@@ -22,7 +22,7 @@ Item = tuple[str, str, str, str, int]
 
 
 @dataclass(frozen=True)
-class Batch:
+class FileValues:
     """Consecutive values of one file."""
 
     file: int
@@ -76,7 +76,7 @@ class NoteWriter:
         self._size += len(content)
 
 
-def read_note(path: Path) -> Iterator[Batch | Total]:
+def read_note(path: Path) -> Iterator[FileValues | Total]:
     """Yield the batches of a note, and at last the total."""
     with path.open("rb") as file:
         for line in file:
@@ -84,7 +84,7 @@ def read_note(path: Path) -> Iterator[Batch | Total]:
             if "values" not in said:
                 yield Total(**said)
                 return
-            yield Batch(
+            yield FileValues(
                 said["file"],
                 said["repeat"],
                 [

@@ -169,7 +169,7 @@ class Ec2Backend:
 
     def _end_machines(self, record: JobRecord) -> str:
         """Terminate a job's machines, and write that it was cancelled where it has no result; return what was done."""
-        from executor.backends.ec2.verdict import write_result
+        from executor.backends.ec2.inferred_result import write_result
 
         ended = self._monitor(record).end()
         write_result(

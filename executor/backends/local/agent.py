@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bai_agent.benchmark.orphans import find_remains
 from bai_agent.errors import BaiError, BusyError
-from bai_agent.job.agent_start import NotStartedError, start_agent
+from bai_agent.job.agent_start import AgentStartError, start_agent
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
 
@@ -67,7 +67,7 @@ class NodeAgent:
         make_folder(self.rundir.path, private=self.folder)
         try:
             start_agent(self.descriptor, self.rundir, [f"--rank={self.rank}"])
-        except NotStartedError as error:
+        except AgentStartError as error:
             if not self.alive():
                 which = f" on node {self.rank}" if self.rank else ""
                 raise AgentError(

@@ -20,11 +20,11 @@ from bai_agent.job.attempt import AttemptRecord, StopOrder
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.verdict import write_result
 from executor.commands.watch import watch
 from executor.records.reading import result_of
 from executor.view.job_view import JobView
@@ -189,7 +189,7 @@ def test_a_gang_that_lost_one_before_it_was_complete_is_ended(cli: Ec2Cli) -> No
 
     found = monitor(record).reconcile()
 
-    assert found.verdict is not None
+    assert found.inferred is not None
     assert [cli.state(each) for each in machines] == ["terminated"] * 3
     assert machines[1] in str((record.result() or {})["sentence"])
 

@@ -23,7 +23,7 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.job.star_path import read_star_path
 from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.results import documents
-from bai_agent.metrics.results.note import Batch, Total, read_note
+from bai_agent.metrics.results.note import FileValues, Total, read_note
 from bai_agent.metrics.results.reading import ResultFolder, gather_results
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "results"
@@ -314,7 +314,7 @@ def test_a_file_is_of_the_run_in_which_it_was_written(tmp_path: Path) -> None:
         *batches, total = read_note(rundir.results)
         assert isinstance(total, Total)
         assert total.warnings == []
-        return [each.repeat for each in batches if isinstance(each, Batch)]
+        return [each.repeat for each in batches if isinstance(each, FileValues)]
 
     before, after = written - 1000, written + 1
     assert repeats() == [None]
@@ -451,4 +451,4 @@ def read_anything(content: bytes, format_: ResultFormat) -> None:
     assert isinstance(total, Total)
     assert total.unread == []
     assert batches or total.warnings
-    assert sum(total.found) == sum(len(each.values) for each in batches if isinstance(each, Batch))
+    assert sum(total.found) == sum(len(each.values) for each in batches if isinstance(each, FileValues))

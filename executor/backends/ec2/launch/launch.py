@@ -23,6 +23,7 @@ from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
+from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import instances_of_attempt, terminate_one
 from executor.backends.ec2.launch.errors import ErrorClass, RetryAction, classify_error
 from executor.backends.ec2.launch.launch_file import LaunchFile, Wait, candidate_table
@@ -39,7 +40,6 @@ from executor.backends.ec2.launch.waiting import NoCapacityError, no_capacity
 from executor.backends.ec2.security_group import NO_GROUP, delete_groups, make_group
 from executor.backends.ec2.session import FAILURES, AwsError, AwsSession
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, tag_time
-from executor.backends.ec2.verdict import write_result
 from executor.errors import NotStartedError
 
 log = logging.getLogger(__name__)

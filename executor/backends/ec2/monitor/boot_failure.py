@@ -1,7 +1,7 @@
 """Tells a machine that never runs its user data from one that is slow to boot: an AMI without cloud-init, an early hang.
 
 A machine of ours is bounded by its boothook and guardian (docs/boot.md): it has given a sign of life, or has ended, within
-the launch's boot limit. Where the boothook never runs, nobody on the machine ends it. A wrong verdict would end a good
+the launch's boot limit. Where the boothook never runs, nobody on the machine ends it. A wrong conclusion would end a good
 machine, so each needs a console that was read and holds something: one that cannot be read, or is empty, proves nothing.
 Ages are AWS's own; the clock of the machine is in none of them.
 """

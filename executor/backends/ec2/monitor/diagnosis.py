@@ -13,7 +13,7 @@ The store is asked first: a job with a result has ended, and none of this is nee
 | silent | a machine runs, and its agent has said nothing for a minute |
 | ending | the machines shut down, or are being terminated |
 | unknown | EC2 cannot be asked, the agents are silent, and the time at which the machines had to be gone has passed |
-| gone | nothing runs that could write a result any more: the verdict is written on the job's behalf |
+| gone | nothing runs that could write a result any more: the inferred outcome is written on the job's behalf |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
 from executor.backends.ec2.monitor.boot_failure import never_booted, span, unproven
-from executor.backends.ec2.monitor.reasons import Verdict, why_gone
+from executor.backends.ec2.monitor.reasons import InferredOutcome, why_gone
 
 STALE = timedelta(seconds=60)
 """Heartbeats come each 15 s; after so long without one the agent is silent."""
@@ -67,7 +67,7 @@ class Observation:
     """Since the launch was written down or last went on; None where it was not written (a machine launched by hand)."""
     accepted: bool = False
     """EC2 has accepted the launch."""
-    refusal: Verdict | None = None
+    refusal: InferredOutcome | None = None
     """EC2 has refused the launch for good."""
     waiting: str | None = None
     """What the job waits for, and until when, where zones without room are asked again."""
@@ -107,7 +107,7 @@ class Diagnosis:
 
     stage: JobStage
     sentence: str
-    verdict: Verdict | None = None
+    inferred: InferredOutcome | None = None
     """How the job ended: set where the stage is `gone`, and only there."""
     terminate: tuple[Instance, ...] = ()
     """Machines that the job no longer needs."""
@@ -139,7 +139,7 @@ def _seen(observation: Observation) -> Diagnosis:
         or (alone and any(each.index == 0 for each in over))
         or (not alone and _given_up(observation, [each for each in lost if each in over], living))
     ):
-        verdict = why_gone(
+        inferred = why_gone(
             left if broken else [each for each in over if each in lost] or over,
             observation.signs,
             observation.consoles,
@@ -148,7 +148,7 @@ def _seen(observation: Observation) -> Diagnosis:
             cancelled=observation.cancelled is not None,
         )
         return Diagnosis(
-            stage=JobStage.GONE, sentence=verdict.sentence, verdict=verdict, terminate=(*living, *stopped)
+            stage=JobStage.GONE, sentence=inferred.sentence, inferred=inferred, terminate=(*living, *stopped)
         )
     if not living or (alone and any(each.index == 0 for each in left)):
         return Diagnosis(stage=JobStage.ENDING, sentence=_leaving(left), terminate=stopped)
@@ -165,8 +165,10 @@ def _seen(observation: Observation) -> Diagnosis:
     waiting = [each for each in living if each.index not in observation.signs]
     if (failed := never_booted(waiting, observation.consoles, observation.boot_limit)) is not None:
         failed = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
-        verdict = Verdict(Outcome.BOOT_FAILED, failed)
-        return Diagnosis(stage=JobStage.GONE, sentence=failed, verdict=verdict, terminate=(*living, *stopped))
+        inferred = InferredOutcome(Outcome.BOOT_FAILED, failed)
+        return Diagnosis(
+            stage=JobStage.GONE, sentence=failed, inferred=inferred, terminate=(*living, *stopped)
+        )
     return _living(observation, living, left)
 
 
@@ -232,8 +234,8 @@ def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis |
     if len(hung) < len(working):
         # Their agents make the result.
         return Diagnosis(stage=JobStage.SILENT, sentence=sentence, terminate=hung)
-    verdict = Verdict(Outcome.PEER_LOST, sentence, rank=first.index)
-    return Diagnosis(stage=JobStage.GONE, sentence=sentence, verdict=verdict, terminate=living)
+    inferred = InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index)
+    return Diagnosis(stage=JobStage.GONE, sentence=sentence, inferred=inferred, terminate=living)
 
 
 def _overdue(observation: Observation) -> str | None:
@@ -355,7 +357,7 @@ def _forgotten(observation: Observation) -> bool:
 
 
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
-    # No verdict: a result would keep the submission from being repeated, and hurt one that is only slow.
+    # No outcome: a result would keep the submission from being repeated, and hurt one that is only slow.
     advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
@@ -387,7 +389,7 @@ def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
 
 
 def _gone(outcome: Outcome, sentence: str) -> Diagnosis:
-    return Diagnosis(stage=JobStage.GONE, sentence=sentence, verdict=Verdict(outcome, sentence))
+    return Diagnosis(stage=JobStage.GONE, sentence=sentence, inferred=InferredOutcome(outcome, sentence))
 
 
 def _leaving(left: list[Instance]) -> str:

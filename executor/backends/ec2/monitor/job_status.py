@@ -166,7 +166,7 @@ def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
     state = RunState()
     for event in events_of(record.node()):
         state.apply(event)
-    verdict = found.verdict
+    inferred = found.inferred
     return JobStatus(
         job_id=record.job_id,
         status=_status(found, state),
@@ -174,9 +174,9 @@ def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
         since=state.since,
         started=state.started if state.started is not None else created(record),
         ended=None,
-        outcome=verdict.outcome.value if verdict else None,
-        exit_code=int(verdict.outcome.exit_code) if verdict else None,
-        sentence=verdict.sentence if verdict else None,
+        outcome=inferred.outcome.value if inferred else None,
+        exit_code=int(inferred.outcome.exit_code) if inferred else None,
+        sentence=inferred.sentence if inferred else None,
         agent_alive=found.stage is JobStage.RUNNING if state.agents else None,
         cancelling=record.cancelled(),
         warnings=state.cautions,
@@ -186,8 +186,8 @@ def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
 
 
 def _status(found: Diagnosis, state: RunState) -> str:
-    if found.verdict is not None:
-        return found.verdict.outcome.status.value
+    if found.inferred is not None:
+        return found.inferred.outcome.status.value
     if found.stage is JobStage.RUNNING:
         # Its agent lives, and the first events are on their way.
         return state.status.value if state.phase is not None else Status.INITIALIZING.value

@@ -20,6 +20,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
 from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import (
     Instance,
     console_of,
@@ -36,10 +37,9 @@ from executor.backends.ec2.launch.launch_record import (
     read_waiting,
 )
 from executor.backends.ec2.monitor.diagnosis import OVERDUE, STALE, Diagnosis, JobStage, Observation, diagnose
-from executor.backends.ec2.monitor.reasons import Verdict
+from executor.backends.ec2.monitor.reasons import InferredOutcome
 from executor.backends.ec2.session import AwsError
 from executor.backends.ec2.timestamps import parse_timestamp
-from executor.backends.ec2.verdict import write_result
 from executor.records.reading import result_of
 
 if TYPE_CHECKING:
@@ -93,15 +93,15 @@ class JobMonitor:
             except AwsError as error:
                 # How the job stands is known all the same; whoever looks next tries again.
                 return replace(
-                    found, sentence=f"{found.sentence} It could not be ended: {error}", verdict=None
+                    found, sentence=f"{found.sentence} It could not be ended: {error}", inferred=None
                 )
-        if found.verdict is not None:
+        if found.inferred is not None:
             write_result(
                 self.record,
-                found.verdict.outcome,
-                found.verdict.sentence,
+                found.inferred.outcome,
+                found.inferred.sentence,
                 attempt=self.attempt,
-                rank=found.verdict.rank,
+                rank=found.inferred.rank,
             )
         return found
 
@@ -304,8 +304,8 @@ class JobMonitor:
         )
 
 
-def _refusal(launched: Mapping[str, Any]) -> Verdict | None:
+def _refusal(launched: Mapping[str, Any]) -> InferredOutcome | None:
     """Return why EC2 refused the launch for good, where it did and that was written down."""
     if launched.get("instances") or "sentence" not in launched:
         return None
-    return Verdict(Outcome(launched["outcome"]), launched["sentence"])
+    return InferredOutcome(Outcome(launched["outcome"]), launched["sentence"])

@@ -16,7 +16,7 @@ from executor.backends.ec2.instances import Instance
 
 
 @dataclass(frozen=True)
-class Verdict:
+class InferredOutcome:
     """How a job ended whose agent could not write a result."""
 
     outcome: Outcome
@@ -102,22 +102,22 @@ def why_gone(
     expires: datetime | None,
     boot_limit: timedelta | None,
     cancelled: bool,
-) -> Verdict:
+) -> InferredOutcome:
     """Return how a job ended whose machines `left` (not empty) are gone, or going, without a result.
 
     signs: ranks whose agents had reported. expires: when the job's machines had to be gone by themselves. boot_limit: after so
     long their agents had to have reported.
     """
     if cancelled:
-        return Verdict(
+        return InferredOutcome(
             Outcome.CANCELLED, "The job was cancelled, and its machines ended before it wrote a result."
         )
     # Where several have left, one of them was first, and the others were ended for it.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
-    verdict = _why_gone(
+    inferred = _why_gone(
         culprit, consoles, reported=culprit.index in signs, expires=expires, boot_limit=boot_limit
     )
-    return replace(verdict, rank=culprit.index)
+    return replace(inferred, rank=culprit.index)
 
 
 def _why_gone(
@@ -127,58 +127,62 @@ def _why_gone(
     reported: bool,
     expires: datetime | None,
     boot_limit: timedelta | None,
-) -> Verdict:
+) -> InferredOutcome:
     code = culprit.reason_code
     if code.startswith("Server.Insufficient"):
         code = "Server.InsufficientInstanceCapacity"
     if not reported and code in _AT_LAUNCH:
         outcome, advice = _AT_LAUNCH[code]
-        return Verdict(outcome, f"EC2 ended {culprit.id} while it started: {_reason_of(culprit)}; {advice}.")
+        return InferredOutcome(
+            outcome, f"EC2 ended {culprit.id} while it started: {_reason_of(culprit)}; {advice}."
+        )
     if code in _TAKEN:
-        return Verdict(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_reason_of(culprit)}).")
+        return InferredOutcome(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_reason_of(culprit)}).")
     console = consoles.get(culprit.id, Console())
     if code in _BY_SOMEBODY and console.end in (None, "terminated"):
         if expires is not None and culprit.ended is not None and culprit.ended > expires:
-            return Verdict(
+            return InferredOutcome(
                 Outcome.LOST,
                 f"{culprit.id} hung: it was still there after its time was up and was terminated.{_last_step(console)}",
             )
         lived = culprit.ended - culprit.launched if culprit.ended and culprit.launched else timedelta()
         if not reported and boot_limit is not None and lived > boot_limit:
-            return Verdict(
+            return InferredOutcome(
                 Outcome.BOOT_FAILED,
                 f"{culprit.id} was terminated {format_duration(lived)} after its launch, and its agent had never reported."
                 f"{_last_step(console)}",
             )
-        return Verdict(Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_reason_of(culprit)}.")
+        return InferredOutcome(
+            Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_reason_of(culprit)}."
+        )
     if console.end is not None:
         return _by_last_word(culprit, console, reported)
     if code and code != _BY_ITSELF:
-        return Verdict(
+        return InferredOutcome(
             Outcome.LOST if reported else Outcome.LAUNCH_FAILED,
             f"EC2 ended {culprit.id}: {_reason_of(culprit)}.{_last_step(console)}",
         )
     if reported:
-        return Verdict(Outcome.LOST, f"{culprit.id} is off and left no result.{_last_step(console)}")
-    return Verdict(
+        return InferredOutcome(Outcome.LOST, f"{culprit.id} is off and left no result.{_last_step(console)}")
+    return InferredOutcome(
         Outcome.BOOT_FAILED, f"{culprit.id} went off before its agent reported.{_last_step(console)}"
     )
 
 
-def _by_last_word(culprit: Instance, console: Console, reported: bool) -> Verdict:
+def _by_last_word(culprit: Instance, console: Console, reported: bool) -> InferredOutcome:
     end, detail = console.end or "", f" ({console.detail})" if console.detail else ""
     if end == "done":
-        return Verdict(
+        return InferredOutcome(
             Outcome.STORE_FAILED,
             f"The agent on {culprit.id} ended with exit code {console.detail or 'unknown'}, and its result never "
             f"reached the store.{_last_step(console)}",
         )
     if end == "terminated":
-        return Verdict(Outcome.INTERRUPTED, f"{culprit.id} was shut down from outside{detail}.")
+        return InferredOutcome(Outcome.INTERRUPTED, f"{culprit.id} was shut down from outside{detail}.")
     outcome, meaning = _LAST_WORDS.get(end, (Outcome.LOST, f"the machine powered itself off: {end}"))
     if not reported and outcome is Outcome.LOST:
         outcome = Outcome.BOOT_FAILED
-    return Verdict(outcome, f"{culprit.id}: {meaning}{detail}.{_last_step(console)}")
+    return InferredOutcome(outcome, f"{culprit.id}: {meaning}{detail}.{_last_step(console)}")
 
 
 def _reason_of(instance: Instance) -> str:

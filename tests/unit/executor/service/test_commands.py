@@ -16,9 +16,9 @@ from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from executor.planning.job_toml import job_toml
 from executor.service.commands import CancelArguments, Commands, InvalidArgumentsError, read_arguments
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event import read_event
-from executor.service.figures import Figures
 from executor.service.messages import Message, MessageWriter
 from executor.service_config import Topics
 
@@ -67,7 +67,7 @@ class CommandHarness:
                 topics=Topics(), version="1", node=None, now_ms=lambda: 7, new_id=lambda: next(ids)
             ),
             send=self.sent.append,
-            figures=Figures(),
+            counters=ServiceCounters(),
         )
 
     def job(

@@ -16,9 +16,9 @@ from executor.backends import Backends
 from executor.backends.ec2.launch.launch import LaunchError
 from executor.errors import UsageError
 from executor.service.commands import Commands
+from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry, Kind
 from executor.service.event import read_event
-from executor.service.figures import Figures
 from executor.service.jobs import Jobs
 from executor.service.messages import Message, MessageWriter
 from executor.service_config import Bounds, Topics
@@ -69,7 +69,7 @@ def refusing_jobs(entries: Entries, sent: list[Message], error: Exception) -> Jo
         send=sent.append,
         bounds=Bounds(),
         region="eu-central-1",
-        figures=Figures(),
+        counters=ServiceCounters(),
         now_ms=lambda: 7,
     )
 
@@ -96,7 +96,7 @@ def test_the_answer_to_a_cancel_goes_before_the_jobs_end(tmp_path: Path) -> None
     store.on_cancel = lambda: jobs.process(request)
 
     # when
-    commands = Commands(entries, store, writer=writer(), send=sent.append, figures=Figures())
+    commands = Commands(entries, store, writer=writer(), send=sent.append, counters=ServiceCounters())
     commands.process(accepted(entries, Kind.COMMAND, cancel_event([ACTION], action_id="c-1")))
 
     # then

@@ -22,10 +22,10 @@ from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from executor.config import Settings
 from executor.planning.job_toml import job_toml
+from executor.service.counters import ServiceCounters
 from executor.service.ec2_events import InstanceEvent
 from executor.service.entries import Entries, Kind
 from executor.service.event import read_event
-from executor.service.figures import Figures
 from executor.service.jobs import EXECUTOR
 from executor.service.life import Life
 from executor.service.messages import AppStatus, Message, MessageWriter
@@ -138,7 +138,7 @@ class SupervisionHarness:
             life=Life(writer=self.writer, dashboard="http://d/{action_id}", said=lambda status: None),
             send=self.sent.append,
             holds=share.holds,
-            figures=Figures(),
+            counters=ServiceCounters(),
         )
         supervisor = Supervisor(reconciler, share=share, every=looks)
         supervisor.start()

@@ -13,7 +13,7 @@ from bai_agent.job.outcome import ExitCode, Outcome
 from executor.backends.ec2.console import Console, Step
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage, Observation, diagnose
-from executor.backends.ec2.monitor.reasons import Verdict
+from executor.backends.ec2.monitor.reasons import InferredOutcome
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)
@@ -105,10 +105,10 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
 def test_what_is_seen_has_a_stage_and_a_sentence(found: Diagnosis, stage: JobStage, word: str) -> None:
     assert found.stage is stage
     assert word in found.sentence
-    assert found.verdict is None
+    assert found.inferred is None
 
 
-REFUSED = Verdict(Outcome.CAPACITY, "There is no room.")
+REFUSED = InferredOutcome(Outcome.CAPACITY, "There is no room.")
 PAST = NOW - timedelta(hours=1)
 
 
@@ -176,11 +176,13 @@ PAST = NOW - timedelta(hours=1)
         (judged(accepted=False, refusal=REFUSED), Outcome.CAPACITY, "no room"),
     ],
 )  # fmt: skip
-def test_a_job_whose_machines_are_gone_has_a_verdict(found: Diagnosis, outcome: Outcome, word: str) -> None:
+def test_a_job_whose_machines_are_gone_has_an_inferred_outcome(
+    found: Diagnosis, outcome: Outcome, word: str
+) -> None:
     assert found.stage is JobStage.GONE
-    assert found.verdict is not None
-    assert found.verdict.outcome is outcome
-    assert word in found.verdict.sentence
+    assert found.inferred is not None
+    assert found.inferred.outcome is outcome
+    assert word in found.inferred.sentence
 
 
 HOUR = timedelta(hours=1)
@@ -202,8 +204,8 @@ LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip lo
     ],
 )  # fmt: skip
 def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Diagnosis, word: str) -> None:
-    assert found.verdict is not None
-    assert found.verdict.outcome is Outcome.BOOT_FAILED
+    assert found.inferred is not None
+    assert found.inferred.outcome is Outcome.BOOT_FAILED
     assert word in found.sentence
     assert [each.id for each in found.terminate] in ([], ["i-0"])
 
@@ -223,7 +225,7 @@ def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Diagnosis, w
     ],
 )
 def test_a_machine_that_may_still_boot_is_left_alone(found: Diagnosis) -> None:
-    assert (found.verdict, found.terminate) == (None, ())
+    assert (found.inferred, found.terminate) == (None, ())
 
 
 def test_a_machine_that_cannot_be_seen_has_a_named_bound() -> None:
@@ -248,9 +250,9 @@ def test_an_incomplete_gang_ends_for_the_lost_nodes_reason() -> None:
 
     found = judged(first, second, third, nodes=3, signs={0: FRESH})
 
-    assert found.verdict is not None
-    assert found.verdict.outcome is Outcome.LAUNCH_FAILED
-    assert "i-1" in found.verdict.sentence
+    assert found.inferred is not None
+    assert found.inferred.outcome is Outcome.LAUNCH_FAILED
+    assert "i-1" in found.inferred.sentence
     assert found.terminate == (first,)
 
 
@@ -274,7 +276,7 @@ def test_nodes_that_lost_one_may_end_by_themselves(rank: int) -> None:
 
     found = judged(lost, machine(index=other), nodes=2, signs={rank: timedelta(minutes=2), other: FRESH})
 
-    assert (found.stage, found.verdict, found.terminate) == (JobStage.ENDING, None, ())
+    assert (found.stage, found.inferred, found.terminate) == (JobStage.ENDING, None, ())
     assert "Server.SpotInstanceTermination" in found.sentence
 
 
@@ -295,9 +297,9 @@ def test_nodes_that_lost_one_and_do_not_end_are_terminated(
     found = judged(lost, left, nodes=2, signs={rank: silent, 1 - rank: sign})
 
     assert found.terminate == (left,)
-    assert found.verdict is not None
-    assert (found.verdict.outcome, found.verdict.rank) == (Outcome.INTERRUPTED, rank)
-    assert f"i-{rank}" in found.verdict.sentence
+    assert found.inferred is not None
+    assert (found.inferred.outcome, found.inferred.rank) == (Outcome.INTERRUPTED, rank)
+    assert f"i-{rank}" in found.inferred.sentence
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -309,7 +311,7 @@ def test_a_machine_of_several_that_hangs_is_terminated(rank: int) -> None:
         *sorted([hung, other], key=lambda each: each.index), nodes=2, signs={rank: OLD, 1 - rank: FRESH}
     )
 
-    assert (found.stage, found.verdict, found.terminate) == (JobStage.SILENT, None, (hung,))
+    assert (found.stage, found.inferred, found.terminate) == (JobStage.SILENT, None, (hung,))
     assert f"Node {rank} (i-{rank}) has given no sign of life for 5m" in found.sentence
 
 
@@ -323,9 +325,9 @@ def test_machines_that_all_hang_end_as_a_lost_node(done: frozenset[int]) -> None
         done=done,
     )
 
-    assert found.verdict is not None
-    assert (found.verdict.outcome, found.verdict.rank) == (Outcome.PEER_LOST, 0)
-    assert "Node 0 (i-0)" in found.verdict.sentence
+    assert found.inferred is not None
+    assert (found.inferred.outcome, found.inferred.rank) == (Outcome.PEER_LOST, 0)
+    assert "Node 0 (i-0)" in found.inferred.sentence
     assert [each.id for each in found.terminate] == (["i-0"] if done else ["i-0", "i-1"])
 
 
@@ -404,11 +406,11 @@ def test_everything_has_an_answer_and_what_is_gone_never_runs(known: Observation
     found = diagnose(known)
 
     assert found.sentence.endswith(".")
-    assert (found.verdict is not None) == (found.stage is JobStage.GONE)
+    assert (found.inferred is not None) == (found.stage is JobStage.GONE)
     if known.instances and not any(each.living for each in known.instances):
         assert found.stage in (JobStage.ENDING, JobStage.GONE)
     assert all(each in (known.instances or ()) for each in found.terminate)
     if found.stage is JobStage.RUNNING:
         assert found.terminate == ()
-    if found.verdict is not None:
-        assert found.verdict.outcome.exit_code in (ExitCode.OURS, ExitCode.CANCELLED, ExitCode.USAGE)
+    if found.inferred is not None:
+        assert found.inferred.outcome.exit_code in (ExitCode.OURS, ExitCode.CANCELLED, ExitCode.USAGE)

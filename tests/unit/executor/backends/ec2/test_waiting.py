@@ -129,8 +129,8 @@ def test_a_job_is_said_to_wait_until_nobody_asks_any_more() -> None:
     assert diagnose(waits).stage is JobStage.WAITING
     assert "waits for capacity: no zone has room; until 2026-11-21 04:00 UTC." in diagnose(waits).sentence
     # no result, which would keep it from being taken up again
-    assert (diagnose(left).stage, diagnose(left).verdict) == (JobStage.ABANDONED, None)
+    assert (diagnose(left).stage, diagnose(left).inferred) == (JobStage.ABANDONED, None)
     assert "submit it again with --job-id job-1, and it goes on" in diagnose(left).sentence
-    cancelled = diagnose(replace(left, cancelled=timedelta(hours=1))).verdict
+    cancelled = diagnose(replace(left, cancelled=timedelta(hours=1))).inferred
     assert cancelled is not None
     assert cancelled.outcome is Outcome.CANCELLED

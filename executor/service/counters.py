@@ -11,7 +11,7 @@ _FRESH_S = 60.0
 """Seconds since the last poll after which the service does not count as ready."""
 
 
-class Figures:
+class ServiceCounters:
     """For several threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

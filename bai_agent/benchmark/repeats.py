@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Commands(Protocol):
-        """What a series needs of the shim."""
+        """What the repeats need of the shim."""
 
         @property
         def stop_reason(self) -> str | None: ...
@@ -55,7 +55,7 @@ _SUMS = (
 )
 
 
-class Series:
+class RepeatRunner:
     """All runs of the order's `repeat`."""
 
     def __init__(self, shim: Commands, order: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Series:
         """How the first one ended that failed."""
 
     def run(self) -> dict[str, Any]:
-        """Do all that is to be done; return how the series ended, with the keys of exit.json."""
+        """Do all that is to be done; return how the repeats ended, with the keys of exit.json."""
         begun = time.monotonic()
         limit = self._repeat["max_time_seconds"]
         for number, repeat in enumerate(self._plan()):

@@ -12,7 +12,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.ec2.verdict import write_result
+from executor.backends.ec2.inferred_result import write_result
 
 _JOB = """
 version = 1
