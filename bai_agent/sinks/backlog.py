@@ -35,6 +35,15 @@ class SendProgress:
     malformed: int = 0
     """Lines that are not records."""
 
+    def after(self, batch: Batch[T], *, refused: int) -> SendProgress:
+        """Return how far it has come when `batch` is dealt with. refused: how many of its messages were."""
+        return SendProgress(
+            offset=batch.end,
+            delivered=self.delivered + len(batch.messages) - refused,
+            refused=self.refused + refused,
+            malformed=self.malformed + batch.malformed,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Generic[T]):

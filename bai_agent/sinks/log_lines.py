@@ -7,10 +7,8 @@ of its last second.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +21,7 @@ from bai_agent.job.descriptor import LogLines
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, read_json
 from bai_agent.sinks.delivery import Delivery
-
-log = logging.getLogger(__name__)
+from bai_agent.sinks.sink_thread import SinkThread
 
 _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
@@ -43,80 +40,42 @@ class _Progress:
     """Entries that were written."""
 
 
-class LogLinesFile(threading.Thread):
+class LogLinesFile(SinkThread):
     """Follows the benchmark's output from where `log-lines.offset` says."""
 
     def __init__(
         self, table: LogLines, rundir: RunDir, *, labels: dict[str, str], redactor: Redactor
     ) -> None:
-        super().__init__(name="the log file", daemon=True)
+        super().__init__("the log file")
         self._path = Path(table.path)
         self._output = rundir.kept_output
         self._offset_file = rundir.log_lines_offset
         self._place = {"kubernetes": {"container_name": "benchmark", "labels": labels}}
         self._redactor = redactor
-        # Replaced whole, by the thread alone: readers see one state or the next.
         self._progress = _read_progress(rundir.log_lines_offset)
-        self._error: str | None = None
-        self._finishing = threading.Event()
-        self._wake = threading.Event()
-        self._ended = threading.Event()
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
-    @property
-    def error(self) -> str | None:
-        """Why nothing can be written at the moment; None while all is well."""
-        return self._error
-
-    def hurry(self) -> None:
-        self._wake.set()
-
-    def finish(self, deadline: float) -> Delivery:
-        """Write what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`)."""
-        self._finishing.set()
-        self._wake.set()
-        if self.is_alive():
-            self._ended.wait(max(0.0, deadline - time.monotonic()))
+    def _summary(self, deadline: float) -> Delivery:
         done = self._progress
-        left = self._lines_after(done.offset, deadline)
-        if not left:
-            return Delivery(delivered=done.lines, undelivered=0, error=None)
-        why = self._error or "the time was over"
-        warning = f"{left} of {done.lines + left} lines of the output did not reach {self._path}: {why}."
-        return Delivery(delivered=done.lines, undelivered=left, error=why, warnings=(warning,))
+        return Delivery.of(
+            delivered=done.lines,
+            undelivered=self._lines_after(done.offset, deadline),
+            what="lines of the output",
+            place=str(self._path),
+            why=self._error or "the time was over",
+        )
 
-    def run(self) -> None:
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    def _round(self, *, last: bool) -> float | None:
         try:
-            while True:
-                # Asked before the read: what is there now is all that there will be.
-                last = self._finishing.is_set()
-                try:
-                    more = self._take(last=last)
-                    self._error = None
-                    backoff.reset()
-                except OSError as error:
-                    if self._error is None:
-                        log.warning("%s: %s", self._path, error.strerror)
-                    self._error = f"{self._path} cannot be written: {error.strerror}"
-                    if last:
-                        return
-                    self._pause(backoff.next())
-                    continue
-                if not more and last:
-                    return
-                if not more:
-                    self._pause(_POLL_S)
-        except Exception:
-            # The thread's outermost frame: a defect here must end in the result, and not the run.
-            log.exception("the log file ended by a defect")
-            self._error = "it ended by a defect; agent.log has the details"
-        finally:
-            self._ended.set()
-
-    def _pause(self, seconds: float) -> None:
-        self._wake.wait(seconds)
-        if not self._finishing.is_set():
-            self._wake.clear()
+            more = self._take(last=last)
+        except OSError as error:
+            self._failed(f"{self._path} cannot be written: {error.strerror}")
+            return None if last else self._backoff.next()
+        self._error = None
+        self._backoff.reset()
+        if more:
+            return 0.0
+        return None if last else _POLL_S
 
     def _take(self, *, last: bool) -> bool:
         """Write the next lines; return whether there were any. last: nothing is printed any more. Raises OSError."""

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 
 from bai_agent.aws.json_service import ServiceError
 from bai_agent.backoff import Backoff
@@ -23,22 +21,23 @@ from bai_agent.sinks.cloudwatch.log_stream import LogStream, requests_of
 from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.labels import labels_of
 from bai_agent.sinks.record import HOST, Record, read_record
+from bai_agent.sinks.sink_thread import SinkThread
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 SEND_S = 5.0
 """How long records are gathered before they are sent: several of one moment make one event, and requests are charged for."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _FINISHING_PAUSE_S = 1.0, 30.0, 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
-class CloudWatchSink(threading.Thread):
+class CloudWatchSink(SinkThread):
     """Follows `metrics.jsonl` from where `cloudwatch.offset` says. At least once."""
 
     def __init__(
         self, job: Job, rundir: RunDir, *, rank: int, environment: Mapping[str, str] = os.environ
     ) -> None:
-        super().__init__(name="CloudWatch", daemon=True)
+        super().__init__("CloudWatch")
         if job.cloudwatch is None:
             raise ValueError("the job names no CloudWatch")
         table = self._table = job.cloudwatch
@@ -47,68 +46,34 @@ class CloudWatchSink(threading.Thread):
         self._writer = EventWriter(table, labels_of(job, rank=rank))
         self._backlog: Backlog[Record] = Backlog(rundir.metrics, self._wanted)
         self._offset_file = rundir.cloudwatch_offset
-        # Replaced whole, by the thread alone: readers see one state or the next.
         self._progress = read_progress(rundir.cloudwatch_offset)
         self._batch: Batch[Record] | None = None
         self._requests: deque[list[LogEvent]] = deque()
         self._refused = 0
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._error: str | None = None
         self._sent_at = time.monotonic()
-        self._hurried = False
-        self._give_up_at = float("inf")
-        self._finishing = threading.Event()
-        self._wake = threading.Event()
-        self._ended = threading.Event()
 
-    @property
-    def error(self) -> str | None:
-        """Why nothing can be delivered at the moment; None while all is well."""
-        return self._error
-
-    def hurry(self) -> None:
-        self._hurried = True
-        self._wake.set()
-
-    def finish(self, deadline: float) -> Delivery:
-        """Send what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`)."""
-        self._give_up_at = deadline
-        self._finishing.set()
-        self._wake.set()
-        if self.is_alive():
-            self._ended.wait(max(0.0, deadline - time.monotonic()))
+    def _summary(self, deadline: float) -> Delivery:
         done = self._progress
         left = self._backlog.count(done.offset, deadline=deadline, host_metrics=self._table.host_metrics)
-        undelivered = left + done.refused + done.malformed
-        if not undelivered:
-            return Delivery(delivered=done.delivered, undelivered=0, error=None)
-        why = self._error or self._why()
-        warning = f"{undelivered} of {done.delivered + undelivered} values did not reach CloudWatch: {why}."
-        return Delivery(delivered=done.delivered, undelivered=undelivered, error=why, warnings=(warning,))
-
-    def run(self) -> None:
-        try:
-            while time.monotonic() < self._give_up_at:
-                # Asked before the read: what is there now is all that there will be.
-                last = self._finishing.is_set()
-                try:
-                    pause = self._round(last=last)
-                except (ServiceError, OSError) as error:
-                    self._fail(str(error))
-                    if last and not getattr(error, "passes", False):
-                        return
-                    pause = self._backoff.next()
-                if pause is None:
-                    return
-                self._pause(pause)
-        except Exception:
-            # The thread's outermost frame: a defect here must end in the result, and not the run.
-            log.exception("the CloudWatch sink ended by a defect")
-            self._error = "it ended by a defect; agent.log has the details"
-        finally:
-            self._ended.set()
+        return Delivery.of(
+            delivered=done.delivered,
+            undelivered=left + done.refused + done.malformed,
+            what="values",
+            place="CloudWatch",
+            why=self._error or self._why(),
+        )
 
     def _round(self, *, last: bool) -> float | None:
+        try:
+            return self._send(last=last)
+        except (ServiceError, OSError) as error:
+            self._failed(str(error))
+            if last and not getattr(error, "passes", False):
+                return None
+            return self._backoff.next()
+
+    def _send(self, *, last: bool) -> float | None:
         """Send a batch if one is due; return how long to wait then, None when all is sent. Raises ServiceError, OSError."""
         if self._batch is None:
             batch = self._backlog.read(self._progress.offset)
@@ -126,14 +91,7 @@ class CloudWatchSink(threading.Thread):
         return 0.0
 
     def _advance(self, batch: Batch[Record]) -> None:
-        done = self._progress
-        self._progress = replace(
-            done,
-            offset=batch.end,
-            delivered=done.delivered + len(batch.messages) - self._refused,
-            refused=done.refused + self._refused,
-            malformed=done.malformed + batch.malformed,
-        )
+        self._progress = self._progress.after(batch, refused=self._refused)
         self._batch, self._hurried, self._sent_at = None, False, time.monotonic()
         self._error = None
         self._backoff.reset()
@@ -145,20 +103,6 @@ class CloudWatchSink(threading.Thread):
     def _wanted(self, line: bytes) -> Record | None:
         record = read_record(line)
         return None if record.src == HOST and not self._table.host_metrics else record
-
-    def _pause(self, seconds: float) -> None:
-        if self._finishing.is_set():
-            # `_wake` is set for good then, and would not wait.
-            time.sleep(min(seconds, _FINISHING_PAUSE_S))
-            return
-        self._wake.wait(seconds)
-        if not self._finishing.is_set():
-            self._wake.clear()
-
-    def _fail(self, reason: str) -> None:
-        if reason != self._error:
-            log.warning("CloudWatch: %s", reason)
-        self._error = reason
 
     def _why(self) -> str:
         if self._progress.refused:

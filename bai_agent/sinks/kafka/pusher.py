@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bai_agent.backoff import Backoff
@@ -107,14 +106,13 @@ class KafkaPusher(threading.Thread):
             self._drained.wait(max(0.0, deadline - time.monotonic()))
         after = self._progress
         acknowledged = after.delivered - before.delivered
-        undelivered = max(0, left - acknowledged) + before.refused + before.malformed
-        if not undelivered:
-            return Delivery(delivered=after.delivered, undelivered=0, error=None)
-        why = self._why()
-        warning = (
-            f"{undelivered} of {after.delivered + undelivered} metric messages did not reach Kafka: {why}."
+        return Delivery.of(
+            delivered=after.delivered,
+            undelivered=max(0, left - acknowledged) + before.refused + before.malformed,
+            what="metric messages",
+            place="Kafka",
+            why=self._why(),
         )
-        return Delivery(delivered=after.delivered, undelivered=undelivered, error=why, warnings=(warning,))
 
     def run(self) -> None:
         quieten()
@@ -182,14 +180,8 @@ class KafkaPusher(threading.Thread):
         return True
 
     def _advance(self, outgoing: Outgoing) -> None:
-        done, batch = self._progress, outgoing.batch
-        self._progress = replace(
-            done,
-            offset=batch.end,
-            delivered=done.delivered + len(batch.messages) - outgoing.refused,
-            refused=done.refused + outgoing.refused,
-            malformed=done.malformed + batch.malformed,
-        )
+        batch = outgoing.batch
+        self._progress = self._progress.after(batch, refused=outgoing.refused)
         self._outgoing = None
         self._backoff.reset()
         if self._error is not None:

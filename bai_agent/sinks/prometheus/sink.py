@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Mapping
 
@@ -21,6 +20,7 @@ from bai_agent.sinks.prometheus.endpoint import Endpoint
 from bai_agent.sinks.prometheus.exposition import label_names
 from bai_agent.sinks.prometheus.latest import MOST_SERIES, LatestValues
 from bai_agent.sinks.prometheus.pushgateway import PushError, Pushgateway
+from bai_agent.sinks.sink_thread import SinkThread
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ LOOK_S = 1.0
 """How often the file is looked at."""
 PUSH_S = 5.0
 """How often values are pushed at most: Prometheus scrapes the gateway no more often."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _FINISHING_PAUSE_S = 1.0, 15.0, 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _AGAIN_S = 1.0, 15.0, 0.5
 
 
-class PrometheusSink(threading.Thread):
+class PrometheusSink(SinkThread):
     """Follows `metrics.jsonl` from its beginning."""
 
     def __init__(
@@ -43,7 +43,7 @@ class PrometheusSink(threading.Thread):
         redactor: Redactor,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        super().__init__(name="Prometheus", daemon=True)
+        super().__init__("Prometheus")
         if job.prometheus is None:
             raise ValueError("the job names no Prometheus")
         table = self._table = job.prometheus
@@ -55,7 +55,6 @@ class PrometheusSink(threading.Thread):
             if table.pushgateway
             else None
         )
-        # Replaced whole, by the thread alone: the endpoint's threads see one text or the next.
         self._text = b""
         self._endpoint: Endpoint | None = None
         self._served = False
@@ -65,71 +64,35 @@ class PrometheusSink(threading.Thread):
         self._push_error: str | None = None
         self._listen_error: str | None = None
         self._read_error: str | None = None
-        self._finishing = threading.Event()
-        self._wake = threading.Event()
-        self._ended = threading.Event()
-        self._hurried = False
-        self._give_up_at = float("inf")
 
     @property
     def error(self) -> str | None:
         """Why nothing can be delivered at the moment; None while all is well."""
-        return self._push_error or self._listen_error or self._read_error
+        return self._error or self._push_error or self._listen_error or self._read_error
 
     @property
     def port(self) -> int | None:
         """Where the endpoint listens; None while it does not."""
         return self._endpoint.port if self._endpoint is not None else None
 
-    def hurry(self) -> None:
-        self._hurried = True
-        self._wake.set()
-
-    def finish(self, deadline: float) -> Delivery:
-        """Push what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`)."""
-        self._give_up_at = deadline
-        self._finishing.set()
-        self._wake.set()
-        if self.is_alive():
-            self._ended.wait(max(0.0, deadline - time.monotonic()))
+    def _summary(self, deadline: float) -> Delivery:
         latest, arrived = self._latest, self._arrived
         lost = latest.malformed + latest.left_out
         undelivered = max(0, latest.records - arrived) + lost + latest.left(deadline=deadline)
-        if not undelivered:
-            return Delivery(delivered=arrived, undelivered=0, error=None)
-        why = self.error or self._why()
-        warning = f"{undelivered} of {arrived + undelivered} values did not reach Prometheus: {why}."
-        return Delivery(delivered=arrived, undelivered=undelivered, error=why, warnings=(warning,))
+        return Delivery.of(
+            delivered=arrived,
+            undelivered=undelivered,
+            what="values",
+            place="Prometheus",
+            why=self.error or self._why(),
+        )
 
-    def run(self) -> None:
-        try:
-            while time.monotonic() < self._give_up_at:
-                # Asked before the look: what is there now is all that there will be.
-                last = self._finishing.is_set()
-                pause = self._round(last=last)
-                if last and not pause:
-                    return
-                self._pause(pause)
-        except Exception:
-            # The thread's outermost frame: a defect here must end in the result, and not the run.
-            log.exception("the Prometheus sink ended by a defect")
-            self._read_error = "it ended by a defect; agent.log has the details"
-        finally:
-            if self._endpoint is not None:
-                self._endpoint.close()
-            self._ended.set()
+    def _close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
 
-    def _pause(self, seconds: float) -> None:
-        if self._finishing.is_set():
-            # `_wake` is set for good then, and would not wait.
-            time.sleep(min(seconds, _FINISHING_PAUSE_S))
-            return
-        self._wake.wait(seconds)
-        if not self._finishing.is_set():
-            self._wake.clear()
-
-    def _round(self, *, last: bool) -> float:
-        """Look, listen and push, as far as each is due; return how long to wait then: 0 where nothing is left to do."""
+    def _round(self, *, last: bool) -> float | None:
+        """Look, listen and push, as far as each is due."""
         try:
             if self._latest.look() or not self._text:
                 self._text = self._latest.text()
@@ -140,7 +103,7 @@ class PrometheusSink(threading.Thread):
         if self._gateway is None:
             if self._served:
                 self._arrived = self._latest.records
-            return 0.0 if last else LOOK_S
+            return None if last else LOOK_S
         return self._push(self._gateway, last=last)
 
     def _listen(self) -> None:
@@ -153,7 +116,7 @@ class PrometheusSink(threading.Thread):
         else:
             self._served, self._listen_error = True, None
 
-    def _push(self, gateway: Pushgateway, *, last: bool) -> float:
+    def _push(self, gateway: Pushgateway, *, last: bool) -> float | None:
         due = self._pushed_at + PUSH_S - time.monotonic()
         if self._arrived == self._latest.records and not last:
             return LOOK_S
@@ -170,12 +133,12 @@ class PrometheusSink(threading.Thread):
         except PushError as error:
             self._fail("_push_error", str(error))
             if last:
-                return _FINISHING_PAUSE_S if error.passes else 0.0
+                return _AGAIN_S if error.passes else None
             return self._backoff.next()
         self._arrived, self._pushed_at = covered, time.monotonic()
         self._push_error = None
         self._backoff.reset()
-        return 0.0 if last else LOOK_S
+        return None if last else LOOK_S
 
     def _fail(self, which: str, reason: str) -> None:
         if getattr(self, which) != reason:

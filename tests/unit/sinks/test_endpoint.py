@@ -1,0 +1,25 @@
+"""Which kind of socket an address in a descriptor asks for."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from bai_agent.job.descriptor import split_address
+from bai_agent.sinks.prometheus.endpoint import family_of
+
+
+@pytest.mark.parametrize(
+    ("listen", "family"),
+    [
+        ("127.0.0.1:9109", socket.AF_INET),
+        ("node-1.example:9109", socket.AF_INET),
+        ("[::1]:9109", socket.AF_INET6),
+        ("[::ffff:10.0.0.1]:9109", socket.AF_INET6),
+    ],
+)
+def test_an_address_in_brackets_is_one_of_ipv6(listen: str, family: socket.AddressFamily) -> None:
+    host, port = split_address(listen)
+
+    assert (family_of(host), port) == (family, 9109)

@@ -1,0 +1,96 @@
+"""A sink's rounds: until all is delivered, the deadline, or a defect."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from bai_agent.sinks.delivery import Delivery
+from bai_agent.sinks.sink_thread import SinkThread
+
+LONG_S = 60.0
+
+
+class Rounds(SinkThread):
+    """Does in each round what it is given, and counts them."""
+
+    def __init__(self, work: Callable[[bool], float | None]) -> None:
+        super().__init__("the place")
+        self._work = work
+        self.count = 0
+        self.entered = threading.Event()
+        self.closed = False
+
+    def _round(self, *, last: bool) -> float | None:
+        self.count += 1
+        self.entered.set()
+        return self._work(last)
+
+    def _summary(self, deadline: float) -> Delivery:
+        return Delivery.of(
+            delivered=self.count, undelivered=1, what="rounds", place=self.name, why=self.error or "none"
+        )
+
+    def _close(self) -> None:
+        self.closed = True
+
+
+def test_one_round_is_done_after_the_last_record_was_written() -> None:
+    asked: list[bool] = []
+
+    def work(last: bool) -> float | None:
+        asked.append(last)
+        return None if last else LONG_S
+
+    sink = Rounds(work)
+    sink.start()
+    assert sink.entered.wait(LONG_S)
+
+    sink.finish(time.monotonic() + LONG_S)
+
+    assert asked == [False, True]
+    assert sink.closed
+
+
+def test_whoever_is_in_a_hurry_ends_the_pause() -> None:
+    again = threading.Event()
+
+    def work(last: bool) -> float | None:
+        if sink.count > 1:
+            again.set()
+        return None if last else LONG_S
+
+    sink = Rounds(work)
+    sink.start()
+    assert sink.entered.wait(LONG_S)
+
+    sink.hurry()
+
+    assert again.wait(LONG_S)
+    sink.finish(time.monotonic() + LONG_S)
+
+
+def test_what_never_gets_done_is_given_up_at_the_deadline() -> None:
+    sink = Rounds(lambda last: 0.01)
+    sink.start()
+
+    sink.finish(time.monotonic() + 0.1)
+
+    sink.join(LONG_S)
+    assert not sink.is_alive()
+
+
+def test_a_defect_is_the_reason_for_what_did_not_arrive() -> None:
+    def fail(last: bool) -> float | None:
+        raise KeyError("a defect")
+
+    sink = Rounds(fail)
+    sink.start()
+
+    told = sink.finish(time.monotonic() + LONG_S)
+
+    assert told.warnings == (
+        "1 of 2 rounds did not reach the place: it ended by a defect; agent.log has the details.",
+    )
+    assert sink.closed
