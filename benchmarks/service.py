@@ -26,17 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from kafka_brokers import Broker, new_broker  # noqa: E402 - its folder is known from here on
 from moto_aws import open_moto_aws  # noqa: E402
-from service_burst import (  # noqa: E402
-    ASSIGNMENTS,
-    LaunchGauge,
-    Sampler,
-    answered,
-    figure,
-    memory,
-    publish_burst,
-    unanswered,
-    warm_up,
-)
+from service_burst import answered, figure, publish_burst, run_burst  # noqa: E402
 from service_runs import ServiceRuns, allow_serving, open_service_runs  # noqa: E402
 
 from executor.backends.ec2.bundle.bundle import cache_folder  # noqa: E402
@@ -97,30 +87,17 @@ def count_requests(service: ServiceRuns, jobs: int, seconds: int) -> None:
 
 def burst(service: ServiceRuns, events: int) -> int:
     """Publish the burst, restart the broker in the middle, and print what came of it; return how many requests were lost."""
-    warm_up(service)
-    start, size = time.monotonic(), memory(service)
-    largest = Sampler(service)
-    gauge = LaunchGauge(service)
-    ids = publish_burst(service, events)
-    wait(lambda: answered(service) > events / 2, events)
-    rebalances = figure(service, ASSIGNMENTS) - 1
-    service.broker.stop()
-    service.broker.start()
-    again = time.monotonic()
-    wait(lambda: answered(service) > events, events)
-    ended = time.monotonic()
-    growth = largest.stop() - size
-    lost = unanswered(service, ids)
+    found = run_burst(service, events, wait=lambda done: wait(done, events))
     print(f"\n{events:,} requests at once; the broker is restarted when half of them are launched")
     print("| | |")
     print("|---|---:|")
-    print(f"| rebalances before the restart, max.poll.interval 10 s | {rebalances:.0f} |")
-    print(f"| most launches at once | {gauge.most} |")
-    print(f"| memory at the first launch, MiB | {size / 2**20:.0f} |")
-    print(f"| growth at most, MiB | {growth / 2**20:.1f} |")
-    print(f"| requests lost, or answered more than once | {len(lost)} |")
-    print(f"| seconds, {again - start:.0f} of them until the broker was back | {ended - start:.0f} |")
-    return len(lost)
+    print(f"| rebalances before the restart, max.poll.interval 10 s | {found.rebalances:.0f} |")
+    print(f"| most launches at once | {found.most_launches} |")
+    print(f"| memory at the first launch, MiB | {found.memory / 2**20:.0f} |")
+    print(f"| growth at most, MiB | {found.growth / 2**20:.1f} |")
+    print(f"| requests lost, or answered more than once | {len(found.lost)} |")
+    print(f"| seconds, {found.restarted_s:.0f} of them until the broker was back | {found.seconds:.0f} |")
+    return len(found.lost)
 
 
 def wait(done: Callable[[], bool], events: int) -> None:

@@ -6,7 +6,8 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.fake_aws.calls import Call
@@ -14,8 +15,28 @@ from service_events import fetcher_event
 from service_runs import ServiceRuns
 
 CLIENTS = 20
-ASSIGNMENTS = "bai_serve_assignments_total"
+_ASSIGNMENTS = "bai_serve_assignments_total"
 """The figure of how often partitions were given: once, and after each rebalance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst:
+    """What came of many requests at once, with a broker that was restarted in their middle."""
+
+    rebalances: float
+    """Before the restart."""
+    most_launches: int
+    """Side by side."""
+    memory: int
+    """Of the service before them, in bytes."""
+    growth: int
+    """By how much it was larger at most, in bytes."""
+    lost: list[str]
+    """Requests that were not launched and answered exactly once."""
+    restarted_s: float
+    """From the first request until the broker was back."""
+    seconds: float
+    """From the first request until the last answer."""
 
 
 class LaunchGauge:
@@ -46,6 +67,36 @@ class LaunchGauge:
         if call.action == "RunInstances":
             with self._lock:
                 self._now -= 1
+
+
+def run_burst(service: ServiceRuns, count: int, *, wait: Callable[[Callable[[], bool]], object]) -> Burst:
+    """Publish `count` requests, restart the broker when half of them are launched, and publish one more.
+
+    wait: returns when what it is given returns true, or raises.
+    """
+    warm_up(service)
+    start, small = time.monotonic(), memory(service)
+    largest, gauge = Sampler(service), LaunchGauge(service)
+    assignments = figure(service, _ASSIGNMENTS)
+    ids = [*publish_burst(service, count), "after"]
+    wait(lambda: answered(service) > count / 2)
+    rebalances = figure(service, _ASSIGNMENTS) - assignments
+    service.broker.stop()
+    service.broker.start()
+    restarted = time.monotonic()
+    service.publish("fetcher", fetcher_event(action_id="after"))
+    # The one that warmed it up was answered too.
+    wait(lambda: answered(service) > len(ids))
+    ended = time.monotonic()
+    return Burst(
+        rebalances=rebalances,
+        most_launches=gauge.most,
+        memory=small,
+        growth=largest.stop() - small,
+        lost=unanswered(service, ids),
+        restarted_s=restarted - start,
+        seconds=ended - start,
+    )
 
 
 def warm_up(service: ServiceRuns) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from agent_runs import wait_until
 
 from sandbox.fake_aws import FakeAws
 from sandbox.fake_aws.machine import cgroups
@@ -23,13 +23,6 @@ with open_fake_aws(Path(sys.argv[1])) as aws:
     print(*(each.host_pid for each in machine.inside.processes()), aws.network.holder.pid, flush=True)
     time.sleep(600)
 """
-
-
-def wait_until(true: Callable[[], bool], *, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_after_sigkill_no_process_mount_or_group_is_left(aws: FakeAws, tmp_path: Path) -> None:

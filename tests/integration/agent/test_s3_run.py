@@ -9,14 +9,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_runs import environment, python_job, result_of, run_agent, start_agent
+from agent_runs import environment, python_job, result_of, run_agent, start_agent, wait_until
 from run_warnings import own_warnings
 from s3_gate import Gate, denied
 
@@ -47,13 +47,6 @@ def stream(name: Stream) -> bytes:
     while piece := record().node().read(name, len(whole)):
         whole += piece
     return whole
-
-
-def wait_until(condition: Callable[[], object], *, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_all_that_a_run_leaves_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:

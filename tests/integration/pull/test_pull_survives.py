@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_runs import wait_until
 from s3_gate import Gate
 
 from bai_agent.errors import PullError
@@ -40,13 +41,6 @@ def start(
     src: str, path: Path, *, manifest: Path, sha256: str = "", unpack: str = "no"
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", CHILD, src, str(path), sha256, unpack, str(manifest)])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    last = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < last, "waited too long"
-        time.sleep(0.01)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -174,7 +168,7 @@ def test_two_jobs_that_pull_to_one_path_fetch_it_once(tmp_path: Path, gate: Gate
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB."""
     if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
+        pytest.skip("needs root to mount a small disk")
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=True, timeout=10)

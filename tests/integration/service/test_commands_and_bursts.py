@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 from kafka_brokers import Broker
 from moto_aws import MotoAws
-from service_burst import (
-    ASSIGNMENTS,
-    LaunchGauge,
-    Sampler,
-    answered,
-    figure,
-    memory,
-    publish_burst,
-    unanswered,
-    warm_up,
-)
+from service_burst import run_burst
 from service_events import DATASET, cancel_event, encoded, fetcher_event
 from service_runs import ServiceRuns, open_service_runs
 
@@ -147,23 +137,12 @@ def test_a_burst_outlives_its_broker_eight_launches_at_once(
     own = 'look_interval = "1s"\nmax_poll_interval = "10s"\nsession_timeout = "10s"'
     with open_service_runs(folder, own_kafka, moto_aws, service_environment, service=own) as service:
         service.start()
-        warm_up(service)
-        small, largest = memory(service), Sampler(service)
-        gauge = LaunchGauge(service)
-        assignments = figure(service, ASSIGNMENTS)
-        ids = publish_burst(service, 30)
-        service.wait(lambda: answered(service) > 10, "a third of the answers")
+        found = run_burst(service, 30, wait=lambda done: service.wait(done, "the next answers"))
         # The group is that of before: no launch has kept the poll waiting.
-        assert figure(service, ASSIGNMENTS) == assignments, service.log.read_text()
-
-        own_kafka.stop()
-        own_kafka.start()
-        service.publish("fetcher", fetcher_event(action_id="after"))
-
-        service.wait(lambda: answered(service) >= len(ids) + 2, "the other answers")
-        assert unanswered(service, [*ids, "after"]) == []
-        assert largest.stop() - small < MOST_GROWTH
-        assert 2 <= gauge.most <= 8
+        assert found.rebalances == 0, service.log.read_text()
+        assert found.lost == []
+        assert found.growth < MOST_GROWTH
+        assert 2 <= found.most_launches <= 8
         assert service.stop() == 0
 
 

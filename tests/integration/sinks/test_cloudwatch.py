@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from agent_runs import events_of
+from agent_runs import events_of, wait_until
 from emf_schema import checked, values_of
 from instance_services import ACCESS_KEY, Services
 from local_cli import local_cli
@@ -84,13 +84,6 @@ def sink_of(rundir: RunDir, **table: Any) -> CloudWatchSink:
 
 def now_ms() -> int:
     return time.time_ns() // 10**6
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_runs_metrics_are_in_its_log_stream(tmp_path: Path, logs: Any) -> None:

@@ -7,10 +7,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agent_runs import wait_until
 from kafka_brokers import Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
@@ -23,13 +23,6 @@ from bai_agent.sinks.kafka.pusher import KafkaPusher
 def soon() -> float:
     """A deadline that is there for the case of failure only."""
     return time.monotonic() + 60
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = soon()
-    while not condition():
-        assert time.monotonic() < deadline, "did not come about within 60 s"
-        time.sleep(0.01)
 
 
 def test_messages_arrive_exactly_and_in_order(kafka: Broker, free_topic: str, tmp_path: Path) -> None:

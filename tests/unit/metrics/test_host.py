@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
+import pynvml
 import pytest
 
 from bai_agent.metrics.gpu import DRIVER, Gpus
@@ -163,10 +164,17 @@ def test_without_a_driver_there_is_no_gpu_and_no_complaint(
     assert not caplog.records
 
 
-@pytest.mark.skipif(DRIVER.exists(), reason="needs a machine without an NVIDIA driver")
-def test_a_driver_that_does_not_answer_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_that_does_not_answer_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = tmp_path / "nvidiactl"
     driver.touch()
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    # A machine with a GPU has a driver that answers.
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
 
     with caplog.at_level(logging.WARNING):
         gpus = Gpus(driver=driver)

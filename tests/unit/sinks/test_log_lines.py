@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_runs import wait_until
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, LogLines
 from bai_agent.job.redaction import Redactor
@@ -69,13 +70,6 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def wait_for(done: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_lines_are_found_as_the_service_looks_for_them(run: Run) -> None:
     run.print("loss=1\n\nfertig: ü\r\nlast, without an end".encode())
 
@@ -92,7 +86,7 @@ def test_lines_come_while_the_benchmark_runs(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\nhal")
         sink.hurry()
-        wait_for(run.file.exists)
+        wait_until(run.file.exists)
         assert run.texts() == ["one"]
         run.print(b"f\n")
 
@@ -124,7 +118,7 @@ def test_a_file_that_was_moved_away_is_made_anew(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\n")
         sink.hurry()
-        wait_for(run.file.exists)
+        wait_until(run.file.exists)
         run.file.rename(run.file.with_suffix(".1"))
         run.print(b"two\n")
 
