@@ -212,7 +212,9 @@ class PeerMonitor(threading.Thread):
                 warned = True
             except BaseException:
                 # The thread's outermost frame, and a panic of obstore's is not an Exception: without signs this node is given up.
-                log.exception("cannot look after the other nodes; looking again")
+                if not warned:
+                    log.exception("cannot look after the other nodes; looking again")
+                warned = True
             with self._changed:
                 self._changed.notify_all()
                 if not self._over:

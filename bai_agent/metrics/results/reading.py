@@ -133,7 +133,7 @@ def gather_results(
         given_up.set()
         total.unread = list(unread)
         total.warnings += [
-            f"{_named(tables[index])} was not read to its end: {'agent.log tells why' if reader.failed else 'there was no time left'}"
+            f"{_named(tables[index])} was not read to its end: {'agent.log tells why' if index in reader.failed else 'there was no time left'}"
             for index in unread
         ]
         wait_for_room(lambda: writer.publish(total), path=note, sleep=sleep)
@@ -172,20 +172,28 @@ class _Reader:
         self._told = told
         self._given_up = given_up
         self._files = 0
-        self.failed = False
-        """Whether it ended before its work was done."""
+        self.failed: set[int] = set()
+        """Tables, by their index, that a defect kept from being read to their ends."""
 
     def run(self) -> None:
         try:
             for index, table in enumerate(self._tables):
-                self._read_table(index, table)
-                self._tell(_Done(index))
+                self._try_table(index, table)
         except _GivenUpError:
             return
+
+    def _try_table(self, index: int, table: Results) -> None:
+        try:
+            self._read_table(index, table)
+        except _GivenUpError:
+            raise
         except Exception:
-            # Of one file nobody has foreseen: what was read of the others counts.
-            log.exception("files of results cannot be read")
-            self.failed = True
+            # Of one file nobody has foreseen: what was read of it, and the other tables, count.
+            log.exception("%s cannot be read", _named(table))
+            self.failed.add(index)
+            self._files += 1
+        else:
+            self._tell(_Done(index))
 
     def _read_table(self, index: int, table: Results) -> None:
         left = MOST_VALUES

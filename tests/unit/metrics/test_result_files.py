@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,26 @@ def test_reading_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     assert isinstance(total, Total)
     assert total.unread == [0]
     assert total.warnings == ['output.results "*.json" was not read to its end: there was no time left']
+
+
+def test_a_defect_in_reading_one_table_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(document: object) -> Iterator[object]:
+        yield from ()
+        raise KeyError("nobody has foreseen it")
+
+    monkeypatch.setitem(documents._TOOLS, ResultFormat.JMH, broken)
+    rundir = run_with(
+        tmp_path,
+        {"path": "a.json", "format": "jmh"},
+        {"path": "b.json", "format": "bmf"},
+        a_json="[]",
+        b_json='{"a": {"m": {"value": 1}}}',
+    )
+
+    assert warnings_of(rundir) == ['output.results "a.json" was not read to its end: agent.log tells why']
+    assert values(of_files(rundir), "m") == [1]
 
 
 def test_a_file_is_of_the_run_in_which_it_was_written(tmp_path: Path) -> None:
