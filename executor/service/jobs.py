@@ -19,8 +19,7 @@ from bai_agent.job.store import RecordError
 from executor.backends import Backends
 from executor.backends.backend import CapacityWait, LaunchNotice, SubmitListener
 from executor.backends.ec2.launch.launch import LaunchError, UndecidedError
-from executor.backends.ec2.launch.launch_file import read_launch
-from executor.backends.ec2.launch.launch_record import read_decision
+from executor.backends.ec2.launch.launch_record import read_decision, read_launch
 from executor.backends.ec2.session import DENIED, AwsError, CredentialsError
 from executor.service.commands import CANCELLED
 from executor.service.counters import ServiceCounters

@@ -17,8 +17,7 @@ from bai_agent.job.record import JobRecord
 from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
 from executor.backends.ec2.launch.launch import LaunchError, UndecidedError, expires_at, launch
-from executor.backends.ec2.launch.launch_file import LaunchFile, read_launch, write_launch
-from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, read_launch, write_launch
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.request import launch_request
 from executor.backends.ec2.launch.resolve import Resolved

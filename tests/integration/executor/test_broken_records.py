@@ -22,8 +22,7 @@ from bai_agent.job.record_types import UnknownEvent
 from bai_agent.job.run_directory import now_ms, read_json
 from bai_agent.job.store import RecordError
 from executor.backends.ec2.launch.launch import refusal_of
-from executor.backends.ec2.launch.launch_file import read_launch
-from executor.backends.ec2.launch.launch_record import read_decision, read_refusal
+from executor.backends.ec2.launch.launch_record import read_decision, read_launch, read_refusal
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.timestamps import parse_timestamp

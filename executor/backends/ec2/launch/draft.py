@@ -17,7 +17,7 @@ from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
 from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
 from executor.backends.ec2.launch.images import placeholder
 from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_file import LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
 from executor.backends.ec2.launch.request import launch_request, names_groups
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
 from executor.backends.ec2.launch.user_data import UserData, boot_limit, deadman, make_user_data

@@ -26,10 +26,12 @@ from bai_agent.job.run_directory import now_ms
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import instances_of_attempt, terminate_one
 from executor.backends.ec2.launch.errors import ErrorClass, RetryAction, classify_error
-from executor.backends.ec2.launch.launch_file import LaunchFile, Wait, candidate_table
 from executor.backends.ec2.launch.launch_record import (
     LAUNCH_WINDOW,
+    LaunchFile,
+    Wait,
     attempt_key,
+    candidate_table,
     read_decision,
     read_refusal,
     round_key,

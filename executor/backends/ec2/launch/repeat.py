@@ -18,8 +18,7 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.launch.draft import draft
 from executor.backends.ec2.launch.images import found_before, image_reference
-from executor.backends.ec2.launch.launch_file import LaunchFile
-from executor.backends.ec2.launch.launch_record import attempt_key, round_key
+from executor.backends.ec2.launch.launch_record import LaunchFile, attempt_key, round_key
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.resolve import resolve
 from executor.backends.ec2.launch.waiting import as_round

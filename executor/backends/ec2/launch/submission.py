@@ -18,7 +18,12 @@ from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import adopt, decided_before, launch, refusal_of
-from executor.backends.ec2.launch.launch_file import LaunchFile, read_latest_round, read_launch, write_launch
+from executor.backends.ec2.launch.launch_record import (
+    LaunchFile,
+    read_latest_round,
+    read_launch,
+    write_launch,
+)
 from executor.backends.ec2.launch.placement import types_of
 from executor.backends.ec2.launch.repeat import (
     check_job_bytes,

@@ -20,8 +20,7 @@ from bai_agent.job.durations import format_duration
 from executor.backends.backend import CapacityWait
 from executor.backends.ec2.instances import EXPIRES_TAG
 from executor.backends.ec2.launch.errors import ErrorClass
-from executor.backends.ec2.launch.launch_file import LaunchFile, Wait
-from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
 from executor.backends.ec2.launch.placement import Candidate, named, types_of
 from executor.backends.ec2.tags import tag_time
 from executor.backends.ec2.timestamps import parse_timestamp

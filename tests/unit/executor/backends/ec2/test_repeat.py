@@ -15,7 +15,7 @@ from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_file import LaunchFile
+from executor.backends.ec2.launch.launch_record import LaunchFile
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.repeat import problem_with
 from executor.backends.ec2.tags import tag_time

@@ -10,7 +10,7 @@ import pytest
 from bai_agent.job.outcome import Outcome
 from executor.backends.ec2.instances import EXPIRES_TAG
 from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_file import LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
 from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.waiting import (
     LONGEST_PAUSE,
