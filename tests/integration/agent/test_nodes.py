@@ -33,6 +33,8 @@ def test_nodes_meet_and_make_one_result(make: Callable[..., Nodes]) -> None:
     assert said == [f"rank {rank} of 6 on node {rank // 2}" for rank in range(6)]
     assert len({line for log in logs for line in log.splitlines() if line.startswith("coordinator")}) == 1
     assert "join" in result["phases"]
+    assert [each["rank"] for each in result["own_usage"]] == [0, 1, 2]
+    assert all(each["extractor"]["cpu_seconds"] > 0 for each in result["own_usage"])
 
 
 def test_the_first_node_that_fails_is_the_cause_and_ends_the_others(make: Callable[..., Nodes]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,23 @@ def test_descendants_are_found_at_any_depth_and_zombies_are_not() -> None:
 
 def test_a_circle_in_the_table_ends() -> None:
     assert {process.pid for process in descendants({1}, [_process(1, 2), _process(2, 1)])} == {2}
+
+
+def test_memory_of_parents_and_children_is_not_a_process_own() -> None:
+    large = 300_000_000
+    child = f"""
+import json, subprocess, sys
+from bai_agent.benchmark.proc import own_usage
+subprocess.run([sys.executable, "-c", "bytearray({large})"], check=True)
+print(json.dumps(own_usage()))
+"""
+    block = bytearray(large)
+    done = subprocess.run([sys.executable, "-c", child], stdout=subprocess.PIPE, check=True, timeout=60)
+    del block
+
+    found = json.loads(done.stdout)
+    assert found["cpu_seconds"] > 0
+    assert 2**20 < found["peak_memory_bytes"] < large
 
 
 def test_a_signal_reaches_only_the_very_process() -> None:
