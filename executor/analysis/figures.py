@@ -68,14 +68,6 @@ def figures(values: Sequence[float]) -> Figures | None:
     )
 
 
-def figures_of(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Figures | None:
-    """Return the figures of a series without its warm-up; None where nothing is left.
-
-    started: when the benchmark, or this repeat of it, was started (ms UTC); unset: the first value's time stands for it.
-    """
-    return figures(measured(series, metric, started=started))
-
-
 def headline(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> float | None:
     """Return the number that stands for the run, without the warm-up; None where nothing is left."""
     values = measured(series, metric, started=started)
@@ -87,7 +79,10 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 
 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
-    """Return the values of a series without its warm-up."""
+    """Return the values of a series without its warm-up.
+
+    started: when the benchmark, or this repeat of it, was started (ms UTC); unset: the first value's time stands for it.
+    """
     return series.values[warmup_count(series, metric, started=started) :]
 
 

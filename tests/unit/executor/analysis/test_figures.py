@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Headline, Metric
-from executor.analysis.figures import figures, figures_of, headline
+from executor.analysis.figures import figures, headline, measured
 from executor.records.points import PointSeries, SeriesKey
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -68,19 +68,14 @@ def test_the_headline_is_the_number_that_the_descriptor_names(how: Headline, num
 
 
 def test_the_first_values_are_left_out_as_warm_up() -> None:
-    found = figures_of(series(100, 50, 3, 1), metric(warmup_values=2))
-
-    assert found is not None
-    assert (found.count, found.maximum) == (2, 3)
+    assert list(measured(series(100, 50, 3, 1), metric(warmup_values=2))) == [3, 1]
 
 
 def test_warm_up_is_counted_from_the_start_of_the_benchmark() -> None:
     # Values at 1, 2, 3 and 4 s
     warm = metric(warmup=timedelta(seconds=3))
 
-    from_start = figures_of(series(9, 8, 7, 6), warm, started=START)
-    assert from_start is not None
-    assert from_start.count == 2
+    assert list(measured(series(9, 8, 7, 6), warm, started=START)) == [7, 6]
     # Where the start is not known, from the first value
     assert headline(series(9, 8, 7, 6), warm) == 6
     assert headline(series(9, 8), warm, started=START) is None
