@@ -6,10 +6,12 @@ import base64
 import dataclasses
 import json
 from datetime import datetime, timezone
+from functools import cache
 from typing import Any
 
 import botocore.session
 import pytest
+from botocore.model import Shape
 from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,14 +52,20 @@ def request(ec2: dict[str, Any] | None = None, *, job: Job = JOB, **changes: Any
     return launch_request(job, resolved, table, user_data=b"\x1f\x8b data", expires=EXPIRES)
 
 
+@cache
+def input_shape() -> Shape:
+    """Return what RunInstances takes: a model of a megabyte, read once for all tests."""
+    model = botocore.session.get_session().get_service_model("ec2")
+    shape = model.operation_model("RunInstances").input_shape
+    assert shape is not None
+    return shape
+
+
 def sent(ec2: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Return the parameters of the call, after EC2's service model has accepted them."""
     complete = for_candidate(request(ec2, **changes), HERE, "token")
-    shape = (
-        botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
-    )
     checked = {**complete, "UserData": base64.b64encode(complete["UserData"]).decode()}
-    assert shape is not None
+    shape = input_shape()
     report = ParamValidator().validate(checked, shape)
     assert not report.has_errors(), report.generate_report()
     return complete
@@ -296,6 +304,7 @@ def test_a_candidate_has_its_own_type_and_market() -> None:
     )
 
     one, other = (for_candidate(asked, each, "token") for each in others)
+    here = sent({"run_instances": spot})
 
     assert (one["InstanceType"], one["InstanceMarketOptions"]) == (
         "g6.xlarge",
@@ -303,7 +312,7 @@ def test_a_candidate_has_its_own_type_and_market() -> None:
     )
     # and nothing else differs, the user data least of all
     assert {key for key in one if one[key] != other.get(key)} == {"InstanceMarketOptions", "ClientToken"}
-    assert {key for key in one if one[key] != sent({"run_instances": spot})[key]} == {
+    assert {key for key in one if one[key] != here[key]} == {
         "InstanceType",
         "ClientToken",
     }
