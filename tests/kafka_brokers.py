@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,29 +46,45 @@ class Broker:
 
     def read(self, topic: str) -> list[Any]:
         """Return all that is in `topic` now, in order within each partition; nothing where there is no such topic."""
-        from kafka import KafkaConsumer, TopicPartition
+        with closing(TopicReader(self.address, topic)) as reader:
+            return reader.read()
 
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.address, enable_auto_commit=False, bootstrap_timeout_ms=20_000
+
+class TopicReader:
+    """Reads a topic again and again: a consumer takes a tenth of a second to be made, what is new almost nothing."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        from kafka import KafkaConsumer
+
+        self._topic = topic
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=address, enable_auto_commit=False, bootstrap_timeout_ms=20_000
         )
-        try:
-            partitions = [
-                TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()
-            ]
-            if not partitions:
+        self._partitions: list[Any] = []
+        self._records: list[Any] = []
+
+    def read(self) -> list[Any]:
+        """Return all that is in the topic now, as `Broker.read` does."""
+        from kafka import TopicPartition
+
+        consumer = self._consumer
+        if not self._partitions:
+            numbers = consumer.partitions_for_topic(self._topic) or ()
+            self._partitions = [TopicPartition(self._topic, number) for number in numbers]
+            if not self._partitions:
                 return []
-            consumer.assign(partitions)
-            consumer.seek_to_beginning(*partitions)
-            ends = consumer.end_offsets(partitions)
-            records: list[Any] = []
-            deadline = time.monotonic() + 60
-            while any(consumer.position(partition) < ends[partition] for partition in partitions):
-                assert time.monotonic() < deadline, f"{topic} could not be read within 60 s"
-                for batch in consumer.poll(timeout_ms=500).values():
-                    records += batch
-            return records
-        finally:
-            consumer.close(autocommit=False)
+            consumer.assign(self._partitions)
+            consumer.seek_to_beginning(*self._partitions)
+        ends = consumer.end_offsets(self._partitions)
+        deadline = time.monotonic() + 60
+        while any(consumer.position(partition) < ends[partition] for partition in self._partitions):
+            assert time.monotonic() < deadline, f"{self._topic} could not be read within 60 s"
+            for batch in consumer.poll(timeout_ms=500).values():
+                self._records += batch
+        return self._records
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False)
 
 
 def new_broker(folder: Path, *, secure: bool = False) -> Broker:

@@ -21,7 +21,7 @@ import agent_runs
 import pytest
 import tomli_w
 from cli_harness import CliHarness
-from kafka_brokers import Broker
+from kafka_brokers import Broker, TopicReader
 from moto_aws import REGION, MotoAws
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.iam.identities import INSTANCE, SETUP
@@ -63,6 +63,8 @@ class ServiceProcess:
     process: subprocess.Popen[str] | None = None
     port: int = 0
     log: Path = field(default_factory=Path)
+    readers: dict[str, TopicReader] = field(default_factory=dict)
+    """Topic → what reads it, of all that were read."""
 
     def start(self, *options: str, env: Mapping[str, str] | None = None, ready: bool = True) -> None:
         """Start it; return when it takes events."""
@@ -91,6 +93,12 @@ class ServiceProcess:
             self.process.kill()
             self.process.wait(timeout=30)
 
+    def close(self) -> None:
+        """Kill it, and read its topics no more."""
+        self.kill()
+        for reader in self.readers.values():
+            reader.close()
+
     def publish(self, topic: str, *values: Any, key: str = "client") -> None:
         """Publish events, or bytes as they are, in this order."""
         from kafka import KafkaProducer
@@ -106,7 +114,9 @@ class ServiceProcess:
     def messages(self, topic: str) -> list[dict[str, Any]]:
         """Return what is in a topic, each message once however often it was sent."""
         found: dict[str, dict[str, Any]] = {}
-        for record in self.broker.read(self.topics[topic]):
+        if topic not in self.readers:
+            self.readers[topic] = TopicReader(self.broker.address, self.topics[topic])
+        for record in self.readers[topic].read():
             value = json.loads(record.value)
             before = found.setdefault(value.get("message_id", record.value), value)
             assert before == value, "a message that is sent again is the same"
@@ -268,7 +278,7 @@ def open_service_runs(
     try:
         yield runs
     finally:
-        runs.kill()
+        runs.close()
 
 
 @contextmanager
@@ -284,7 +294,7 @@ def open_service_process(
     try:
         yield runs
     finally:
-        runs.kill()
+        runs.close()
 
 
 def _configured(
