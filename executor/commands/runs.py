@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,11 +77,14 @@ def run(
 
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
-    job_request = dataclasses.replace(
-        _request(file, like, arguments, options, keys, on=on, script=script, data_root=data_root),
-        exclusive=exclusive,
-    )
-    backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
+    with ExitStack() as stack:
+        job_request = dataclasses.replace(
+            _request(
+                file, like, arguments, options, keys, on=on, script=script, data_root=data_root, stack=stack
+            ),
+            exclusive=exclusive,
+        )
+        backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
     if not detach:
         there = options.for_submitted(backend)
         raise typer.Exit(follow(submitted.record, backend, there, json_=json_, joined=not submitted.new))
@@ -101,8 +105,9 @@ def submit(
     With --job-id it can be repeated after whatever went wrong: it is launched once. With `limits.wait_for_capacity` it stays until
     there is room; Ctrl-C leaves, and the same --job-id goes on.
     """
-    job_request = _request(file, like, arguments, options, keys, on="ec2", script=script)
-    submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
+    with ExitStack() as stack:
+        job_request = _request(file, like, arguments, options, keys, on="ec2", script=script, stack=stack)
+        submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
 
 def resume(
@@ -185,9 +190,13 @@ def _request(
     *,
     on: str | None,
     script: Path | None,
+    stack: ExitStack,
     data_root: Path | None = None,
 ) -> JobRequest:
-    """Return what is asked for: what FILE says, or what the job `like` was made of, with what was given beside it."""
+    """Return what is asked for: what FILE says, or what the job `like` was made of, with what was given beside it.
+
+    stack: files that it names may be gone when this ends.
+    """
     from executor.planning.request import JobRequest
 
     if like is None and file is None:
@@ -209,7 +218,11 @@ def _request(
             f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
     again = request_like(
-        options.find(like), keys=frozenset(each.key for each in given.overrides), takes_scripts=script is None
+        options.find(like),
+        stack=stack,
+        open_store=lambda url: next(options.backends.stores(url)),
+        keys=frozenset(each.key for each in given.overrides),
+        takes_scripts=script is None,
     )
     return dataclasses.replace(
         again,

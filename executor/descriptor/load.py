@@ -30,10 +30,16 @@ def load(
 
 
 def load_text(
-    content: bytes, *, path: Path, script: Path | None = None, overrides: Sequence[Override] = ()
+    content: bytes,
+    *,
+    path: Path,
+    script: Path | None = None,
+    overrides: Sequence[Override] = (),
+    scripts: Path | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return what `load` would if the file `path` held `content`."""
-    return _load(parse_toml(content, file=str(path)), path, script=script, overrides=overrides)
+    """Return what `load` would if the file `path` held `content`. scripts: what is looked at in place of `[ml.script] path`."""
+    read = parse_toml(content, file=str(path))
+    return _load(read, path, script=script, overrides=overrides, scripts=scripts)
 
 
 def _load(
@@ -42,12 +48,14 @@ def _load(
     *,
     script: Path | None,
     overrides: Sequence[Override],
+    scripts: Path | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     table, findings = read
     if table is None:
         return None, findings
+    folder = path.absolute().parent
     return load_table(
-        table, file=str(path), folder=path.absolute().parent, script=script, overrides=overrides
+        table, file=str(path), folder=folder, script=script, overrides=overrides, scripts=scripts
     )
 
 
@@ -58,11 +66,12 @@ def load_table(
     folder: Path | None,
     script: Path | None = None,
     overrides: Sequence[Override] = (),
+    scripts: Path | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor that `table` holds, and all findings, in the order of the table.
 
     `file` starts every finding but those about `overrides`. `folder` is where the descriptor lies; None where it did not come
-    from this disk.
+    from this disk. `scripts` is a folder that is looked at in place of what `[ml.script] path` names.
     """
     strange = _something_else(table, file=file)
     if strange:
@@ -75,8 +84,9 @@ def load_table(
     except ValidationError as error:
         findings = explain(error, file=file)
     known = {finding.path for finding in findings}
+    looked_at = _with_scripts(merged, scripts)
     findings += [
-        each for each in check(merged, file=file, folder=folder, script=script) if each.path not in known
+        each for each in check(looked_at, file=file, folder=folder, script=script) if each.path not in known
     ]
     findings = [
         name_option(replace(finding, item=_item(merged, finding.path)), origins) for finding in findings
@@ -84,6 +94,15 @@ def load_table(
     findings.sort(key=lambda finding: _position(merged, finding.path))
     findings = [*misplaced, *findings]
     return (None if has_errors(findings) else descriptor), findings
+
+
+def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]:
+    """Return the table with `scripts` for the folder that `[ml.script] path` names, if it names one."""
+    ml = table.get("ml")
+    script = ml.get("script") if isinstance(ml, Mapping) else None
+    if scripts is None or not isinstance(script, Mapping) or "path" not in script:
+        return table
+    return {**table, "ml": {**table["ml"], "script": {**script, "path": str(scripts)}}}
 
 
 def _something_else(table: Mapping[str, Any], *, file: str) -> Finding | None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import TypedDict
 
+from bai_agent.errors import PullError, StoreError
+from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Text, Texts
+from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from executor.descriptor.overrides import REDACTED, read_overrides
 from executor.errors import UsageError
+from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.repetition import REQUEST, kept_scripts, scripts_digest
-from executor.planning.request import JobRequest, read_request, scripts_of_request
+from executor.planning.request import FindingsError, JobRequest, read_request, scripts_of_request
 from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin
 from executor.records.reading import validated
+
+_SCRATCH = ".bai-like-"
 
 
 class _Request(TypedDict):
@@ -31,11 +42,17 @@ class _Request(TypedDict):
 
 
 def request_like(
-    record: JobRecord, *, keys: frozenset[str] = frozenset(), takes_scripts: bool = True
+    record: JobRecord,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+    keys: frozenset[str] = frozenset(),
+    takes_scripts: bool = True,
 ) -> JobRequest:
     """Return the request that asks for what the job `record` ran: the same descriptor, scripts, arguments and `--set`.
 
-    keys: those that are set anew. takes_scripts: its own, and no others. Raises UsageError where that cannot be had any more, StoreError, FindingsError.
+    keys: those that are set anew. takes_scripts: its own, and no others; fetched ones are there until `stack` ends.
+    open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError, FindingsError.
     """
     found: dict[str, Any] | None = record.read_object(record.key(REQUEST))
     if found is None:
@@ -59,13 +76,21 @@ def request_like(
         data_root=_path(request["data_root"]),
         overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
     )
-    return _with_scripts(again, record, request["scripts_sha256"]) if takes_scripts else again
-
-
-def _with_scripts(again: JobRequest, record: JobRecord, digest: str | None) -> JobRequest:
-    """Return the request with scripts of this sum: those that lie where they lay, or the copy that the job on this machine kept."""
-    if digest is None:
+    digest = request["scripts_sha256"]
+    if digest is None or not takes_scripts:
         return again
+    return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
+
+
+def _with_scripts(
+    again: JobRequest,
+    record: JobRecord,
+    digest: str,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+) -> JobRequest:
+    """Return the request with scripts of this sum: those that lie where they lay, or the copy that the job kept."""
     leave_out = [record.store.folder] if record.store.folder is not None else []
     why = "they are gone"
     try:
@@ -74,22 +99,58 @@ def _with_scripts(again: JobRequest, record: JobRecord, digest: str | None) -> J
         if origin is not None and scripts_digest(origin, leave_out) == digest:
             return again
         why = "they have changed since"
+    except FindingsError:
+        pass  # what the descriptor names is not there; where it has other mistakes, they are told later
     except (ScriptsError, OSError) as error:
         why = str(error)
     if isinstance(record.store, DirectoryStore):
-        copy = ScriptsOrigin(path=kept_scripts(record, nodes=record.job().strategy.nodes))
+        copy = kept_scripts(record, nodes=record.job().strategy.nodes)
         try:
-            if scripts_digest(copy) == digest:
-                return dataclasses.replace(again, script=None, scripts=copy.path)
+            if scripts_digest(ScriptsOrigin(path=copy)) == digest:
+                return _with_copy(again, copy)
         except (ScriptsError, OSError):
             pass
         where = "and the run has changed the copy that the job kept"
     else:
-        sources = [each.src for each in record.job().sources if each.src.endswith(".tar")]
-        where = f"the job's own are {sources[0]}" if sources else "and the job kept none"
+        sources = [each for each in record.job().sources if each.kind is SourceKind.SCRIPTS]
+        where = "and the job kept none"
+        if sources:
+            try:
+                return _fetched(again, sources[0], digest, stack=stack, open_store=open_store)
+            except (StoreError, PullError, ScriptsError, OSError) as error:
+                where = f"and those that the job used cannot be had: {error}"
     raise UsageError(
         f"--like {record.job_id}: its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
     )
+
+
+def _fetched(
+    again: JobRequest,
+    source: Source,
+    digest: str,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+) -> JobRequest:
+    """Return the request with the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
+    # Only here: most jobs' scripts lie where they lay.
+    from executor.jobs.fetched_scripts import fetch_scripts
+
+    parent = Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=_SCRATCH, user=os.getuid())
+    folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    scripts = fetch_scripts(source, folder, open_store=open_store)
+    if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
+        raise PullError(f"what {source.src} holds is not what the job's record says")
+    return _with_copy(again, scripts)
+
+
+def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
+    """Return the request with the scripts' folder `scripts`; of a request with `--script` its one member."""
+    if again.script is not None:
+        return dataclasses.replace(again, script=scripts / again.script.name)
+    return dataclasses.replace(again, scripts=scripts)
 
 
 def _path(text: str | None) -> Path | None:

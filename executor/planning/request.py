@@ -107,6 +107,7 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
             path=job_request.file,
             script=job_request.script,
             overrides=job_request.overrides,
+            scripts=job_request.scripts,
         )
     else:
         descriptor, findings = load(

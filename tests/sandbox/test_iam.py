@@ -32,7 +32,14 @@ UPLOADS = {
 SEVERAL_NODES = "the machines of a job of several nodes find each other there"
 _REPORTS = ("artifacts", *(f"attempts/*/{name}" for name in ("control", "ended", "joined", "nodes", "signs")))
 UNSEEN = {
-    "user": UPLOADS,
+    "user": {
+        **UPLOADS,
+        (
+            "ReadScripts",
+            "s3:GetObject",
+            "arn:aws:s3:::BUCKET/scripts/*",
+        ): "--like fetches scripts only where they have changed",
+    },
     "executor": UPLOADS,
     "instance": {
         **{

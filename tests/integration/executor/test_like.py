@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,24 @@ def test_a_job_is_asked_for_again_by_its_id(cli: LocalCli, folder: Path) -> None
     assert cli.output(first) == cli.output(again) == "loss=0.5 ['--fast', 'x y'] 7\n"
     assert cli.output(other) == "loss=0.5 ['--slow'] 8\n"
     assert cli.record(again).job().set == {"env.vars.SEED": "7"}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_scripts_that_are_gone_are_those_that_the_job_kept(cli: LocalCli, folder: Path, alone: bool) -> None:
+    if alone:
+        (cli.folder / "alone.py").write_text(_TRAIN)
+        text = (folder / "b.toml").read_text().partition("[ml.script]")[0].replace("train.py", "alone.py")
+        (cli.folder / "alone.toml").write_text(text)
+        first = _run(cli, cli.folder / "alone.toml", "--script", cli.folder / "alone.py")
+        (cli.folder / "alone.py").unlink()
+        (cli.folder / "alone.toml").unlink()
+    else:
+        first = _run(cli, folder / "b.toml")
+        shutil.rmtree(folder)
+
+    again = _run(cli, "--like", first)
+
+    assert cli.output(first) == cli.output(again) == "loss=0.5 [] 1\n"
 
 
 def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:
