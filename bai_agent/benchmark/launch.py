@@ -31,7 +31,7 @@ from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job, Repeat
+from bai_agent.job.descriptor import ARM, Arm, Job, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
@@ -67,6 +67,10 @@ class Order:
     oom_score_adj: int = OOM_SCORE_ADJ
     py_spy: Path | None = None
     repeat: Repeat | None = None
+    runs_together: bool = False
+    """Whether a run but the first waits for a word that it begins on all nodes."""
+    on_each_node: tuple[str, ...] = ()
+    """What stands in front of a command around a run."""
     arms: tuple[Order, ...] = ()
     """What each arm of `repeat` starts."""
     hosts: tuple[Peer, ...] = ()
@@ -77,7 +81,7 @@ def make_order(
     job: Job,
     rundir: RunDir,
     *,
-    launch: Callable[[tuple[str, ...]], Launch],
+    launch: Callable[[Job, tuple[str, ...]], Launch],
     node: Mapping[str, str],
     secrets: Mapping[str, str],
     umask: int = _USUAL_UMASK,
@@ -85,22 +89,26 @@ def make_order(
 ) -> Order:
     """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
 
-    `launch` is the strategy's: the benchmark's own command → what this node starts. `node`: the variables that tell the benchmark
+    `launch` is the strategy's: the job, and the benchmark's own command → what this node starts. `node`: the variables that tell the
+    benchmark
     about the nodes. `secrets` are resolved ones; `base` is the environment that is passed on
     where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
     """
-    if job.repeat is not None and job.repeat.arms:
+    arms = job.repeat.arms if job.repeat is not None else ()
+    # Where another node starts the processes, it does the runs as well.
+    serves = isinstance(launch(job, ()).ssh, SshFrom)
+    if arms and not serves:
         orders = tuple(
             make_order(
-                job.of_arm(arm),
+                _job_of_arm(job, arm),
                 rundir.of_arm(arm.name) if job.arms_apart else rundir,
                 launch=launch,
                 node=node,
                 secrets=secrets,
                 umask=umask,
-                script=rundir.script.with_name(f"{rundir.script.name}-{arm.name}"),
+                script=_script_of_arm(rundir, arm),
             )
-            for arm in job.repeat.arms
+            for arm in arms
         )
         # What is the same for both.
         return replace(orders[0], repeat=job.repeat, arms=orders)
@@ -126,7 +134,7 @@ def make_order(
         # What is not there at all, or is not a folder, the shim will say.
         require_access(user, [each for each in (*own, cwd) if each.is_dir()])
     make_command_executable(words, scripts=scripts, cwd=cwd)
-    starts = launch(words)
+    starts = launch(job, words)
     if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
         make_folder(rundir.launcher, private=rundir.path)
         if user is not None:
@@ -144,6 +152,11 @@ def make_order(
         )
     else:
         argv = meet_needs(starts, command=words, env=env, cwd=cwd, user=user)
+    for arm in arms:
+        # The node that starts processes here names these files.
+        command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
+        if user is not None and file.exists():
+            give_to(user, file)
     return Order(
         argv=argv,
         env=env,
@@ -152,9 +165,23 @@ def make_order(
         user=user,
         umask=umask if user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
-        repeat=job.repeat,
+        repeat=None if serves else job.repeat,
+        runs_together=job.runs_together,
+        on_each_node=starts.on_each_node,
         hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
     )
+
+
+def _script_of_arm(rundir: RunDir, arm: Arm) -> Path:
+    return rundir.script.with_name(f"{rundir.script.name}-{arm.name}")
+
+
+def _job_of_arm(job: Job, arm: Arm) -> Job:
+    """Return `job` as if the arm were all that it runs, again and again."""
+    assert job.repeat is not None
+    own = job.of_arm(arm)
+    benchmark = replace(own.benchmark, env={**own.benchmark.env, ARM: arm.name})
+    return replace(own, benchmark=benchmark, repeat=replace(job.repeat, arms=()))
 
 
 def launch(order: Order, rundir: RunDir) -> State:
@@ -240,6 +267,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
             "exit": str(rundir.exit),
             "repeats": str(rundir.repeats),
             "repeat_word": str(rundir.repeat_word),
+            "turn": str(rundir.turn),
             "output": str(rundir.output),
             "fifo": str(rundir.fifo),
             "emit": str(rundir.emit),
@@ -256,24 +284,28 @@ def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
                 "argv": list(each.argv),
                 "env": dict(each.env),
                 "cwd": str(each.cwd),
-                **_steps(repeat, each.env),
+                **_steps(repeat, each),
             }
             for arm, each in zip(repeat.arms, order.arms, strict=True)
         ],
-        **_steps(repeat, order.env),
+        **_steps(repeat, order),
         "sequence": repeat.sequence,
         "runs": repeat.runs,
         "warmup_runs": repeat.warmup_runs,
+        "runs_together": order.runs_together,
         "decided_after": repeat.decided_after,
         "max_time_seconds": repeat.max_time.total_seconds() if repeat.max_time is not None else None,
         "keep_going": repeat.keep_going,
     }
 
 
-def _steps(repeat: Repeat, env: Mapping[str, str]) -> dict[str, list[str]]:
+def _steps(repeat: Repeat, order: Order) -> dict[str, list[str]]:
     """Return the commands around a run, with the variables in them replaced by their values."""
     steps = {"prepare": repeat.prepare, "cleanup": repeat.cleanup}
-    return {name: [expand(word, env) for word in command] for name, command in steps.items()}
+    return {
+        name: [*order.on_each_node, *(expand(word, order.env) for word in command)] if command else []
+        for name, command in steps.items()
+    }
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:

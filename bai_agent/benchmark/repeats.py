@@ -71,10 +71,10 @@ class RepeatRunner:
     def run(self) -> dict[str, Any]:
         """Do all that is to be done; return how the repeats ended, with the keys of exit.json."""
         begun = time.monotonic()
-        limit = self._repeat["max_time_seconds"]
         for number, repeat in enumerate(self._plan()):
-            late = limit is not None and number and time.monotonic() - begun >= limit
-            if self._shim.asked_to_stop() or late or self._is_enough(repeat) or not self._do(number, repeat):
+            if self._shim.asked_to_stop() or self._is_over(number, repeat, begun):
+                break
+            if not self._do(number, repeat):
                 break
         return self._total(wall=time.monotonic() - begun)
 
@@ -99,7 +99,7 @@ class RepeatRunner:
         place: dict[str, Any] = {"run": number, "repeat": repeat}
         if arm is not None:
             what += f", {arm['name']}"
-            place["arm"] = env["BAI_ARM"] = arm["name"]
+            place["arm"] = arm["name"]
         runs["env"] = env
         if not self._around(PREPARE, place, runs, what):
             return False
@@ -152,21 +152,39 @@ class RepeatRunner:
         if ended["code"] != 0 and self._failed is None:
             self._failed = ended
 
+    def _is_over(self, number: int, repeat: int | None, begun: float) -> bool:
+        """Return whether the runs before this one were the last."""
+        if self._repeat["runs_together"]:
+            return number > 0 and not self._begins(number, repeat)
+        limit = self._repeat["max_time_seconds"]
+        late = limit is not None and number > 0 and time.monotonic() - begun >= limit
+        return late or self._is_enough(repeat)
+
+    def _begins(self, number: int, repeat: int | None) -> bool:
+        """Wait for the word whether this run begins, which is one for all nodes."""
+        self._lines.append({"event": "ready", "run": number, "repeat": repeat, "time": now_ms()})
+        while not self._shim.asked_to_stop():
+            word = self._word("turn")
+            if word.get("run") == number:
+                return bool(word.get("begins"))
+            self._shim.wait()
+        return False
+
     def _is_enough(self, repeat: int | None) -> bool:
         """Wait for the agent's word whether the runs so far are enough, where it decides that."""
         first = self._repeat["decided_after"]
         if first is None or repeat is None or repeat < first:
             return False
         while not self._shim.asked_to_stop():
-            word = self._word()
+            word = self._word("repeat_word")
             if word.get("runs") == repeat:
                 return bool(word.get("enough"))
             self._shim.wait()
         return True
 
-    def _word(self) -> dict[str, Any]:
+    def _word(self, file_name: str) -> dict[str, Any]:
         try:
-            with open(self._order["files"]["repeat_word"], "rb") as file:
+            with open(self._order["files"][file_name], "rb") as file:
                 word = json.load(file)
         except (OSError, ValueError, RecursionError):
             return {}

@@ -6,8 +6,10 @@
     control/peers.json     the coordinator's word: all who joined, in the order of their ranks
     control/coordinator    its sign of life
     control/stop.json      its word that the job is over, or is to end
+    signs/ready-<rank>     in a job with `[repeat]` whose nodes do its runs together: the run that the node is ready for
+    control/turn.json      the coordinator's word whether the run begins that all are ready for
 
-A worker lists `control/` alone, which has three keys at most; the coordinator lists the other three folders. So a look costs
+A worker lists `control/` alone, which has four keys at most; the coordinator lists the other three folders. So a look costs
 the same, whatever the number of nodes and the length of their logs.
 """
 
@@ -122,6 +124,24 @@ class AttemptRecord:
         found = self.job.read_object(self.key(f"signs/{rank}")) or {}
         silent_s = found.get("silent_s")
         return float(silent_s) if isinstance(silent_s, (int, float)) else 0.0
+
+    def be_ready(self, run: int, rank: int) -> None:
+        """Say that nothing of the runs before this one is left on this node."""
+        self._put(f"signs/ready-{rank}", {"run": run})
+
+    def is_ready(self, run: int, rank: int) -> bool:
+        """Return whether a node has said so."""
+        said = self.job.read_object(self.key(f"signs/ready-{rank}"))
+        return said is not None and said.get("run") == run
+
+    def give_turn(self, run: int, *, begins: bool) -> None:
+        """Say whether a run begins. The coordinator's to say, once."""
+        self._put("control/turn.json", {"run": run, "begins": begins})
+
+    def turn(self, run: int) -> bool | None:
+        """Return whether a run begins; None while that is not settled."""
+        word = self.job.read_object(self.key("control/turn.json"))
+        return word.get("begins") is True if word is not None and word.get("run") == run else None
 
     def end(self, outcome: NodeOutcome) -> None:
         """Say how a node's part ended."""

@@ -550,6 +550,9 @@ class Output:
                 )
 
 
+ARM = "BAI_ARM"
+"""The environment variable that names the arm."""
+
 LEAST_RUNS = 5
 """Runs after which `until` is looked at for the first time: an interval of fewer says little."""
 
@@ -697,9 +700,14 @@ class Job:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
         if self.repeat is None:
             return
-        if self.strategy.name != "single_node":
+        if self.runs_together and self.repeat.keep_going:
             raise ValueError(
-                f"[repeat] is for the strategy single_node, and this job's is {self.strategy.name}"
+                "[repeat] keep_going is not for the strategy torchrun on several nodes: where a run fails on one of them, the others "
+                "may wait for it for ever"
+            )
+        if self.arms_apart and self.strategy.nodes > 1 and self.strategy.name in ("mpi", "horovod"):
+            raise ValueError(
+                "[[sources]] arm: arms with files of their own are not for the strategies mpi and horovod on several nodes"
             )
         if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
             raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
@@ -718,6 +726,11 @@ class Job:
             benchmark = replace(benchmark, requirements=arm.requirements)
         sources = tuple(replace(each, arm=None) for each in self.sources if each.arm in (None, arm.name))
         return replace(self, benchmark=benchmark, sources=sources, repeat=None, git=arm.git or self.git)
+
+    @property
+    def runs_together(self) -> bool:
+        """Whether, of several nodes, each starts its own part of every run."""
+        return self.strategy.name == "torchrun" and self.strategy.nodes > 1
 
     def named_metrics(self) -> tuple[Metric, ...]:
         """Return what is said of metrics by their names: of those with a pattern, and of those in files, which have none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from bai_agent.job.outcome import Outcome
@@ -16,6 +17,7 @@ from bai_agent.job.record_types import (
     KafkaDelivery,
     NeverNumber,
     NodeOutcome,
+    RepeatOutcome,
 )
 
 T = TypeVar("T")
@@ -104,7 +106,7 @@ def job_result(
         started=_of(min, [node.started for node in ranked]),
         ended=_of(max, [node.ended for node in ranked]),
         git=git,
-        repeats=cause.repeats,
+        repeats=_repeats([node.repeats for node in ranked if node.repeats is not None]),
         transports=_transports([node.transports for node in ranked if node.transports]),
         warnings=list(dict.fromkeys([*warnings, *_titled(of_extraction, several=several)])),
         own_usage=[node.own_usage for node in ranked if node.own_usage is not None] or None,
@@ -213,6 +215,37 @@ def _kafka(nodes: Sequence[KafkaDelivery]) -> KafkaDelivery | None:
         undelivered=sum(node.undelivered or 0 for node in nodes),
         error=next((node.error for node in nodes if node.error), None),
     )
+
+
+def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | None:
+    """Return how each run of the job ended: it failed where it failed on one node; None where there are no runs."""
+    if len(nodes) < 2:
+        return list(nodes[0]) if nodes else None
+    by_number: dict[int, list[RepeatOutcome]] = {}
+    for each in (each for node in nodes for each in node):
+        by_number.setdefault(each.repeat, []).append(each)
+    return [_repeat(by_number[number]) for number in sorted(by_number)]
+
+
+def _repeat(parts: Sequence[RepeatOutcome]) -> RepeatOutcome:
+    """Return how a run ended whose parts on the nodes ended so."""
+    failed = [each for each in parts if each.outcome != Outcome.SUCCEEDED.value]
+    own = [each for each in failed if each.outcome != Outcome.PEER_FAILED.value] or failed
+    said = min(own, key=lambda each: each.ended or 0) if own else parts[0]
+    return replace(
+        said,
+        started=_of(min, [each.started for each in parts]),
+        ended=_of(max, [each.ended for each in parts]),
+        wall_seconds=_of_known(max, [each.wall_seconds for each in parts]),
+        user_seconds=_of_known(sum, [each.user_seconds for each in parts]),
+        system_seconds=_of_known(sum, [each.system_seconds for each in parts]),
+        peak_memory_bytes=_of(max, [each.peak_memory_bytes for each in parts]),
+    )
+
+
+def _of_known(choose: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return choose(known) if known else None
 
 
 def _transports(nodes: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]] | None:

@@ -10,14 +10,31 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_LOG = re.compile(r"(0|[1-9][0-9]{0,5})\.log")
-_MOST_PROCESSES = 10_000
+_NUMBER = r"0|[1-9][0-9]{0,5}"
+_LOG = re.compile(rf"({_NUMBER})(?:-(warmup-)?({_NUMBER}))?\.log")
+_MOST_LOGS = 100_000
 _BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessLog:
+    """What one process printed; in a job with `[repeat]`, what it printed in one run."""
+
+    path: Path
+    rank: int
+    run: int | None = None
+    """The run's number, from 0, among the warm-up runs or among those after them; None in a job without `[repeat]`."""
+    warmup: bool = False
+
+    @property
+    def repeat(self) -> int | None:
+        """The run's number as records have it; None where they have none."""
+        return None if self.warmup else self.run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +42,8 @@ class ProcessEnd:
     """How one process ended."""
 
     rank: int
+    log: Path | None = None
+    """What it printed."""
     code: int | None
     """It exited with; None: a signal ended it."""
     signal: int | None
@@ -41,14 +60,24 @@ class ProcessEnd:
         return not self.asked and self.code != 0
 
 
-def process_logs(folder: Path) -> dict[int, Path]:
-    """Return the logs in `folder`, by rank; of very many the first ones."""
+def process_logs(folder: Path) -> list[ProcessLog]:
+    """Return the logs in `folder`, by rank, and run by run; of very many the first ones."""
     try:
         names = [each.name for each in folder.iterdir()]
     except OSError:
-        return {}
-    ranks = sorted(int(match[1]) for match in map(_LOG.fullmatch, names) if match)
-    return {rank: folder / f"{rank}.log" for rank in ranks[:_MOST_PROCESSES]}
+        return []
+    found = [
+        ProcessLog(
+            path=folder / match[0],
+            rank=int(match[1]),
+            run=None if match[3] is None else int(match[3]),
+            warmup=match[2] is not None,
+        )
+        for match in map(_LOG.fullmatch, names)
+        if match
+    ]
+    found.sort(key=lambda each: (each.rank, not each.warmup, each.run or 0))
+    return found[:_MOST_LOGS]
 
 
 def open_regular(path: Path) -> int:
@@ -65,34 +94,54 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def process_end(folder: Path, rank: int) -> ProcessEnd | None:
-    """Return how a process ended; None where that is not known."""
+def process_end(log: ProcessLog) -> ProcessEnd | None:
+    """Return how the process of a log ended; None where that is not known."""
     try:
-        descriptor = open_regular(folder / f"{rank}.json")
+        descriptor = open_regular(log.path.with_suffix(".json"))
     except FileNotFoundError:
         return None
     try:
-        return _read(rank, json.loads(os.read(descriptor, _BYTES)))
+        return _read(log, json.loads(os.read(descriptor, _BYTES)))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     finally:
         os.close(descriptor)
 
 
-def process_ends(folder: Path) -> list[ProcessEnd]:
-    """Return how those ended that noted it, by rank."""
-    ends = (process_end(folder, rank) for rank in process_logs(folder))
+def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
+    """Return how those ended that noted it, in the order of `logs`."""
+    ends = (process_end(each) for each in logs)
     return [each for each in ends if each is not None]
 
 
-def _read(rank: int, value: Mapping[str, Any]) -> ProcessEnd:
+def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]]:
+    """Return from when on (ms UTC) each run goes on, and its number as records have it: from where the one before has ended here.
+
+    That is known of runs that have ended alone; of a job without `[repeat]` there are none.
+    """
+    ends: dict[tuple[bool, int], int] = {}
+    for log in logs:
+        if log.run is not None:
+            ended = process_end(log)
+            key = not log.warmup, log.run
+            ends[key] = max(ends.get(key, 0), ended.time if ended is not None else 0)
+    found: list[tuple[int, int | None]] = []
+    begin = 0
+    for (measured, run), end in sorted(ends.items()):
+        found.append((begin, run if measured else None))
+        begin = max(begin, end + 1)
+    return found
+
+
+def _read(log: ProcessLog, value: Mapping[str, Any]) -> ProcessEnd:
     """Raises ValueError, KeyError and TypeError where `value` is something else."""
     code, signal = value["code"], value["signal"]
     numbers = [code if signal is None else signal, value["time"], value["output_bytes"]]
     if not all(type(each) is int and each >= 0 for each in numbers):
         raise ValueError
     return ProcessEnd(
-        rank=rank,
+        rank=log.rank,
+        log=log.path,
         code=code if signal is None else None,
         signal=signal,
         asked=value["asked"] is not None,

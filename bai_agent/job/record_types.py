@@ -519,7 +519,7 @@ def _type_hints(kind: Any) -> dict[str, Any]:
 def _value(kind: Any, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(kind, types.UnionType):
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
         (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
     if typing.get_origin(kind) is list:
         return [_value(typing.get_args(kind)[0], each) for each in value]

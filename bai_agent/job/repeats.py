@@ -52,6 +52,8 @@ class RepeatedRuns:
 
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
+    ready: int | None = None
+    """The run, of all from 0, that waits for a word whether it begins."""
 
     @property
     def measured(self) -> list[RepeatedRun]:
@@ -70,9 +72,12 @@ class RepeatedRuns:
             places: dict[str, Any] = {name: int(said[name]) for name in _PLACES}
             repeat = None if said["repeat"] is None else int(said["repeat"])
             arm = None if said.get("arm") is None else str(said["arm"])
+            self.ready = None
             self.runs.append(RepeatedRun(repeat=repeat, arm=arm, boot_id=str(said["boot_id"]), **places))
         elif event == "ended" and self.runs and number == self.runs[-1].run:
             self.runs[-1].ended = said
+        elif event == "ready":
+            self.ready = int(number)
         elif event == "failed" and self.failed_step is None:
             self.failed_step = FailedStep(step=said["step"], run=number, repeat=said["repeat"], ended=said)
 

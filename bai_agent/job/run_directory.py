@@ -148,6 +148,11 @@ class RunDir:
         return self.path / "repeats.jsonl"
 
     @property
+    def turn(self) -> Path:
+        """The coordinator's word whether the next run begins, for the shim of a node whose job does its runs together."""
+        return self.path / "turn.json"
+
+    @property
     def repeat_word(self) -> Path:
         """Written by the agent: whether the runs so far are enough."""
         return self.path / "repeat.json"

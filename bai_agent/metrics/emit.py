@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from bai_agent.metrics.number import whole_number
 
 NAME_LIMIT = 256
 """Characters of a name."""
+_RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
+"""What `mpi_process.py` writes before its process starts, in a job with `[repeat]`."""
 _ATTEMPTS = 100
 """Places in one line where an object is looked for: a line full of braces must not hold up the rest."""
 
@@ -25,6 +28,14 @@ class Emitted:
     """Names whose value is not a finite number, with that value."""
     bad: bool = False
     """The line, or a part of it, is not an object, or holds what is not a name."""
+
+
+def begun_run(line: bytes) -> int | None:
+    """Return the number of the run that what follows `line` is of, -1 for a warm-up run; None where it says nothing of that."""
+    found = _RUN_BEGINS.fullmatch(line)
+    if found is None:
+        return None
+    return -1 if found[1] else int(found[2])
 
 
 def parse_emitted(line: bytes) -> Emitted:

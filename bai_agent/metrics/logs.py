@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.process_ends import open_regular, process_end, process_logs
+from bai_agent.job.process_ends import ProcessLog, open_regular, process_end, process_logs
 from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.follow import Block, Follower, LogPosition, open_log
 from bai_agent.metrics.patterns import wants_last_states
@@ -18,12 +18,14 @@ from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.sections import SectionMarkers, Sections
 
 OUTPUT = "log"
-"""The source of what is found in output.log; of what the process with rank 3 printed it is "log/3"."""
+"""The source of what is found in output.log; of what the process with rank 3 printed it is "log/3", in run 0 of several "log/3/0"."""
 
 _MOST_OPEN = 256
 """Files that stay open between two reads."""
 _SETTLED_NS = 200_000_000
 """A folder that changed so recently may change again at what its file system takes for the same time."""
+_RANKS = 1_000_000
+"""Ranks have at most six digits."""
 
 
 @dataclass(eq=False)
@@ -35,18 +37,28 @@ class Log:
     follower: Follower
     late: tuple[int, int]
     """The generation, and its size at our start, where another process of ours had been at it before."""
-    process_rank: str | None = None
+    process: ProcessLog | None = None
     sections: Sections | None = None
     """Which sections of it are open; None where no metric asks for that."""
 
     @property
     def name(self) -> str:
         """What people know the file as, in the run directory."""
-        return "output.log" if self.process_rank is None else f"processes/{self.process_rank}.log"
+        return "output.log" if self.process is None else f"processes/{self.process.path.name}"
+
+    @property
+    def number(self) -> int | None:
+        """What stands for it where there is room for a number alone; None: output.log."""
+        if self.process is None:
+            return None
+        run = self.process.repeat
+        return self.process.rank + (0 if run is None else (run + 1) * _RANKS)
 
     @property
     def repeat(self) -> int | None:
         """The run of a job with `[repeat]` that is being read."""
+        if self.process is not None:
+            return self.process.repeat
         at = self.follower.place.repeat
         return at if at >= 0 else None
 
@@ -54,7 +66,7 @@ class Log:
     def done(self) -> bool:
         """Whether nothing more of it is to be read: the process that wrote it has ended. The end of output.log moves on."""
         end = self.follower.end
-        return self.process_rank is not None and end is not None and self.follower.position >= end
+        return self.process is not None and end is not None and self.follower.position >= end
 
     def reset_sections(self) -> None:
         """End all sections: what follows is another log in the same file, or another run's part of it."""
@@ -90,9 +102,10 @@ class Logs:
         self._places, self._last = places, last
         self._markers, self._opened = markers, opened
         self._seen = self._looked = 0
-        self._by_process = job.strategy.process_logs
+        self.by_process = job.strategy.process_logs
+        """Whether each process has a log of its own."""
         self._logs: dict[str, Log] = {}
-        if self._by_process:
+        if self.by_process:
             self.look(again=again)
         else:
             self._add(OUTPUT, (rundir.kept_output, rundir.output), again=again)
@@ -103,7 +116,7 @@ class Logs:
     @property
     def shared(self) -> Follower | None:
         """The follower of output.log, which processes that the benchmark left behind may print into."""
-        return None if self._by_process else self._logs[OUTPUT].follower
+        return None if self.by_process else self._logs[OUTPUT].follower
 
     @property
     def places(self) -> dict[str, LogPosition]:
@@ -124,7 +137,7 @@ class Logs:
 
         What a process left behind prints after its end is no metric.
         """
-        if not self._by_process:
+        if not self.by_process:
             return
         try:
             changed = self._folder.stat().st_mtime_ns
@@ -133,12 +146,14 @@ class Logs:
         if changed == self._seen and self._looked - changed > _SETTLED_NS and not at_the_end:
             return
         self._seen, self._looked = changed, time.time_ns()
-        for rank, path in process_logs(self._folder).items():
-            src = source_of(rank)
+        for found in process_logs(self._folder):
+            if found.warmup:
+                continue
+            src = source_of(found.rank, found.repeat)
             if src not in self._logs:
-                self._add(src, (path,), again=again, process_rank=str(rank))
+                self._add(src, (found.path,), again=again, process=found)
             follower = self._logs[src].follower
-            if follower.end is None and (ended := process_end(self._folder, rank)) is not None:
+            if follower.end is None and (ended := process_end(found)) is not None:
                 follower.end = ended.output_bytes if follower.size() >= ended.output_bytes else None
             if len(self._logs) > _MOST_OPEN:
                 follower.close()
@@ -155,22 +170,28 @@ class Logs:
             each.follower.close()
 
     def _add(
-        self, src: str, paths: tuple[Path, ...], *, again: bool, process_rank: str | None = None
+        self, src: str, paths: tuple[Path, ...], *, again: bool, process: ProcessLog | None = None
     ) -> None:
         last = self._last.get(src, Key(0, -1, 0, 0))
         place = known = self._places.get(src, LogPosition())
         if last.gen > place.generation:
             place = LogPosition(generation=last.gen)
         seen = last.off + 1 if last.gen == place.generation else 0
-        opener = open_log if process_rank is None else open_regular
+        opener = open_log if process is None else open_regular
         follower = self._kind(paths, place=place, seen=seen, opener=opener)
         late = place.generation, follower.size() if again else 0
         sections = None
         if self._markers:
             sections = Sections(self._markers, self._opened.get(src) if place is known else None)
-        self._logs[src] = Log(src, follower, late, process_rank, sections)
+        self._logs[src] = Log(src, follower, late, process, sections)
 
 
-def source_of(process: int) -> str:
-    """Return the source of what the process with this rank printed."""
-    return f"{OUTPUT}/{process}"
+def source_of(rank: int, repeat: int | None = None) -> str:
+    """Return the source of what the process with this rank printed, in one run of several where `repeat` says so."""
+    return f"{OUTPUT}/{rank}" if repeat is None else f"{OUTPUT}/{rank}/{repeat}"
+
+
+def log_of_number(number: int) -> tuple[int, int | None]:
+    """Return the rank and the run of the log that has this number."""
+    run, rank = divmod(number, _RANKS)
+    return rank, run - 1 if run else None

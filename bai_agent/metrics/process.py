@@ -15,13 +15,13 @@ from bai_agent.benchmark.environment import scripts_folder, working_folder, work
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job.descriptor import Job, Metric, Results
-from bai_agent.job.process_ends import process_logs
+from bai_agent.job.process_ends import process_logs, runs_of_processes
 from bai_agent.job.repeats import read_repeats
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.disk import wait_for_room
-from bai_agent.metrics.emit import parse_emitted
+from bai_agent.metrics.emit import begun_run, parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, LogPosition
@@ -90,7 +90,10 @@ class Extractor:
             size=start.size,
             seq=start.seq,
             last=start.last,
-            sources=(*SOURCES, *map(source_of, process_logs(rundir.processes))),
+            sources=(
+                *SOURCES,
+                *(source_of(each.rank, each.repeat) for each in process_logs(rundir.processes)),
+            ),
             sleep=sleep,
         )
         self._tally = start.tally
@@ -118,6 +121,8 @@ class Extractor:
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
         self._repeats = RepeatGuide(rundir, extract=self._take) if job.repeat is not None else None
+        self._runs_elsewhere = False
+        """Whether another node does the runs of a job with `[repeat]`: what is emitted here says of which run it is."""
         self._empty_results: list[Results] = []
         self._result_warnings: list[str] = []
         self._benchmark = StartedBenchmark(rundir)
@@ -155,15 +160,20 @@ class Extractor:
 
     def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
         """Set how far to read; return whether a log goes on elsewhere than it stopped, in its next run."""
-        if repeats is None:
+        self._runs_elsewhere = (
+            repeats is not None and self._logs.by_process and not self._rundir.repeats.exists()
+        )
+        if repeats is None or self._runs_elsewhere:
             self._leave_to_others(exited=exited)
             return False
-        logs = [*self._logs, self._emit]
+        # The logs of processes are of one run each.
+        logs = [self._emit] if self._logs.by_process else [*self._logs, self._emit]
         generations = [each.follower.place.generation for each in logs]
         moved = repeats.lead(logs, exited=exited)
         if generations != [each.follower.place.generation for each in logs]:
             wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
-        for run in repeats.finished(logs):
+        moved = repeats.end_processes(self._logs) or moved
+        for run in repeats.finished([*self._logs, self._emit]):
             assert run.ended is not None
             assert run.repeat is not None
             # A run's last records: who sees them has seen all of it.
@@ -297,7 +307,8 @@ class Extractor:
                 ],
                 since_ms=started.get("time", 0),
                 until_ms=self._now(),
-                runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs],
+                runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs]
+                or runs_of_processes(process_logs(self._rundir.processes)),
                 warn_of_nothing=self._job.strategy.nodes == 1 and exited.get("exec_error") is None,
             )
             stopping = lambda: self._leaves_rest  # noqa: E731
@@ -322,10 +333,9 @@ class Extractor:
     def _extract(self, source: Log, block: Block) -> None:
         timestamp = self._now()
         late = source.is_late(block)
-        rank = source.process_rank
         self._limit.generation = block.generation
-        self._limit.process = None if rank is None else int(rank)
-        labels = "" if rank is None else f'"process_rank":"{rank}"'
+        self._limit.log = source.number
+        labels = "" if source.process is None else f'"process_rank":"{source.process.rank}"'
         for part, without in self._parts(source, block):
             closed = source.sections.read(part.data, part.offset, without=without) if source.sections else ()
             extraction = self._extraction_without(without)
@@ -366,7 +376,11 @@ class Extractor:
         late = self._emit.is_late(block)
         offset = block.offset
         for line in block.data.split(b"\n"):
-            if line.strip():
+            run = begun_run(line) if self._repeats is not None else None
+            if run is not None:
+                if self._runs_elsewhere:
+                    self._emit.follower.stay_in(run)
+            elif line.strip() and not (self._runs_elsewhere and self._emit.repeat is None):
                 emitted = parse_emitted(line)
                 values = [Value(*each) for each in emitted.values]
                 for value in values:

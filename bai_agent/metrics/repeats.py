@@ -8,7 +8,7 @@ from bai_agent.benchmark.state import is_alive
 from bai_agent.job.repeats import RepeatedRun, RepeatsFile
 from bai_agent.job.run_directory import RunDir, boot_id
 from bai_agent.metrics.follow import Block
-from bai_agent.metrics.logs import Log
+from bai_agent.metrics.logs import Log, Logs
 
 EMIT = "emit"
 
@@ -37,6 +37,25 @@ class RepeatGuide:
         moved = False
         for log, size in zip(logs, sizes, strict=True):
             while self._lead(log, size, exited=exited):
+                moved = True
+        return moved
+
+    def end_processes(self, logs: Logs) -> bool:
+        """Note where the logs of processes end whose run has ended; return whether one was read to its end meanwhile."""
+        ended = {run.repeat for run in self._runs[self._told :] if run.ended is not None}
+        if not ended:
+            return False
+        logs.look(at_the_end=True)
+        moved = False
+        for log in logs:
+            if log.process is None or log.repeat not in ended:
+                continue
+            follower = log.follower
+            if follower.end is None:
+                # It was killed together with what would have noted its end.
+                follower.end = follower.size()
+            if follower.position >= follower.last and follower.place.offset < follower.position:
+                self._extract(log, follower.finish())
                 moved = True
         return moved
 
@@ -96,6 +115,12 @@ class RepeatGuide:
     def _is_done(self, log: Log, run: RepeatedRun) -> bool:
         assert run.repeat is not None
         follower = log.follower
+        if log.process is not None:
+            return log.repeat != run.repeat or (
+                follower.end is not None
+                and follower.position >= follower.last
+                and follower.place.offset == follower.position
+            )
         if follower.place.repeat != run.repeat:
             return follower.place.repeat > run.repeat
         return follower.position >= follower.last and follower.place.offset == follower.position

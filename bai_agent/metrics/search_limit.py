@@ -17,7 +17,7 @@ ENDS_WITH = signal.SIGVTALRM
 """What a process dies of whose search took too long."""
 
 _MARK = struct.Struct("<qqqq")
-"""The metric's index + 1 (0: nothing was searched), the line's generation and offset, the log's process + 1 (0: output.log)."""
+"""The metric's index + 1 (0: nothing was searched), the line's generation and offset, the log's number + 1 (0: output.log)."""
 MARK_BYTES = _MARK.size
 
 
@@ -31,8 +31,8 @@ class SearchLimit:
         self.careful = mark is not None
         self.generation = 0
         """Of the block that is being searched."""
-        self.process: int | None = None
-        """Whose log the block is of; None: output.log."""
+        self.log: int | None = None
+        """The number of the process's log that the block is of; None: output.log."""
         self._mark = mark
         self._left = LIMIT_SECONDS
         # A parent may have left the signal ignored or blocked, and both are inherited.
@@ -45,8 +45,8 @@ class SearchLimit:
 
     def search(self, index: int, offset: int) -> None:
         assert self._mark is not None
-        process = 0 if self.process is None else self.process + 1
-        _MARK.pack_into(self._mark, 0, index + 1, self.generation, offset, process)
+        log = 0 if self.log is None else self.log + 1
+        _MARK.pack_into(self._mark, 0, index + 1, self.generation, offset, log)
         signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_SECONDS)
 
     def rest(self) -> None:
@@ -64,13 +64,13 @@ class MarkedSearch(NamedTuple):
     generation: int
     offset: int
     """Of the line."""
-    process: int | None
-    """Whose log the line is in; None: output.log."""
+    log: int | None
+    """The number of the process's log that the line is in; None: output.log."""
 
 
 def marked_search(mark: bytes) -> MarkedSearch | None:
     """Return what a mark tells of; None before the first search."""
     if len(mark) < MARK_BYTES:
         return None
-    number, generation, offset, process = _MARK.unpack_from(mark)
-    return MarkedSearch(number - 1, generation, offset, process - 1 if process else None) if number else None
+    number, generation, offset, log = _MARK.unpack_from(mark)
+    return MarkedSearch(number - 1, generation, offset, log - 1 if log else None) if number else None

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from bai_agent.job.run_directory import append_line, open_append
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.follow import LogPosition
-from bai_agent.metrics.logs import OUTPUT, source_of
+from bai_agent.metrics.logs import OUTPUT, log_of_number, source_of
 from bai_agent.metrics.search_limit import MARK_BYTES, marked_search
 
 
@@ -60,7 +60,7 @@ def blame(
         return None
     if (search := marked_search(content)) is None:
         return None
-    src = OUTPUT if search.process is None else source_of(search.process)
+    src = OUTPUT if search.log is None else source_of(*log_of_number(search.log))
     found = SwitchOff(gen=search.generation, off=search.offset, i=search.metric, src=src)
     others = (
         SwitchOff(gen=place.generation, off=place.offset, i=found.i, src=other)

@@ -33,6 +33,7 @@ from bai_agent.run.repeats import RepeatDecision, RepeatProgress
 from bai_agent.run.ssh_hosts import wait_for_hosts
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.run.transport import TransportLook
+from bai_agent.run.turns import taking_turns
 from bai_agent.sinks import sinks_of
 from bai_agent.sinks.trouble import SinkTroubles
 from bai_agent.strategy import node_environment, strategy_of
@@ -67,7 +68,8 @@ def run_benchmark(ctx: RunContext) -> None:
         # Read once: a benchmark may delete the file, and nothing else has the shim's pid.
         started = read_json(ctx.rundir.started)
         look_for_transport = TransportLook(ctx)
-        _follow(ctx, started, output, look_for_transport)
+        with taking_turns(ctx):
+            _follow(ctx, started, output, look_for_transport)
         if state(ctx.rundir) is not State.EXITED:
             _end_unwatched(ctx, started)
         _keep_output(ctx, output)
@@ -119,7 +121,7 @@ def _launch(ctx: RunContext) -> None:
         order = make_order(
             job,
             ctx.rundir,
-            launch=lambda command: strategy.launch(job, command, me, peers),
+            launch=lambda job, command: strategy.launch(job, command, me, peers),
             node=node_environment(job, me, peers, hostfile=str(ctx.rundir.hostfile)),
             secrets=secrets_of(ctx),
             umask=ctx.umask,

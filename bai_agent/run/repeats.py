@@ -19,6 +19,7 @@ from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, Repeats
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.metrics.headlines import headline_of
 from bai_agent.run.context import RunContext
+from bai_agent.strategy.failure import Cause
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,9 @@ class RepeatDecision:
     def _take(self, record: Mapping[str, Any], repeat: Repeat) -> None:
         number = record.get("repeat")
         if record["name"] == repeat.metric and number is not None:
-            series = json.dumps([record["src"], record.get("labels")], sort_keys=True)
+            # Processes with a log of their own are told apart by a label.
+            source = record["src"].partition("/")[0]
+            series = json.dumps([source, record.get("labels")], sort_keys=True)
             self._values.setdefault(series, []).append((record["timestamp"], float(record["value"])))
         if record["src"] == "run" and number == self._complete:
             # The facts about a run are its last records.
@@ -172,11 +175,19 @@ def _outcome_of(
 
 
 def series_end(
-    repeat: Repeat, runs: RepeatedRuns, ended: Mapping[str, Any], outcome: Outcome, sentence: str
+    repeat: Repeat,
+    runs: RepeatedRuns,
+    ended: Mapping[str, Any],
+    outcome: Outcome,
+    sentence: str,
+    *,
+    cause: Cause | None = None,
+    told_over: bool = False,
 ) -> tuple[Outcome, str]:
     """Return how the series ended, and a sentence that says which run it was about.
 
-    ended: exit.json of the whole series, which `outcome` and `sentence` were made from.
+    ended: exit.json of the whole series, which `outcome` and `sentence` were made from. cause: the process that failed first in the
+    first run that failed, where that is known. told_over: the coordinator said that no further run begins.
     """
     good = sum(1 for each in runs.measured if each.ended is not None and each.ended["code"] == 0)
     of_all = (
@@ -186,7 +197,7 @@ def series_end(
         return outcome, f"{sentence.rstrip('.')}; {of_all}."
     failed = [each for each in runs.runs if each.ended is not None and each.ended["code"] != 0]
     if failed:
-        first, why = classify(failed[0].ended or {})
+        first, why = classify(failed[0].ended or {}, cause)
         said = f"{_name(failed[0], repeat)}: {why}"
         if len(failed) > 1:
             said = f"{len(failed)} of {len(runs.runs)} runs failed, the first of them was {said[0].lower()}{said[1:]}"
@@ -198,7 +209,7 @@ def series_end(
             Outcome.FAILED,
             "[repeat] max_time was over before the first run that counts: the warm-up runs took all of it.",
         )
-    if good < repeat.runs and repeat.until is None and not _took(repeat, ended):
+    if good < repeat.runs and repeat.until is None and not (told_over or _took(repeat, ended)):
         return (
             Outcome.FAILED,
             f"The runs were not all done: {of_all}. The log says why no further one was begun.",

@@ -14,7 +14,8 @@ from bai_agent.benchmark.environment import scripts_folder, working_folder, work
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
-from bai_agent.job.descriptor import Buffering
+from bai_agent.job.attempt import COORDINATOR
+from bai_agent.job.descriptor import Buffering, Repeat
 from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
@@ -138,7 +139,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
     }
     # A secret that is a word, such as a user's name, may stand in these as well.
     redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
-    if ctx.job.repeat is not None:
+    if _repeat_here(ctx) is not None:
         redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
     redacted["own_usage"] = as_table(_own_usage(ctx, benchmark or {}, extracted))
     return from_table(NodeOutcome, redacted)
@@ -190,11 +191,18 @@ def _judge(
     metric is missing is judged over all nodes.
     """
     outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
-    if left is not None and ctx.job.repeat is not None and outcome in _OF_RUNS:
+    if left is not None and (repeat := _repeat_here(ctx)) is not None and outcome in _OF_RUNS:
+        runs = read_repeats(ctx.rundir.repeats)
+        told_over = (read_json(ctx.rundir.turn) or {}).get("begins") is False
         outcome, sentence = series_end(
-            ctx.job.repeat, read_repeats(ctx.rundir.repeats), left, outcome, sentence
+            repeat, runs, left, outcome, sentence, cause=cause, told_over=told_over
         )
     return outcome, sentence, cause
+
+
+def _repeat_here(ctx: RunContext) -> Repeat | None:
+    """Return the job's `[repeat]`, unless another node does the runs."""
+    return None if ctx.role is Role.SERVE else ctx.job.repeat
 
 
 def _judge_end(
@@ -278,8 +286,10 @@ def _warnings(ctx: RunContext, ended: Mapping[str, Any], extracted: Mapping[str,
         )
     if ended.get("left_behind") and not ended.get("lost") and ended.get("stop") is None:
         warnings.append(_left_behind(ended))
-    if ctx.job.repeat is not None and ended.get("code") == 0 and ended.get("stop") is None:
-        warnings += series_warnings(ctx.job.repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
+    # Of several nodes the coordinator decides how many runs there are.
+    repeat = _repeat_here(ctx) if ctx.node.rank == COORDINATOR else None
+    if repeat is not None and ended.get("code") == 0 and ended.get("stop") is None:
+        warnings += series_warnings(repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
     share = _LINE_SECONDS * extracted.get("lines", 0) / (ended.get("wall_seconds") or float("inf"))
     if ctx.runs_python and ctx.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
         warnings.append(

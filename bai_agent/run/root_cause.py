@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any
 
 from bai_agent.benchmark.ending import classify, classify_process, classify_server
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.process_ends import open_regular, process_ends, process_logs
+from bai_agent.job.process_ends import ProcessEnd, ProcessLog, open_regular, process_ends, process_logs
 from bai_agent.job.record_types import StopEvent
 from bai_agent.job.redaction import Redactor
+from bai_agent.job.repeats import RepeatedRun, read_repeats
 from bai_agent.metrics.terminal import visible
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import peers_of
@@ -83,14 +84,21 @@ def stopped_at(ctx: RunContext) -> int | None:
     return next((event.time for event in ctx.events.seen if isinstance(event, StopEvent)), None)
 
 
-def read_end(path: Path, redactor: Redactor, *, opener: Callable[[Path], int] | None = None) -> str:
-    """Return the end of a log, redacted before it is cut: a half of a secret is not known as one."""
+def read_end(
+    path: Path,
+    redactor: Redactor,
+    *,
+    opener: Callable[[Path], int] | None = None,
+    end: int | None = None,
+) -> str:
+    """Return the end of a log, redacted before it is cut: a half of a secret is not known as one. end: where it ends; None: with the file."""
     try:
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
             size = file.seek(0, 2)
+            size = size if end is None else min(size, end)
             start = max(0, size - _LAST_BYTES - _SECRET_BYTES)
             file.seek(start)
-            content = file.read(_LAST_BYTES + _SECRET_BYTES)
+            content = file.read(size - start)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     text = redactor.redact(content.decode(errors="replace"))
@@ -112,20 +120,30 @@ def _found_cause(ctx: RunContext, left: Mapping[str, Any], *, quote: bool) -> Ca
 def _cause(ctx: RunContext, left: Mapping[str, Any]) -> Cause | None:
     redact = ctx.redactor.redact
     files = [replace(each, content=redact(each.content)) for each in _left_files(ctx.rundir.launcher)]
-    processes = ctx.rundir.processes
+    failed = _failed_run(ctx)
+    logs = process_logs(ctx.rundir.processes)
+    if failed is not None:
+        number = failed.repeat if failed.repeat is not None else failed.run
+        logs = [each for each in logs if (each.warmup, each.run) == (failed.repeat is None, number)]
+    ends = process_ends(logs)
     remains = Remains(
-        log=read_end(ctx.rundir.kept_output, ctx.redactor),
+        log=read_end(ctx.rundir.kept_output, ctx.redactor, end=None if failed is None else _end_of(failed)),
         code=left["code"],
         files=files,
-        processes=process_ends(processes),
+        processes=ends,
     )
     peers = peers_of(ctx.rundir)
     cause = explain_failure(ctx.job, remains, peers[ctx.node.rank], peers)
     if cause is None:
         return None
-    if cause.rank is not None and cause.rank in (logs := process_logs(processes)):
-        own = read_end(logs[cause.rank], ctx.redactor, opener=open_regular)
-        cause = replace(cause, printed=own or cause.printed)
+    own = _log_of(cause, logs, ends)
+    if own is not None:
+        printed = read_end(own.path, ctx.redactor, opener=open_regular)
+        cause = replace(cause, printed=printed or cause.printed)
+        if failed is None and own.run is not None:
+            # Nobody else says so where another node does the runs.
+            kind = "warm-up run" if own.warmup else "run"
+            cause = replace(cause, process=f"in {kind} {own.run + 1}, {cause.process}")
     message = redact(_plain(cause.message))
     cut = len(message) - _MESSAGE_CHARACTERS
     return replace(
@@ -133,6 +151,26 @@ def _cause(ctx: RunContext, left: Mapping[str, Any]) -> Cause | None:
         message=f"{message[:_MESSAGE_CHARACTERS]}…" if cut > 0 else message,
         traceback=[redact(_unescaped(line)) for line in cause.traceback],
     )
+
+
+def _failed_run(ctx: RunContext) -> RepeatedRun | None:
+    """Return the first run that failed, of a job with `[repeat]`; None where none did, or another node does the runs."""
+    if ctx.job.repeat is None:
+        return None
+    runs = read_repeats(ctx.rundir.repeats).runs
+    return next((each for each in runs if each.ended is not None and each.ended["code"] != 0), None)
+
+
+def _end_of(run: RepeatedRun) -> int | None:
+    end = (run.ended or {}).get("output_bytes")
+    return end if isinstance(end, int) else None
+
+
+def _log_of(cause: Cause, logs: Sequence[ProcessLog], ends: Sequence[ProcessEnd]) -> ProcessLog | None:
+    """Return the log of the process that failed first; of several runs, that of the one in which it did."""
+    own = [each for each in logs if each.rank == cause.rank]
+    paths = {each.log for each in ends if each.rank == cause.rank and each.time == cause.failed}
+    return next((each for each in own if each.path in paths), own[-1] if own else None)
 
 
 def _plain(text: str) -> str:

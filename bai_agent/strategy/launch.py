@@ -81,3 +81,5 @@ class Launch:
     needs: Needs = Needs()
     role: Role = Role.COMPUTE
     ssh: Ssh | None = None
+    on_each_node: tuple[str, ...] = ()
+    """In front of a command of `[repeat]`: runs it on each node. Empty: each node runs it itself."""

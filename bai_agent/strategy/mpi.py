@@ -11,12 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bai_agent.job.attempt import COORDINATOR
-from bai_agent.job.descriptor import Job, MpiLaunch
+from bai_agent.job.descriptor import ARM, Job, MpiLaunch
 from bai_agent.job.peers import Peer
-from bai_agent.strategy import mpi_process
+from bai_agent.strategy import each_node, mpi_process
 from bai_agent.strategy.failure import Cause, Remains
 from bai_agent.strategy.launch import Launch, Needs, Role, Setup, SshFrom, SshTo
 from bai_agent.strategy.mpi_failure import explain
+from bai_agent.strategy.mpi_process import RUN
 
 _FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/openmpi/bin")
 """Where AWS's images keep Open MPI: its EFA installer's, and that of their containers."""
@@ -32,6 +33,8 @@ _AS_ROOT = {
 
 _PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
 """Starts a process of the benchmark, and keeps its output apart; see there."""
+
+_EACH_NODE = (sys.executable, "-I", "-S", each_node.__file__)
 
 _FOR_USERS_MPIRUN = {
     # What our own mpirun is told by options, for Open MPI 4 and 5.
@@ -96,12 +99,14 @@ class Mpi:
         if job.strategy.launch is MpiLaunch.USER:
             ours = {**ours, **_FOR_USERS_MPIRUN}
         env = {name: value for name, value in ours.items() if name not in job.benchmark.env}
+        each = () if alone else (*_EACH_NODE, *(peer.address for peer in peers[1:]), "--")
         if job.strategy.launch is MpiLaunch.USER:
             return Launch(
                 argv=tuple(command),
                 env=env,
                 needs=Needs(modules=self.modules),
                 ssh=ssh,
+                on_each_node=each,
             )
         slots = sum(peer.slots for peer in peers)
         # The number behind a host counts, not how many cores it has; bound processes of two jobs would share cores.
@@ -109,9 +114,15 @@ class Mpi:
         options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
         if not alone:
             # The other nodes have the rest of the environment; secrets are on no disk. By their names: values could be read in ps.
-            options += [word for name in sorted(job.benchmark.secrets) for word in ("-x", name)]
+            options += [word for name in _handed_on(job) for word in ("-x", name)]
         started = [*([] if alone else _ON_ITS_NODE), *_PROCESS, *command]
-        return Launch(argv=("mpirun", *options, *started), env=env, needs=self._needs(job), ssh=ssh)
+        return Launch(
+            argv=("mpirun", *options, *started),
+            env=env,
+            needs=self._needs(job),
+            ssh=ssh,
+            on_each_node=each,
+        )
 
     def _serve(self, me: Peer, launcher: Peer) -> Launch:
         assert launcher.public_key is not None  # see mismatch
@@ -139,6 +150,16 @@ class Horovod(Mpi):
     modules: Mapping[str, str] = {
         "horovod": "install Horovod for that Python (the package horovod, built for its PyTorch by scripts/horovod)"
     }
+
+
+def _handed_on(job: Job) -> list[str]:
+    """Return which variables mpirun takes to the other nodes: their sshd has not got these, or with other values."""
+    names = set(job.benchmark.secrets)
+    if job.repeat is not None:
+        names.add(RUN)
+    if ARM in job.benchmark.env:
+        names |= set(job.benchmark.env)
+    return sorted(names)
 
 
 def _binding(job: Job) -> tuple[str, ...]:

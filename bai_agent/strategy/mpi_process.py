@@ -2,7 +2,8 @@
 
 The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which BAI_RUN_DIR names. What
 appears there is copied to mpirun in whole lines, for people. When the process has ended, `processes/<rank>.json` says how,
-and this program ends in the same way.
+and this program ends in the same way. In a job with `[repeat]` each run has files of its own, `<rank>-<run>.log`, and before the
+process starts the FIFO of its node is told which run what follows is of: on nodes other than mpirun's nobody else knows.
 
 mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do, SIGKILL too. We pass
 on what was sent to us alone. With our death the process is killed.
@@ -25,6 +26,9 @@ import time
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 """What Open MPI 4 and 5 call the rank of a process; 5 still sets the first."""
 RUN_DIR = "BAI_RUN_DIR"
+RUN = "BAI_REPEAT"
+"""The run, in a job with `[repeat]`: from 0, or `warmup-` and its number."""
+FIFO = "BENCHMARK_AI_FIFO_FILEPATH"
 NOT_STARTED = 127
 
 _PR_SET_PDEATHSIG = 1
@@ -34,6 +38,8 @@ _PIECE = 4096
 _READ = 65536
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
+_FIFO_SECONDS = 10.0
+"""For a FIFO that is full to have room again."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 TYPE_CHECKING = False  # typing's own would bring typing
@@ -211,8 +217,12 @@ def main() -> int:
     if rank is None or not rundir:
         missing = RUN_DIR if rank is not None else " or ".join(RANKS)
         return _refuse(f"{missing} is not set on this node, so the process has no place for its output")
+    run = os.environ.get(RUN)
+    name = str(int(rank)) if not run else f"{int(rank)}-{run}"
     try:
-        process = RankProcess(sys.argv[1:], os.path.join(rundir, "processes", str(int(rank))))
+        if run:
+            _tell_fifo(run)
+        process = RankProcess(sys.argv[1:], os.path.join(rundir, "processes", name))
     except OSError as error:
         return _refuse(
             f"{error.filename or rundir}: {error.strerror}; the process cannot keep its output there"
@@ -221,6 +231,26 @@ def main() -> int:
     if os.WIFSIGNALED(status):
         _die_of(os.WTERMSIG(status))
     return os.WEXITSTATUS(status)
+
+
+def _tell_fifo(run: str) -> None:
+    """Write into the node's FIFO that a run begins, on a line of its own. Raises OSError."""
+    path = os.environ.get(FIFO)
+    if not path:
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    until = time.monotonic() + _FIFO_SECONDS
+    try:
+        while True:
+            try:
+                os.write(descriptor, f'\n{{"{RUN}": "{run}"}}\n'.encode())
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LONGEST_PAUSE_S)
+    finally:
+        os.close(descriptor)
 
 
 def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> NoReturn:

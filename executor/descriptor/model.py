@@ -241,7 +241,7 @@ class RepeatTable(Table):
     cleanup: CommandText | None = Field(default=None, examples=["rm -rf scratch"])
     """The same after each run."""
     keep_going: bool = False
-    """Whether a run that fails is followed by the next one. The job has failed all the same."""
+    """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` on several nodes."""
     arms: list[ArmTable] = Field(default_factory=list)
     seed: int = Field(default=0, ge=0, lt=2**63, examples=[7])
     """Of the order in which the arms take turns."""

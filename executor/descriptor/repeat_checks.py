@@ -19,11 +19,12 @@ def repeats(table: Raw) -> Iterator[Told]:
     if not repeat:
         return
     strategy = text_of(at(table, "hardware"), "strategy") or "single_node"
-    if strategy != "single_node":
+    nodes = at(table, "hardware", "distributed").get("num_instances")
+    if strategy == "torchrun" and type(nodes) is int and nodes > 1 and repeat.get("keep_going") is True:
         yield (
-            ("repeat",),
-            f"repeats the strategy single_node only, and hardware.strategy is {strategy}",
-            "remove [repeat] and start the job as often as it shall run",
+            ("repeat", "keep_going"),
+            "does not work with torchrun on several nodes: where a run fails on one of them, the others may wait for it for ever",
+            "remove it: the first run that fails then ends the job",
             ERROR,
         )
     if "runs" not in repeat and "until" not in repeat:

@@ -111,6 +111,11 @@ def plan(
     sources = job_sources(
         descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home, arms=arms
     )
+    if strategy in _MPI and strategy_table.nodes > 1 and any(each.arm is not None for each in sources):
+        raise PlanError(
+            f"hardware.strategy: with {strategy} on several nodes the two that are compared share scripts and data; let them differ in "
+            "ml.benchmark_code, ml.args and env.vars alone, or use torchrun"
+        )
     return Job(
         job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
         benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local", exclusive=exclusive),

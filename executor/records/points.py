@@ -46,7 +46,7 @@ class SeriesKey:
     """What tells the series of a job apart."""
 
     src: str
-    """"log", "emit", "file", "host", "run"."""
+    """"log", of a process with a log of its own "log/3", "emit", "file", "host", "run"."""
     name: str
     labels: tuple[tuple[str, str], ...] = ()
     """Sorted, without those that say where a record comes from."""
@@ -170,7 +170,8 @@ class Points:
         labels.pop(_RANK, None)
         number = record.get("repeat")
         key = SeriesKey(
-            src=record["src"],
+            # Of a run of several, "log/3/0": its number is the key's own.
+            src="/".join(record["src"].split("/")[:2]),
             name=record["name"],
             rank=of_node,
             process_rank=labels.pop(_PROCESS_RANK, None),

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,48 +18,8 @@ from agent_runs import (
     result_of,
     wait_until,
 )
-from instance_services import Services
-from node_agents import Nodes
+from mpi_node_agents import MpiNodes
 from small_cgroups import small_cgroup
-
-
-class MpiNodes(Nodes):
-    """The agents of one job of two nodes, at 127.0.0.1 and 127.0.0.2: instances, by what their metadata services say."""
-
-    def __init__(self, folder: Path, argv: list[str], **tables: Any) -> None:
-        strategy = {"name": "mpi", **tables.pop("strategy", {})}
-        super().__init__(folder, "", nodes=2, argv=argv, strategy=strategy, **tables)
-        self.options = {rank: ["--instance-id", f"i-{rank}"] for rank in range(2)}
-        self._services = ExitStack()
-        self._metadata = [self._metadata_of(f"127.0.0.{rank + 1}") for rank in range(2)]
-
-    def start(
-        self, rank: int, env: Mapping[str, str] = MappingProxyType({}), *, inside: Path | None = None
-    ) -> subprocess.Popen[bytes]:
-        return super().start(
-            rank, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self._metadata[rank], **env}, inside=inside
-        )
-
-    def run(self, envs: Mapping[int, Mapping[str, str]] = MappingProxyType({})) -> list[int]:
-        """Start both, and return how they exit."""
-        for rank in (0, 1):
-            self.start(rank, envs.get(rank, {}))
-        return [self.wait(rank) for rank in (0, 1)]
-
-    def output(self, rank: int = 0) -> str:
-        path = self.rundir(rank) / "output.log"
-        return path.read_text() if path.exists() else ""
-
-    def close(self) -> None:
-        super().close()
-        self._services.close()
-
-    def _metadata_of(self, address: str) -> str:
-        services = Services(metadata={"local-ipv4": address})
-        server = services.serve()
-        self._services.callback(server.server_close)
-        self._services.callback(server.shutdown)
-        return services.url
 
 
 @pytest.fixture

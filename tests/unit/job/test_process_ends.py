@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.process_ends import ProcessEnd, open_regular, process_end, process_ends, process_logs
+from bai_agent.job.process_ends import (
+    ProcessEnd,
+    ProcessLog,
+    open_regular,
+    process_end,
+    process_ends,
+    process_logs,
+    runs_of_processes,
+)
 
 ENDED = {"code": 7, "signal": None, "asked": None, "output_bytes": 5, "time": 12}
 
@@ -24,16 +32,34 @@ def test_each_end_is_read_by_its_rank(tmp_path: Path) -> None:
     (tmp_path / "2.json").write_text(json.dumps(ENDED))
     (tmp_path / "10.json").write_text(json.dumps({**ENDED, "code": None, "signal": 9, "asked": 15}))
 
-    first, second = process_ends(tmp_path)
+    logs = process_logs(tmp_path)
+    first, second = process_ends(logs)
 
-    assert list(process_logs(tmp_path)) == [0, 2, 10]
-    assert first == ProcessEnd(rank=2, code=7, signal=None, asked=False, time=12, output_bytes=5)
+    assert [(each.rank, each.run) for each in logs] == [(0, None), (2, None), (10, None)]
+    assert first == ProcessEnd(
+        rank=2, log=tmp_path / "2.log", code=7, signal=None, asked=False, time=12, output_bytes=5
+    )
     assert (second.rank, second.signal, second.asked, second.failed) == (10, 9, True, False)
     assert first.failed
 
 
 def test_without_the_folder_there_are_none(tmp_path: Path) -> None:
-    assert process_ends(tmp_path / "processes") == []
+    assert process_logs(tmp_path / "processes") == []
+
+
+def test_each_run_of_several_has_logs_of_its_own(tmp_path: Path) -> None:
+    for name, time in (("3-10", 50), ("3-2", 40), ("1-2", 30), ("3-warmup-1", 20), ("3-warmup-0", 10)):
+        (tmp_path / f"{name}.log").touch()
+        (tmp_path / f"{name}.json").write_text(json.dumps({**ENDED, "time": time}))
+    for name in ("3-02.log", "3-.log", "3-warm-1.log", "3-1-1.log"):
+        (tmp_path / name).touch()
+
+    logs = process_logs(tmp_path)
+
+    assert [each.path.stem for each in logs] == ["1-2", "3-warmup-0", "3-warmup-1", "3-2", "3-10"]
+    assert [each.repeat for each in logs] == [2, None, None, 2, 10]
+    # Each run from where the one before has ended
+    assert runs_of_processes(logs) == [(0, None), (11, None), (21, 2), (41, 10)]
 
 
 @given(
@@ -47,7 +73,7 @@ def test_without_the_folder_there_are_none(tmp_path: Path) -> None:
 def test_whatever_lies_there_is_an_end_or_nothing(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "0.json").write_bytes(content)
-        found = process_end(Path(folder), 0)
+        found = process_end(ProcessLog(path=Path(folder, "0.log"), rank=0))
     if found is not None:
         assert (found.code is None) != (found.signal is None)
 

@@ -214,7 +214,7 @@ def test_a_pattern_switched_off_in_one_log_is_off_in_all(tmp_path: Path) -> None
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\nloss=2\n", b"loss=3\n"], exited=False)
     extract_until_killed(rundir)
     limit = SearchLimit(open_mark(rundir.extractor_search))
-    limit.process = 0
+    limit.log = 0
     limit.search(0, 14)
     limit.rest()
     known = read_checkpoint(rundir.extractor_offset, metrics=1, metrics_file=rundir.metrics)

@@ -63,8 +63,13 @@ def test_until_is_about_the_only_metric_that_has_better(tmp_path: Path) -> None:
     [
         ("warmup_runs = 1", "", "single_node", "repeat.runs", "nothing says how many runs"),
         ("runs = 0", "", "single_node", "repeat.runs", "1"),
-        ("runs = 3", "", "torchrun", "repeat", "hardware.strategy is torchrun"),
-        ("runs = 3", "", "mpi", "repeat", "hardware.strategy is mpi"),
+        (
+            "runs = 3\nkeep_going = true\n[hardware.distributed]\nnum_instances = 2",
+            "",
+            "torchrun",
+            "repeat.keep_going",
+            "torchrun on several nodes",
+        ),
         ("until = '2%'", "", "single_node", "repeat.metric", "no metric has better"),
         (
             "until = '2%'",
@@ -93,13 +98,33 @@ def test_what_is_wrong_is_named(
     assert said in f"{findings[0].problem}; {findings[0].fix}"
 
 
+@pytest.mark.parametrize("strategy", ["torchrun", "mpi", "horovod"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) -> None:
+    file = tmp_path / "benchmark.toml"
+    keep_going = "keep_going = true" if (strategy, nodes) != ("torchrun", 2) else ""
+    text = f"{HEAD.format(strategy=strategy)}[hardware.distributed]\nnum_instances = {nodes}\n[repeat]\nruns = 3\n{keep_going}\n"
+    file.write_text(text)
+
+    descriptor, findings = load(file)
+
+    assert descriptor is not None
+    assert [each for each in findings if each.severity is Severity.ERROR] == []
+    repeat = plan(descriptor, folder=tmp_path, job_id="job-1", client_id="alice").repeat
+    assert repeat is not None
+    assert repeat.runs == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[repeat]\nruns = 0", "runs must be"),
         ("[repeat]\nruns = 3\nuntil = 0.02", "until and metric go together"),
         ("[repeat]\nruns = 3\nuntil = 0.02\nmetric = 'x'", 'metric "x" is none of [[metrics]]'),
-        ("[strategy]\nname = 'torchrun'\n[repeat]\nruns = 3", "is for the strategy single_node"),
+        (
+            "[strategy]\nname = 'torchrun'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
+            "keep_going is not for the strategy torchrun on several nodes",
+        ),
     ],
 )
 def test_a_job_descriptor_written_by_hand_is_checked_too(text: str, said: str) -> None:
