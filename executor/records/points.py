@@ -30,7 +30,7 @@ _LINE = re.compile(
     + rb',"name":(' + _TEXT + rb'),"value":(' + _NUMBER + rb'),"units":(' + _TEXT + rb")"
     # Of at most 14 digits, it is before the latest time that there is.
     + rb',"timestamp":(0|[1-9]\d{0,13})(?:,"step":(' + _NUMBER + rb"))?"
-    + rb'((?:,"labels":\{(?:' + _TEXT + rb":" + _TEXT + rb",?)*\})?"
+    + rb'((?:,"labels":\{(?:' + _TEXT + rb": ?" + _TEXT + rb"(?:, ?)?)*\})?"
     + rb'(?:,"late":(?:true|false))?(?:,"gen":' + _INTEGER + rb")?" + _REPEAT + rb")\}$",
     re.MULTILINE,
 )  # fmt: skip

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from extraction_runs import extract, make_run
 from handmade_job import START, HandmadeJob
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +18,15 @@ from executor.records.points import Points, SeriesKey, read_points
 from executor.records.reading import records_in
 
 
-def line(**changes: Any) -> bytes:
-    """One record, as the extractor writes it."""
+def line(*, spaced: bool = False, **changes: Any) -> bytes:
+    """One record, as the extractor writes it. spaced: with spaces between its labels, as where a pattern found them."""
     record = {"seq": 0, "src": "log", "off": 0, "i": 0, "k": 0, "name": "loss", "value": 1.5, "units": ""}
     record = {**record, "timestamp": START, **changes}
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(record, separators=(",", ":"))
+    if spaced and "labels" in record:
+        labels = json.dumps(record["labels"])
+        text = text.replace(json.dumps(record["labels"], separators=(",", ":")), labels)
+    return text.encode() + b"\n"
 
 
 NUMBERS = st.one_of(
@@ -37,6 +44,7 @@ RECORDS = st.fixed_dictionaries(
         "late": st.booleans(),
         "gen": st.integers(0, 3),
         "repeat": st.sampled_from([0, 7, -1, True, "1"]),
+        "spaced": st.booleans(),
     },
 )
 OTHERS = st.sampled_from(
@@ -82,6 +90,35 @@ def test_pieces_give_the_same_columns_as_the_whole(lines: list[bytes]) -> None:
     steps = [[str(each.steps) for each in every.series.values()] for every in (whole, pieces)]
     assert steps[0] == steps[1]
     assert (whole.late, whole.records) == (pieces.late, pieces.records)
+
+
+def test_what_the_extractor_writes_needs_no_careful_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = "".join(f'size {n % 2} kind "a, b" step {n} time {n / 2}\n' for n in range(100))
+    pattern = r'size (?P<size>\d+) kind (?P<kind>"[^"]+") step (?P<step>\d+) time (?P<value>\S+)'
+    rundir = make_run(tmp_path / "run", [("time", pattern)], output=printed.encode())
+    extract(rundir)
+    content = rundir.metrics.read_bytes()
+    # Other versions may write labels without spaces.
+    compact = content.replace(b'": "', b'":"').replace(b'", "', b'","')
+    assert content != compact
+    careful: list[bytes] = []
+
+    def note(lines: bytes) -> Iterator[dict[str, Any]]:
+        careful.append(lines)
+        return records_in(lines)
+
+    monkeypatch.setattr("executor.records.points.records_in", note)
+    points = Points(sources=["log"])
+
+    points.add_lines(content + compact)
+
+    sizes = {key.labelled: list(each.values) for key, each in points.series.items()}
+    values = {size: [n / 2 for n in range(100) if n % 2 == size] for size in (0, 1)}
+    assert sizes == {f'time{{kind="a, b",size={size}}}': values[size] * 2 for size in (0, 1)}
+    assert all(lines.count(b"\n") == 0 for lines in careful), "a line was read by itself, not for its series"
+    assert len(careful) < 20
 
 
 def test_a_series_of_which_some_records_have_steps_has_gaps() -> None:
