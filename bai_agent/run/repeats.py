@@ -193,7 +193,7 @@ def series_end(
     of_all = (
         f"{good} of {'at most ' if repeat.until is not None else ''}{repeat.runs} runs had ended well by then"
     )
-    if ended["lost"] or _was_stopped(ended):
+    if ended["lost"] or outcome is Outcome.DISK_FULL or _was_stopped(ended):
         return outcome, f"{sentence.rstrip('.')}; {of_all}."
     failed = [each for each in runs.runs if each.ended is not None and each.ended["code"] != 0]
     if failed:

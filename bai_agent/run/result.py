@@ -80,6 +80,7 @@ _OF_RUNS = frozenset(
         Outcome.MAX_RUNTIME,
         Outcome.NO_OUTPUT,
         Outcome.INTERRUPTED,
+        Outcome.DISK_FULL,
     }
 )
 """What becomes of a run, and is told with which run of a series it was."""

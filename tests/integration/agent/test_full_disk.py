@@ -16,6 +16,7 @@ from agent_runs import (
     environment,
     is_alive,
     python_job,
+    records_of,
     result_of,
     run_agent,
     start_agent,
@@ -71,6 +72,55 @@ def test_a_benchmark_failing_on_a_full_disk_ended_for_that_reason(tmp_path: Path
     assert code == 5
     assert result_of(rundir)["outcome"] == "disk_full"
     assert "exited with code 1" in result_of(rundir)["sentence"]
+
+
+FILLS_IN_THE_THIRD_RUN = """
+import os, sys, time
+run = int(os.environ["BAI_REPEAT"])
+for step in range(200):
+    print(f"value={run * 1000 + step}")
+sys.stdout.flush()
+if run == 2:
+    try:
+        with open("checkpoint", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**16))
+    except OSError:
+        if sys.argv[1] == "fails":
+            raise
+        while True:
+            time.sleep(0.1)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+@pytest.mark.parametrize(("then", "third"), [("fails", "failed"), ("goes on", "disk_full")])
+def test_a_disk_that_fills_up_in_a_later_run_costs_no_earlier_one(
+    tmp_path: Path, small_disk: Path, then: str, third: str
+) -> None:
+    store = small_disk / "jobs"
+    job = python_job(
+        tmp_path,
+        FILLS_IN_THE_THIRD_RUN,
+        arguments=[then],
+        metrics=[{"name": "value", "pattern": r"value=(\d+)"}],
+        repeat={"runs": 4},
+        store={"url": store.as_uri()},
+    )
+    rundir = store / "job/attempts/0/nodes/0"
+    rundir.parent.mkdir(parents=True)
+
+    code = run_agent(job, rundir)
+
+    assert code == 5
+    result = result_of(rundir)
+    assert result["outcome"] == "disk_full"
+    assert "MiB left" in result["sentence"]
+    assert "; 2 of 4 runs had ended well by then." in result["sentence"]
+    assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "succeeded", third]
+    values = [(each["repeat"], each["value"]) for each in records_of(rundir) if each["name"] == "value"]
+    assert values == [(run, run * 1000 + step) for run in range(3) for step in range(200)]
+    assert result_of(store / "job") == result
 
 
 # 4 KiB each, the block of a tmpfs: together they leave no block free, and one warning each for those that did not fit.
