@@ -22,25 +22,57 @@ name = "loss"
 units = "nats"
 pattern = 'loss=(\\S+)'
 """
+TWO_RUNS = """
+[repeat]
+runs = 2
+"""
+WAITING_RUN = """\
+echo begun $BAI_REPEAT
+until [ -e /var/go-$BAI_REPEAT ]; do sleep 0.1; done
+echo loss=$BAI_REPEAT.5
+"""
 
 
-def test_an_agent_that_is_killed_twice(cli: SandboxCli) -> None:
-    """Guardian: starts it again, up to six times; the benchmark does not notice."""
-    machine = cli.submit(cli.descriptor(WAITS))
-    for starts in (1, 2):
-        started = f"grep -c agent_started {RUN}/events.jsonl | grep -qx {starts}"
-        wait_inside(machine, f"[ -e {RUN}/started.json ] && {started}")
+def test_an_agent_that_is_killed_in_each_of_two_runs(cli: SandboxCli) -> None:
+    """Guardian: starts it again, up to six times; neither run notices, and each has its own records."""
+    machine = cli.submit(cli.descriptor(WAITING_RUN, more=LOSS + TWO_RUNS))
+    for run in (0, 1):
+        started = f"grep -c agent_started {RUN}/events.jsonl | grep -qx {run + 1}"
+        wait_inside(machine, f"grep -q 'begun {run}' {RUN}/output.log && {started}")
         machine.kill(agent(machine))
-        machine.wait_for(f"agent start {starts + 1}")
-    machine.write("/var/go", "")
+        machine.wait_for(f"agent start {run + 2}")
+        machine.write(f"/var/go-{run}", "")
 
     status = ended(cli, machine, "done 0")
 
     assert outcome(status) == ("SUCCEEDED", "succeeded", 0)
     stored = cli.objects("jobs/job/attempts/0/nodes/0/")
-    assert stored[f"log/{0:020}"] == b"begun\nover\n"
+    output = "".join(f"\n[bai] run {run + 1} of 2\nbegun {run}\nloss={run}.5\n" for run in (0, 1))
+    assert stored[f"log/{0:020}"].decode() == output
     assert stored["events.jsonl"].count(b"agent_started") == 3
     assert stored["events.jsonl"].count(b"benchmark_started") == 1
+
+    # The runs are told apart in the store, and by all who read it.
+    runs = [json.loads(line) for line in stored["repeats.jsonl"].splitlines()]
+    assert [(each["event"], each["repeat"]) for each in runs] == [
+        ("began", 0),
+        ("ended", 0),
+        ("began", 1),
+        ("ended", 1),
+    ]
+    records = [json.loads(line) for line in stored[f"metrics/{0:020}.jsonl"].splitlines()]
+    losses = [(each["repeat"], each["value"]) for each in records if each["name"] == "loss"]
+    assert losses == [(0, 0.5), (1, 1.5)]
+    assert [(each["repeat"], each["outcome"]) for each in status["result"]["repeats"]] == [
+        (0, "succeeded"),
+        (1, "succeeded"),
+    ]
+    assert cli.bai("logs", "job", "--repeat", "1").stdout == "begun 1\nloss=1.5\n"
+    report = json.loads(cli.bai("report", "job", "--format", "json").stdout)
+    [loss] = [each for each in report["metrics"] if each["name"] == "loss"]
+    assert [(each["repeat"], each["values"]) for each in loss["series"]] == [(0, [0.5]), (1, [1.5])]
+    taken = [each["wall_seconds"] for each in runs if each["event"] == "ended"]
+    assert [each["wall_seconds"] for each in report["result"]["repeats"]] == taken
 
 
 def test_a_job_that_is_cancelled(cli: SandboxCli) -> None:
