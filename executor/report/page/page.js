@@ -6,7 +6,9 @@
   root.classList.add("js");
   const DASHES = [[], [7, 3], [2, 3], [10, 3, 2, 3], [14, 4]];
   const COLOURS = 7;
-  const LEFT = 58, NEAR = 40;
+  const LEFT = 66, NEAR = 40;
+  // Of A4 and Letter between a browser's margins; the style sheet fits a plot into what it is printed on.
+  const PAPER = 720;
   const spoken = document.getElementById("spoken");
   const charts = [];
   let mode = "time";
@@ -127,7 +129,7 @@
     const shown = plot.series.map((series, index) => ({ series, index })).filter(({ series }) => how !== "step" || series.s);
     const tables = shown.map(({ series }) => table(series, how));
     const joined = tables.length === 1 ? tables[0] : uPlot.join(tables);
-    const width = Math.max(200, Math.floor(box.clientWidth));
+    const width = root.classList.contains("on-paper") ? PAPER : Math.max(200, Math.floor(box.clientWidth));
     const several = shown.length > 1;
     const format = (value) => (value == null ? "–" : quantity(value, plot.units));
     const options = {
@@ -145,7 +147,7 @@
       legend: { live: true, markers: { width: 2 } },
       axes: [
         axis({ values: (_, places) => places.map((each) => (how === "step" ? number(each) : span(each))), size: 30, space: 70 }),
-        axis({ values: (_, places) => places.map((each) => (BYTES.has(plot.units) ? quantity(each, plot.units) : number(each))), size: LEFT, space: plot.host ? 30 : 38, gap: 4 }),
+        axis({ values: (_, places) => places.map((each) => (BYTES.has(plot.units) ? size(each) : number(each))), size: LEFT, space: plot.host ? 30 : 38, gap: 4 }),
       ],
       series: [{ label: how === "step" ? "step" : "time", value: (_, value) => (value == null ? "–" : how === "step" ? number(Math.round(value * 1000) / 1000) : span(value, true)) }].concat(
         shown.map(({ series, index }) => ({

@@ -12,6 +12,7 @@ import pytest
 from browser import Browser, Page, open_browser
 from handmade_job import HandmadeJob
 from local_cli import LocalCli, local_cli
+from printed_pages import places_of_colour, printed_pages
 from stand_in_torchrun import put_torchrun
 
 _CODE = """
@@ -242,6 +243,43 @@ def test_the_dark_has_its_own_colours(browser: Browser, reports: dict[str, Path]
     paper = "getComputedStyle(document.body).backgroundColor"
     assert (light.ask(paper), dark.ask(paper)) == ("rgb(255, 255, 255)", "rgb(16, 20, 24)")
     assert dark.ask(_COLOURED % (0, 0)) > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "dark", "last"), [("two", 1200, False, "d55e00"), ("repeated", 400, True, "009e73")]
+)
+def test_paper_holds_what_the_screen_does(
+    browser: Browser, reports: dict[str, Path], tmp_path: Path, name: str, width: int, dark: bool, last: str
+) -> None:
+    page = browser.page(reports[name], width=width, dark=dark)
+    _centre(page, 0)
+    plot = "document.querySelector('#chart-0 canvas').clientWidth"
+    on_screen = page.ask(plot)
+    texts = page.ask(
+        "[...document.querySelectorAll('h1, h2, h3, .outcome, dd, th, td')].filter((e) => e.checkVisibility() && !e.closest('.chart')).map((e) => e.textContent)"
+    )
+    heading = page.ask(
+        "(() => { const range = document.createRange(); range.selectNodeContents(document.querySelector('#timeline')); return [range.toString(), range.getBoundingClientRect().width]; })()"
+    )
+
+    page.print_to(tmp_path / "report.pdf")
+
+    pages = printed_pages(tmp_path / "report.pdf")
+    assert {(round(each.width), round(each.height)) for each in pages} == {(596, 842)}
+    words = [word for each in pages for word in each.words]
+    left, right = 28, 596 - 28
+    assert [each for each in words if each.left < left - 1 or each.right > right + 1] == []
+    written = "".join(word.text for word in words)
+    assert [text for text in texts if "".join(text.split()) not in written] == []
+    # In its own size: where anything is wider than the paper, a browser prints all of the page smaller.
+    [width_of_heading] = [each.right - each.left for each in words if each.text == heading[0]]
+    assert width_of_heading == pytest.approx(heading[1] * 0.75, rel=0.05)
+    # The last series of a plot has a colour that nothing else on the page has, and reaches to the plot's end.
+    drawn = places_of_colour(tmp_path / "report.pdf", bytes.fromhex(last))
+    assert len(drawn) > 200
+    assert (left <= min(drawn), 450 < max(drawn) <= right) == (True, True)
+    page.await_true(f"{plot} === {on_screen}")
+    assert page.complaints == []
 
 
 def test_hostile_text_stays_text_and_nothing_leaves_the_page(browser: Browser, cli: LocalCli) -> None:
