@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import time
 import urllib.error
@@ -24,9 +25,9 @@ class Gateway:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def samples(self, job_id: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-        """What the group of this job holds: name → labels and value of each series."""
-        return samples_in(_read(f"{self.address}/metrics"), job_id)
+    def samples(self, job_id: str, *, secured: bool = False) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """What the group of this job holds: name → labels and value of each series. secured: as it was started."""
+        return samples_in(_read(f"{self.address}/metrics", authorized=secured), job_id)
 
 
 def samples_in(text: str, job_id: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -75,6 +76,10 @@ def _answers(address: str) -> bool:
     return True
 
 
-def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+def _read(url: str, *, authorized: bool = False) -> str:
+    request = urllib.request.Request(url)
+    if authorized:
+        pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        request.add_header("Authorization", f"Basic {pair}")
+    with urllib.request.urlopen(request, timeout=20) as answer:
         return str(answer.read().decode())

@@ -93,7 +93,8 @@ def served(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     port = int(kafka.address.rpartition(":")[2])
     with open_fake_aws(folder / "aws") as aws:
         aws.expose(port)
-        aws.policies.attach("executor", _serving(aws.policies))
+        # What docs/iam.md has attached to the service's role.
+        aws.policies.attach("executor", aws.policies.documented("executor", "serve"))
         payload = _fetched(aws)
         events = {
             name: _event(name, payload, {"limits": {"drain": drain}})
@@ -253,12 +254,6 @@ def _fetched(aws: FakeAws) -> dict[str, Any]:
         "size_info": {"total_size": 10, "file_count": 1, "max_size": 10},
     }
     return {"datasets": [dataset], "scripts": [{"dst": f"s3://{exchange}/anubis0/2cf5f8ef.tar"}]}
-
-
-def _serving(policies: Policies) -> Policy:
-    """Return what docs/iam.md has attached to the service's role."""
-    both = [each for name in ("executor", "serve") for each in policies.documented(name).statements]
-    return Policy(tuple(both))
 
 
 def _with_bucket(policies: Policies, one: str, another: str) -> Policy:

@@ -12,6 +12,7 @@ from typing import Any
 
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
+from moto.logs.models import logs_backends
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 
@@ -38,6 +39,8 @@ from sandbox.fake_aws.machine.shape import MachineShape
 REGION = "eu-central-1"
 """Not the one that defaults name; three availability zones."""
 PROFILE = ROLE = "bai-instance"
+LOG_GROUP = "/bai/metrics"
+"""Where the policy for metrics in CloudWatch lets instances write; a test that wants it makes it."""
 
 
 class FakeAws:
@@ -69,6 +72,8 @@ class FakeAws:
             "BUCKET": self.bucket,
             "ACCOUNT": self.account,
             "ROLE": ROLE,
+            "REGION": REGION,
+            "LOG_GROUP": LOG_GROUP,
         }
         self.policies = Policies(around, names)
         """In force for instances; for others once they are attached to them."""
@@ -232,5 +237,5 @@ def open_fake_aws(folder: Path) -> Iterator[FakeAws]:
 
 
 def _forget(account: str) -> None:
-    for backends in (ec2_backends, iam_backends, s3_backends, ssm_backends):
+    for backends in (ec2_backends, iam_backends, logs_backends, s3_backends, ssm_backends):
         backends.pop(account, None)

@@ -136,6 +136,15 @@ def test_a_call_that_is_not_known_is_no_free_one() -> None:
             needed(call(service, action, "bucket"), AROUND)
 
 
+def test_metrics_are_written_into_one_log_stream() -> None:
+    names = {"logGroupName": "/bai/metrics", "logStreamName": "job/0"}
+    arn = "arn:aws:logs:eu-central-1:123456789012:log-group:/bai/metrics:log-stream:job/0"
+    for action in ("CreateLogStream", "PutLogEvents"):
+        assert needed(call("logs", action, **names), AROUND) == [
+            Permission(action=f"logs:{action}", resource=arn)
+        ]
+
+
 def test_a_message_of_a_queue_is_deleted_with_one_permission() -> None:
     url = "https://sqs.eu-central-1.amazonaws.com/123456789012/bai"
     for action in ("DeleteMessage", "DeleteMessageBatch"):

@@ -31,6 +31,8 @@ _QUEUE = {
     "DeleteMessageBatch": "DeleteMessage",
 }
 """https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-api-permissions-reference.html"""
+_LOG_STREAM = ("CreateLogStream", "PutLogEvents")
+"""https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html"""
 _ONE_INSTANCE = ("GetConsoleOutput", "TerminateInstances")
 _ONE_GROUP = ("AuthorizeSecurityGroupEgress", "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup")
 _TAG = re.compile(r"TagSpecification\.(\d+)\.(?:ResourceType|Tag\.(\d+)\.(Key|Value))")
@@ -92,6 +94,10 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
         name = call.parameters["QueueUrl"].rpartition("/")[2]
         arn = f"arn:aws:sqs:{around.region}:{around.account}:{name}"
         return [Permission(action=f"sqs:{_QUEUE[call.action]}", resource=arn)]
+    if call.service == "logs" and call.action in _LOG_STREAM:
+        group, stream = call.parameters["logGroupName"], call.parameters["logStreamName"]
+        arn = f"arn:aws:logs:{around.region}:{around.account}:log-group:{group}:log-stream:{stream}"
+        return [Permission(action=f"logs:{call.action}", resource=arn)]
     if kind == ("pricing", "GetProducts"):
         return [Permission(action="pricing:GetProducts")]
     if kind == ("servicequotas", "ListServiceQuotas"):

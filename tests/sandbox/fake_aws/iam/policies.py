@@ -11,7 +11,7 @@ from pathlib import Path
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.iam.permissions import Surroundings, needed
-from sandbox.fake_aws.iam.policy import Policy, read_policy
+from sandbox.fake_aws.iam.policy import Policy, Statement, read_policy
 
 _DOCS = Path(__file__).parents[4] / "docs" / "iam"
 _DENIED = {"ec2": (403, "UnauthorizedOperation"), "s3": (403, "AccessDenied"), "iam": (403, "AccessDenied")}
@@ -41,12 +41,15 @@ class Policies:
         self._refused: list[Refused] = []
         self._lock = threading.Lock()
 
-    def documented(self, identity: str) -> Policy:
-        """Return the policy of docs/iam, with this account's names for the words in capitals."""
-        text = (_DOCS / f"{identity}.json").read_text()
-        for name, value in self._names.items():
-            text = re.sub(rf"\b{name}\b", value, text)
-        return read_policy(text)
+    def documented(self, *names: str) -> Policy:
+        """Return a policy of docs/iam, or several as one, with this account's names for the words in capitals."""
+        statements: list[Statement] = []
+        for each in names:
+            text = (_DOCS / f"{each}.json").read_text()
+            for name, value in self._names.items():
+                text = re.sub(rf"\b{name}\b", value, text)
+            statements += read_policy(text).statements
+        return Policy(tuple(statements))
 
     def attach(self, identity: str, policy: Policy | None = None) -> None:
         """Put a policy, by default the documented one, in the place of what `identity` had."""
