@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from executor.records.points import Points, SeriesKey, read_points
 from executor.records.reading import records_in
 
 
-def line(*, spaced: bool = False, **changes: Any) -> bytes:
+def line(spaced: Any = False, **changes: Any) -> bytes:
     """One record, as the extractor writes it. spaced: with spaces between its labels, as where a pattern found them."""
     record = {"seq": 0, "src": "log", "off": 0, "i": 0, "k": 0, "name": "loss", "value": 1.5, "units": ""}
     record = {**record, "timestamp": START, **changes}
@@ -105,7 +105,7 @@ def test_what_the_extractor_writes_needs_no_careful_reading(
     assert content != compact
     careful: list[bytes] = []
 
-    def note(lines: bytes) -> Iterator[dict[str, Any]]:
+    def note(lines: bytes) -> Iterator[Mapping[str, Any]]:
         careful.append(lines)
         return records_in(lines)
 
