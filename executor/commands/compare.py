@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
 if TYPE_CHECKING:
+    from executor.analysis.baseline import BandedMetric
     from executor.analysis.comparison import Comparison
     from executor.analysis.condition import Condition
     from executor.jobs.compared import RunReader, Side
@@ -68,12 +70,11 @@ def compare(
     conditions = [parse_condition(each) for each in fail_if or ()]
     reader = RunReader(options.find, options.stores)
     if baseline is not None:
-        if conditions:
-            raise UsageError("--fail-if is for sides of runs; with --baseline the band decides: leave it out")
-        if output is not None:
-            raise UsageError("--output shows sides of runs; leave it out with --baseline, or write --json")
-        worse = _against_history(reader, jobs or [], baseline, last, options, json_=json_)
-        raise typer.Exit(FOUND if worse else 0)
+        banded = _against_history(reader, jobs or [], baseline, last, options, json_=json_, output=output)
+        if not conditions:
+            raise typer.Exit(FOUND if any(each.verdict == "worse" for each in banded) else 0)
+        judged = [(each, each.holds_of_band(banded)) for each in conditions]
+        raise typer.Exit(_code_of(judged, "the history is too short for a band; three runs are the least"))
     if not jobs:
         raise UsageError(
             "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
@@ -156,20 +157,32 @@ def _exit_code(comparisons: list[Comparison], conditions: list[Condition]) -> in
     if not conditions:
         return FOUND if any(each.worse for each in comparisons) else 0
     judged = [(each, each.holds(comparison)) for each in conditions for comparison in comparisons]
+    return _code_of(judged, "with one run on a side; take two or more, better five")
+
+
+def _code_of(judged: Sequence[tuple[Condition, bool | None]], unjudged: str) -> int:
+    """Say which conditions hold, and of which it cannot be said, for the reason `unjudged`; return the exit code."""
     for condition, holds in judged:
         if holds:
             say(f"{condition.text}: so it is")
         elif holds is None:
-            say(f"{condition.text}: cannot be judged, with one run on a side; take two or more, better five")
+            say(f"{condition.text}: cannot be judged, {unjudged}")
     if any(holds for _, holds in judged):
         return FOUND
     return UNJUDGED if any(holds is None for _, holds in judged) else 0
 
 
 def _against_history(
-    reader: RunReader, words: list[str], label: str, last: int, options: JobOptions, *, json_: bool
-) -> bool:
-    """Print how a job lies to the history; return whether it is worse."""
+    reader: RunReader,
+    words: list[str],
+    label: str,
+    last: int,
+    options: JobOptions,
+    *,
+    json_: bool,
+    output: Path | None,
+) -> list[BandedMetric]:
+    """Print how a job lies to the history, write the page `output` too; return how."""
     from executor.analysis.baseline import METHOD, against_history
     from executor.analysis.differences import descriptor_differences, environment_differences
 
@@ -198,6 +211,8 @@ def _against_history(
         *descriptor_differences([job.described() for job in before], [newest.described()]),
     ]
     left_out = [sentence for job in (*before, newest) for sentence in job.runs.left_out]
+    count = sum(len(job.runs.runs) for job in before)
+    history = f"{len(before)} job{'' if len(before) == 1 else 's'} with {label}, {count} run{'' if count == 1 else 's'}"
     if json_:
         print_json(
             {
@@ -213,12 +228,11 @@ def _against_history(
         from executor.view.listing import screen_width, show
         from executor.view.text import speaks_unicode
 
-        count = sum(len(job.runs.runs) for job in before)
         show(
             band_view(
                 banded,
                 name=newest.runs.job_id,
-                history=f"{len(before)} job{'' if len(before) == 1 else 's'} with {label}, {count} run{'' if count == 1 else 's'}",
+                history=history,
                 differences=differences,
                 left_out=left_out,
                 method=METHOD,
@@ -226,4 +240,10 @@ def _against_history(
                 unicode=speaks_unicode(),
             )
         )
-    return any(each.verdict == "worse" for each in banded)
+    if output is not None:
+        from executor.view.comparison_page import band_page
+
+        page = band_page(banded, name=newest.runs.job_id, history=history, differences=differences)
+        output.write_text(page, encoding="utf-8")
+        say(f"{output} shows every run")
+    return banded

@@ -85,7 +85,7 @@ def band_view(
                 quantity(each.typical, each.units)[0],
                 quantity(each.value, each.units)[0],
                 change_text(each.change, relative=each.relative, units=each.units),
-                _between(each, unicode=unicode),
+                band_text(each, unicode=unicode),
                 each.verdict,
             )
             for each in banded[:_ROWS]
@@ -119,7 +119,8 @@ def interval_text(each: MetricComparison, *, unicode: bool = True) -> str:
     return _joined(ends, unicode=unicode)
 
 
-def _between(each: BandedMetric, *, unicode: bool) -> str:
+def band_text(each: BandedMetric, *, unicode: bool = True) -> str:
+    """Return the ends of a band for reading."""
     if each.low is None or each.high is None:
         return "-"
     return _joined([quantity(end, each.units)[0] for end in (each.low, each.high)], unicode=unicode)

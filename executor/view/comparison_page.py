@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from executor.analysis.baseline import METHOD as BAND_METHOD
+from executor.analysis.baseline import BandedMetric
 from executor.analysis.comparison import METHOD, Comparison, MetricComparison
 from executor.analysis.differences import Difference
 from executor.quantities import quantity
-from executor.view.comparison import change_text, interval_text
+from executor.view.comparison import band_text, change_text, interval_text
 from executor.view.text import plain_text
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT = 640, 76, 24, 16
+_BAND_HEIGHT = 160
 _ROWS = (24, 44)
 """Heights of the two sides' marks."""
 
@@ -28,6 +31,7 @@ td { overflow-wrap: anywhere } td.number, th.number { text-align: right; font-va
 .scroll { overflow-x: auto } svg { width: 100%; height: auto; max-width: 42rem; display: block }
 .better { color: var(--better); font-weight: 600 } .worse { color: var(--worse); font-weight: 600 }
 .a { fill: var(--a) } .b { fill: var(--b) } .mean { stroke: currentColor; stroke-width: 2 } .axis { stroke: var(--line) }
+.band { fill: var(--a); fill-opacity: .15 }
 text { fill: currentColor; font-size: 12px } .note, .method { font-size: .9rem }
 @media print { body { max-width: none } h2, svg { break-inside: avoid; break-after: avoid } }
 """
@@ -35,26 +39,42 @@ text { fill: currentColor; font-size: 12px } .note, .method { font-size: .9rem }
 
 def comparison_page(pairs: Sequence[tuple[str, str, Comparison, Sequence[Difference]]]) -> str:
     """Return the page of comparisons: each the names of its sides A and B, what was found, and what else differs."""
-    body = "".join(_pair(*pair) for pair in pairs)
+    return _page("".join(_pair(*pair) for pair in pairs), title="Comparison of runs", method=METHOD)
+
+
+def band_page(
+    banded: Sequence[BandedMetric], *, name: str, history: str, differences: Sequence[Difference]
+) -> str:
+    """Return the page of a run, or the runs of a job, seen against the history of its kind."""
+    parts = [
+        f"<h1>Run: {_text(name)}<br>History: {_text(history)}</h1>",
+        *_differing(differences, "history", "run"),
+    ]
+    headings = "".join(f'<th class="number">{each}</th>' for each in ("history", "run", "change", "band"))
+    rows = "".join(map(_band_row, banded))
+    parts.append(
+        f'<h2>Metrics</h2><div class="scroll"><table><tr><th>metric</th>{headings}<th></th></tr>{rows}</table></div>'
+    )
+    for each in banded:
+        notes = "".join(f'<p class="note">{_text(note)}</p>' for note in each.notes)
+        parts.append(f"<h2>{_name(each)}</h2>{_band_plot(each)}{notes}")
+    if not banded:
+        parts.append("<p>The run and the history have no metric in common.</p>")
+    return _page("".join(parts), title="A run against its history", method=BAND_METHOD)
+
+
+def _page(body: str, *, title: str, method: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<title>Comparison of runs</title>"
+        f"<title>{title}</title>"
         f"<style>{_STYLE}</style></head><body><main>{body}"
-        f'<p class="method">{_text(METHOD)}</p></main></body></html>\n'
+        f'<p class="method">{_text(method)}</p></main></body></html>\n'
     )
 
 
 def _pair(a: str, b: str, comparison: Comparison, differences: Sequence[Difference]) -> str:
-    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>"]
-    if differences:
-        rows = "".join(
-            f"<tr><td>{_text(each.what)}</td><td>{_text(each.a)}</td><td>{_text(each.b)}</td></tr>"
-            for each in differences
-        )
-        parts.append(
-            f'<h2>What else differs</h2><div class="scroll"><table><tr><th></th><th>A</th><th>B</th></tr>{rows}</table></div>'
-        )
+    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *_differing(differences, "A", "B")]
     headings = "".join(f'<th class="number">{each}</th>' for each in ("A", "B", "change", "95 % interval"))
     rows = "".join(map(_row, comparison.metrics))
     parts.append(
@@ -67,19 +87,44 @@ def _pair(a: str, b: str, comparison: Comparison, differences: Sequence[Differen
     return "".join(parts)
 
 
+def _differing(differences: Sequence[Difference], a: str, b: str) -> list[str]:
+    if not differences:
+        return []
+    rows = "".join(
+        f"<tr><td>{_text(each.what)}</td><td>{_text(each.a)}</td><td>{_text(each.b)}</td></tr>"
+        for each in differences
+    )
+    table = f"<table><tr><th></th><th>{a}</th><th>{b}</th></tr>{rows}</table>"
+    return [f'<h2>What else differs</h2><div class="scroll">{table}</div>']
+
+
 def _row(each: MetricComparison) -> str:
     numbers = (
-        " ".join(filter(None, quantity(each.centre_a, each.units))),
-        " ".join(filter(None, quantity(each.centre_b, each.units))),
+        _words(each.centre_a, each.units),
+        _words(each.centre_b, each.units),
         change_text(each.effect.change, relative=each.effect.relative, units=each.units),
         interval_text(each),
     )
+    return _cells(each, numbers, each.verdict.value)
+
+
+def _band_row(each: BandedMetric) -> str:
+    numbers = (
+        _words(each.typical, each.units),
+        _words(each.value, each.units),
+        change_text(each.change, relative=each.relative, units=each.units),
+        band_text(each),
+    )
+    return _cells(each, numbers, each.verdict)
+
+
+def _cells(each: MetricComparison | BandedMetric, numbers: Sequence[str], verdict: str) -> str:
     cells = "".join(f'<td class="number">{_text(number)}</td>' for number in numbers)
-    kind = each.verdict.value if each.verdict.value in ("better", "worse") else ""
-    return f'<tr><td>{_name(each)}</td>{cells}<td class="{kind}">{_text(each.verdict.value)}</td></tr>'
+    kind = verdict if verdict in ("better", "worse") else ""
+    return f'<tr><td>{_name(each)}</td>{cells}<td class="{kind}">{_text(verdict)}</td></tr>'
 
 
-def _name(each: MetricComparison) -> str:
+def _name(each: MetricComparison | BandedMetric) -> str:
     direction = {"lower": " (lower is better)", "higher": " (higher is better)"}
     return _text(each.name) + (direction[each.better.value] if each.better is not None else "")
 
@@ -100,7 +145,7 @@ def _plot(each: MetricComparison) -> str:
         return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
 
     def words(value: float) -> str:
-        return _text(" ".join(filter(None, quantity(value, each.units))))
+        return _text(_words(value, each.units))
 
     marks = [
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{row}" y2="{row}"/>' for row in _ROWS
@@ -123,6 +168,58 @@ def _plot(each: MetricComparison) -> str:
         marks.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 8}" text-anchor="end">{words(high)}</text>')
     label = f"{len(each.a)} runs of A and {len(each.b)} of B, from {words(low)} to {words(high)}"
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(marks)}</svg>'
+
+
+def _band_plot(each: BandedMetric) -> str:
+    """Return a picture of all runs in order of time: round marks for the history, square ones for the newest, and the band behind them."""
+    values = (*each.history, *each.newest)
+    ends = (*values, *(end for end in (each.low, each.high) if end is not None))
+    low, high = min(ends), max(ends)
+    # Halved: the distance between two finite numbers need not be finite.
+    span = high / 2 - low / 2
+    top, bottom = 12, _BAND_HEIGHT - 24
+
+    def y(value: float) -> float:
+        share = (value / 2 - low / 2) / span if span else 0.5
+        return round(bottom - share * (bottom - top), 1)
+
+    def x(index: int) -> float:
+        share = (index + 0.5) / len(values)
+        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    left, right = f'x1="{_LEFT}"', f'x2="{_WIDTH - _RIGHT}"'
+    marks = []
+    if each.low is not None and each.high is not None:
+        # Where all runs gave the same number, it is a line.
+        height = max(1.0, round(y(each.low) - y(each.high), 1))
+        marks.append(
+            f'<rect class="band" x="{_LEFT}" y="{y(each.high)}" width="{_WIDTH - _LEFT - _RIGHT}" height="{height}">'
+            f"<title>band: {_text(band_text(each))}</title></rect>"
+        )
+    marks.append(f'<line class="axis" {left} {right} y1="{y(each.typical)}" y2="{y(each.typical)}"/>')
+    for index, value in enumerate(values):
+        words = _text(_words(value, each.units))
+        if index < len(each.history):
+            marks.append(
+                f'<circle class="a" cx="{x(index)}" cy="{y(value)}" r="4"><title>history: {words}</title></circle>'
+            )
+        else:
+            marks.append(
+                f'<rect class="b" x="{x(index) - 4.5}" y="{y(value) - 4.5}" width="9" height="9"><title>run: {words}</title></rect>'
+            )
+    for value in dict.fromkeys((low, high)):
+        marks.append(f'<text x="{_LEFT}" y="{y(value) - 4}">{_text(_words(value, each.units))}</text>')
+    marks.append(f'<text x="{_LEFT}" y="{_BAND_HEIGHT - 4}">earlier</text>')
+    marks.append(f'<text x="{_WIDTH - _RIGHT}" y="{_BAND_HEIGHT - 4}" text-anchor="end">now</text>')
+    label = (
+        f"{len(each.history)} runs of the history and {len(each.newest)} of now, "
+        f"from {_words(min(values), each.units)} to {_words(max(values), each.units)}; band {band_text(each)}"
+    )
+    return f'<svg viewBox="0 0 {_WIDTH} {_BAND_HEIGHT}" role="img" aria-label="{_text(label)}">{"".join(marks)}</svg>'
+
+
+def _words(value: float, units: str) -> str:
+    return " ".join(filter(None, quantity(value, units)))
 
 
 def _text(text: str) -> str:

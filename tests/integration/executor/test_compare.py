@@ -69,10 +69,12 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.loads: list[str] = []
+        self.classes: list[str] = []
         self.feed(content)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.classes += [value or "" for name, value in attributes if name == "class"]
         self.loads += [value or "" for name, value in attributes if name in ("src", "href", "srcset")]
 
 
@@ -129,6 +131,30 @@ def test_a_run_is_seen_against_the_history_with_its_label(cli: LocalCli) -> None
     done = cli.bai("compare", *label)
     assert "history" in done.stdout
     assert "task_name=seeded" in done.stdout
+
+
+def test_a_run_outside_the_band_fails_a_condition_and_is_drawn_beside_it(cli: LocalCli) -> None:
+    far_off = ("--job-id", "far-off", "--set", "info.labels.task_name=other", "--", "1", "100")
+    assert cli.bai("run", cli.folder / "seeded.toml", *far_off).code == 0
+    newest, path = ("compare", "far-off", "--baseline", "task_name=seeded"), cli.folder / "band.html"
+
+    done = cli.bai(*newest, "--fail-if", "throughput < -5%", "-o", path)
+    less = cli.bai(*newest, "--fail-if", "throughput < -99%")
+    more = cli.bai(*newest, "--fail-if", "throughput > 5%", "--fail-if", "throughput < -100")
+    short = cli.bai(*newest, "--last", "2", "--fail-if", "throughput < -5%")
+    unknown = cli.bai(*newest, "--fail-if", "speed < -5%")
+
+    assert (done.code, less.code, more.code, short.code, unknown.code) == (1, 0, 1, 2, 2), done.stderr
+    assert "throughput < -5%: so it is" in done.stderr
+    assert "throughput > 5%" not in more.stderr
+    assert "cannot be judged, the history is too short for a band" in short.stderr
+    assert 'no metric "speed" in common' in unknown.stderr
+    # Throughput and the wall time: each run of the history, the one in question, and the band.
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.loads == []
+    assert "script" not in page.tags
+    shown = {name: page.classes.count(name) for name in ("a", "b", "band")}
+    assert shown == {"a": 2 * 2 * RUNS, "b": 2, "band": 2}
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])

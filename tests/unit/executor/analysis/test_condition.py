@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Metric
+from executor.analysis.baseline import against_history
 from executor.analysis.comparison import Comparison, compare
 from executor.analysis.condition import parse_condition
 from executor.analysis.runs import Run, RunValue
@@ -86,3 +87,28 @@ def test_any_text_is_a_condition_or_a_sentence(text: str) -> None:
 @given(st.text("ab <>=%0.5-{},µ", min_size=1, max_size=20))
 def test_any_name_can_be_quoted(name: str) -> None:
     assert parse_condition(f'"{name}" > 3%').metric == name
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "holds"),
+    [
+        # The band reaches from about 95 to 105.
+        ([90.0], "throughput < -5%", True), ([90.0], "throughput < -15%", False), ([90.0], "throughput < -5", True),
+        ([90.0], "throughput > 1%", False), ([98.0], "throughput < -1%", False), ([98.0], "throughput < 5%", True),
+        ([90.0, 89.0], "throughput < -10%", True), ([90.0], "throughput < -10.5", False),
+    ],
+)  # fmt: skip
+def test_a_condition_on_a_history_is_about_the_bands_centre(now: list[float], text: str, holds: bool) -> None:
+    banded = against_history(side(98, 102, 100, 99, 101), side(*now))
+
+    assert parse_condition(text).holds_of_band(banded) is holds
+
+
+def test_a_condition_on_a_history_that_cannot_be_judged() -> None:
+    condition = parse_condition("throughput < -5%")
+
+    assert condition.holds_of_band(against_history(side(100, 101), side(50))) is None
+    with pytest.raises(UsageError, match='no metric "throughput" in common; they have: loss'):
+        condition.holds_of_band(against_history(side(1, 2, 3, name="loss"), side(2, name="loss")))
+    with pytest.raises(UsageError, match="write the bound in its units"):
+        condition.holds_of_band(against_history(side(-1, 0, 1), side(0)))
