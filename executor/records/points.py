@@ -162,7 +162,9 @@ class Points:
 
     def _series_of(self, record: Mapping[str, Any], rank: int | None) -> PointSeries | None:
         """Return the series that a valid record belongs to; None where its source was not asked for."""
-        if self._sources is not None and record["src"] not in self._sources:
+        # "log/3" is the log of one process, "log/3/0" that of one run of it; the run's number is the key's own.
+        source, *process = record["src"].split("/")[:2]
+        if self._sources is not None and source not in self._sources:
             return None
         labels = dict(record.get("labels") or {})
         # As `with_rank` does it: where a job has several nodes, their rank is the label.
@@ -170,8 +172,7 @@ class Points:
         labels.pop(_RANK, None)
         number = record.get("repeat")
         key = SeriesKey(
-            # Of a run of several, "log/3/0": its number is the key's own.
-            src="/".join(record["src"].split("/")[:2]),
+            src="/".join([source, *process]),
             name=record["name"],
             rank=of_node,
             process_rank=labels.pop(_PROCESS_RANK, None),

@@ -217,3 +217,6 @@ def test_nodes_on_this_machine_repeat_as_one(tmp_path: Path) -> None:
     assert sorted((each["repeat"], each["labels"]["process_rank"], each["value"]) for each in records) == [
         (run, str(rank), run + rank / 10) for run in range(3) for rank in range(2)
     ]
+    # And what the runs say together is the mean over their processes
+    summary = [line.split()[:3] for line in (done.stdout + done.stderr).splitlines()]
+    assert ["loss", "3", "1.050"] in summary

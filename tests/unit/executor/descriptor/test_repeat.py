@@ -125,6 +125,11 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
             "[strategy]\nname = 'torchrun'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
             "keep_going is not for the strategy torchrun on several nodes",
         ),
+        (
+            "[strategy]\nname = 'mpi'\nnodes = 2\n[[sources]]\nsrc = 'file:///d'\npath = '/d'\narm = 'a'\n"
+            "[repeat]\nruns = 2\n[[repeat.arms]]\nname = 'a'\nargv = ['true']\n[[repeat.arms]]\nname = 'b'\nargv = ['true']",
+            "arms with files of their own are not for the strategies mpi and horovod on several nodes",
+        ),
     ],
 )
 def test_a_job_descriptor_written_by_hand_is_checked_too(text: str, said: str) -> None:
