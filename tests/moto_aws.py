@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.events.models import events_backends
 from moto.s3.models import s3_backends
 from moto.sqs.models import sqs_backends
@@ -71,6 +72,32 @@ class _Fleet:
         return str(found[0].availability_zone) if found else None
 
 
+def _find_tags_by_id(backend: Any) -> None:
+    """Have the tags of resources looked up by id; moto compares each id with that of every tag of the account."""
+    describe_tags = backend.describe_tags
+
+    def describe(filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
+        ids = (filters or {}).get("resource-id", [])
+        if (
+            filters is None
+            or list(filters) != ["resource-id"]
+            or any("*" in each or "?" in each for each in ids)
+        ):
+            found: list[dict[str, str]] = describe_tags(filters)
+            return found
+        return [
+            {"resource_id": each, "key": key, "value": value, "resource_type": _type_of(each)}
+            for each in ids
+            for key, value in backend.tags.get(each, {}).copy().items()
+        ]
+
+    backend.describe_tags = describe
+
+
+def _type_of(resource_id: str) -> str:
+    return str(EC2_PREFIX_TO_RESOURCE.get(get_prefix(resource_id), ""))
+
+
 class MotoAws:
     """One account in one region, with a bucket, the default VPC and the sandbox's images."""
 
@@ -83,6 +110,7 @@ class MotoAws:
         self.identities, self.faults = Identities(), Faults()
         self.bucket = f"bai-{self.account}"
         self._ec2 = ec2_backends[self.account][REGION]
+        _find_tags_by_id(self._ec2)
         around = Surroundings(account=self.account, region=REGION, roles={}, tags=self._ec2.tags)
         names = {"BUCKET": self.bucket, "ACCOUNT": self.account}
         self.policies = Policies(around, names)
