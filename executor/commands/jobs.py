@@ -323,6 +323,8 @@ def metrics(
     Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark, openmetrics for Prometheus. Their
     numbers are the headlines of a job that succeeded; of one with several runs, the median of theirs.
     """
+    from dataclasses import replace
+
     from executor.jobs.extract import chosen_set, stream_of
     from executor.jobs.stream import record_lines
     from executor.records.follower import benchmark_starts
@@ -350,12 +352,27 @@ def metrics(
         prints = partial(print_statistics, starts=benchmark_starts(nodes[0]))
     lines = record_lines(nodes, stream, follow=follow, on_status=say, backends=options.backends)
     named = NamedRecords(name) if name else None
-    malformed = prints(described, lines if named is None else named.only(lines), follow)
-    for each in named.unseen if named is not None else ():
-        say(f'{record.job_id} has no record of a metric "{each}"')
+    if named is None:
+        malformed = prints(described, lines, follow)
+    else:
+        wanted = tuple(each for each in described.metrics if each.name in named.names)
+        malformed = prints(replace(described, metrics=wanted, repeat=None), named.only(lines), follow)
     if malformed.count:
         several = f"the metrics of the {len(nodes)} nodes of {record.job_id}"
         say(malformed.sentence(several if len(nodes) > 1 else nodes[0].url("metrics")))
+    if named is not None:
+        _say_unseen(record.job_id, described, named.unseen)
+
+
+def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
+    """Say which metrics have no record yet. Raises UsageError for those that the job does not name."""
+    known = sorted(metric.name for metric in job.named_metrics())
+    strange = [each for each in unseen if each not in known]
+    if strange:
+        names = f"; it names {', '.join(known)}" if known else ""
+        raise UsageError(f'{job_id} has no record of a metric "{strange[0]}"{names}')
+    for each in unseen:
+        say(f'{job_id} has no record of a metric "{each}"')
 
 
 def _print_headlines(record: JobRecord, job: Job, stream: Stream, *, form: str, names: Sequence[str]) -> None:

@@ -42,13 +42,13 @@ class NamedRecords:
     """Lets through the records of some metrics alone."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
+        self.names = frozenset(names)
         self._seen: set[str] = set()
 
     @property
     def unseen(self) -> list[str]:
         """The names that no record had."""
-        return sorted(self._names - self._seen)
+        return sorted(self.names - self._seen)
 
     def only(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         """Yield what `lines` hold of these metrics; what is no record stays, for whoever counts such lines."""
@@ -60,7 +60,7 @@ class NamedRecords:
             name = json.loads(line)["name"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return True
-        if isinstance(name, str) and name in self._names:
+        if isinstance(name, str) and name in self.names:
             self._seen.add(name)
             return True
         return False

@@ -305,6 +305,12 @@ def test_metrics_come_as_a_table_as_records_and_as_csv(cli: LocalCli, job: Handm
         0.5,
         0.25,
     ]
+    of_loss = cli.bai("metrics", "digits-1", "--name", "loss").stdout
+    assert "loss" in of_loss
+    assert "accuracy" not in of_loss
+    unknown = cli.bai("metrics", "digits-1", "--name", "less")
+    assert unknown.code == 2
+    assert 'digits-1 has no record of a metric "less"; it names ' in unknown.stderr
     headlines = cli.bai("metrics", "digits-1", "--format", "bmf", "--name", "loss")
     assert json.loads(headlines.stdout) == {"digits": {"loss": {"value": 0.25}}}
     assert cli.bai("metrics", "digits-1", "--format", "bmf", "--name", "less").code == 2
