@@ -177,7 +177,7 @@ def _band_plot(each: BandedMetric) -> str:
     low, high = min(ends), max(ends)
     # Halved: the distance between two finite numbers need not be finite.
     span = high / 2 - low / 2
-    top, bottom = 12, _BAND_HEIGHT - 24
+    top, bottom = 18, _BAND_HEIGHT - 24
 
     def y(value: float) -> float:
         share = (value / 2 - low / 2) / span if span else 0.5
