@@ -60,8 +60,8 @@ def request_like(
         if repeat is not None and repeat.arms:
             raise UsageError(f"--like {record.job_id}: it compared two; run `bai ab A.toml B.toml` again")
         raise UsageError(
-            f"--like {record.job_id}: its record does not say how it was asked for: it came through the service or from the two files of "
-            "`bai ab`, or an older version of bai started it; name its FILE"
+            f"--like {record.job_id}: its record does not say how it was asked for: it came through the service, or an older version "
+            "of bai started it; name its FILE"
         )
     request: _Request = validated(_Request, found, where=f"{record.store.url}/{record.key(REQUEST)}")
     values = {key: text for key, text in request["set"].items() if key not in keys}
