@@ -42,6 +42,8 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
     for name, value in _LIMITS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    # With a server it writes two lines for each run to standard output, where `--json` has its own.
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     try:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from exported_jobs import append, rewrite_job, two_repeats
@@ -156,6 +159,57 @@ def test_a_server_that_is_away_is_said(job: HandmadeJob, monkeypatch: pytest.Mon
 
     with pytest.raises(ExportError, match=r"MLflow at http://127\.0\.0\.1:9: "):
         exported(job, "http://127.0.0.1:9")
+
+
+class Api(BaseHTTPRequestHandler):
+    """As much of MLflow's REST API as an export of one run needs."""
+
+    logged: ClassVar[list[dict[str, Any]]] = []
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/runs/log-batch"):
+            self.logged.append(body)
+        self._answer()
+
+    def _answer(self) -> None:
+        info = {"run_id": "r", "run_uuid": "r", "run_name": "n", "experiment_id": "1", "status": "RUNNING"}
+        experiment = {"experiment_id": "1", "name": "digits", "lifecycle_stage": "active"}
+        found: dict[str, Any] = {
+            "experiment": experiment,
+            "run": {"info": info, "data": {}},
+            "run_info": info,
+        }
+        if self.path.endswith("/runs/search"):
+            found = {}
+        content = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_nothing_but_the_export_itself_is_on_standard_output(
+    job: HandmadeJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    append(job, *({"value": n} for n in range(3)))
+    job.ends()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        (told,) = exported(job, f"http://127.0.0.1:{server.server_port}")
+
+        server.shutdown()
+    assert (told.run_id, told.values) == ("r", 3)
+    assert [each["value"] for batch in Api.logged for each in batch.get("metrics", ())] == [0, 1, 2]
+    assert capfd.readouterr().out == ""
 
 
 def test_without_the_library_it_says_how_to_install_it(
