@@ -19,7 +19,7 @@ import pytest
 from agent_runs import environment, python_job, records_of, result_of, start_agent
 from kafka import KafkaConsumer
 
-LINES = 200_000
+LINES = 60_000
 KILLS_OF_THE_AGENT = 20
 KILLS_OF_THE_EXTRACTOR = 5
 LARGEST_BATCH = 2_000
@@ -41,8 +41,8 @@ emitters = [subprocess.Popen([sys.executable, "-c", EMITTER, name]) for name in 
 for step in range({LINES}):
     print(f"step={{step}} loss={{100 / (step + 1):.6f}} accuracy={{step / {LINES}:.6f}} rate={{step % 977}}.5e-03",
           end="" if step == {LINES - 1} else "\\n")
-    if step % 1000 == 999:
-        time.sleep(0.05)
+    if step % 100 == 99:
+        time.sleep(0.06)
     while step == {LINES * 9 // 10} and not os.path.exists("finish"):
         time.sleep(0.05)
 assert [emitter.wait() for emitter in emitters] == [0, 0]
