@@ -39,11 +39,11 @@ _OPTIONS = (
 
 
 def chromium() -> str:
-    """Return the browser's program; skips the test where there is none."""
+    """Return the browser's program; fails the test where there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
-        pytest.skip(
-            "needs Chromium: as root, `apt-get install chromium`, or scripts/test as root, which does that"
+        pytest.fail(
+            "this test needs Chromium: as root, `apt-get install chromium`, or scripts/test as root, which does that"
         )
     return found
 
