@@ -12,7 +12,7 @@ from executor.analysis.comparison import Comparison
 from executor.errors import UsageError
 
 _CONDITION = re.compile(
-    r"""\s*(?:"(?P<quoted>[^"]+)"|(?P<name>[^<>="]+?))\s*(?P<sign><=|>=|<|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(?P<share>%)?\s*"""
+    r"""\s*(?:"(?P<quoted>[^"]+)"|(?P<name>[^\s<>="][^<>="]*?))\s*(?P<sign><=|>=|<|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(?P<share>%)?\s*"""
 )
 _LONGEST = 500
 EXAMPLE = "'throughput < -5%', or 'loss > 0.1' for a change in the metric's units"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Metric
@@ -76,6 +76,7 @@ def test_a_share_of_what_is_not_positive_is_refused() -> None:
 
 
 @given(st.text('ab <>=%"0.5-e+\n;_', max_size=40))
+@example(" <0")
 def test_any_text_is_a_condition_or_a_sentence(text: str) -> None:
     try:
         found = parse_condition(text)
