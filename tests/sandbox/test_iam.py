@@ -35,7 +35,7 @@ UNSEEN = {
     "user": {
         **UPLOADS,
         (
-            "ReadScripts",
+            "ReadJobs",
             "s3:GetObject",
             "arn:aws:s3:::BUCKET/scripts/*",
         ): "--like fetches scripts only where they have changed",
