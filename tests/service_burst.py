@@ -15,7 +15,7 @@ from service_events import fetcher_event
 from service_runs import ServiceRuns
 
 CLIENTS = 20
-_ASSIGNMENTS = "bai_serve_assignments_total"
+ASSIGNMENTS = "bai_serve_assignments_total"
 """The figure of how often partitions were given: once, and after each rebalance."""
 
 
@@ -77,10 +77,10 @@ def run_burst(service: ServiceRuns, count: int, *, wait: Callable[[Callable[[], 
     warm_up(service)
     start, small = time.monotonic(), memory(service)
     largest, gauge = Sampler(service), LaunchGauge(service)
-    assignments = figure(service, _ASSIGNMENTS)
+    assignments = figure(service, ASSIGNMENTS)
     ids = [*publish_burst(service, count), "after"]
     wait(lambda: answered(service) > count / 2)
-    rebalances = figure(service, _ASSIGNMENTS) - assignments
+    rebalances = figure(service, ASSIGNMENTS) - assignments
     service.broker.stop()
     service.broker.start()
     restarted = time.monotonic()

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 COMMANDS = ("cancel",)
 """What we do of what CMD_SUBMIT may ask for."""
 _POLL_MS = 500
+_ROUNDS = 4
+"""In a `max_poll_interval`, at least: nothing more is begun in a round that has taken its part of it."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
@@ -128,8 +130,14 @@ class Intake:
         elif consumer.paused():
             consumer.resume(*consumer.paused())
         done: dict[Any, Any] = {}
-        for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
+        polled = consumer.poll(timeout_ms=_POLL_MS)
+        late = time.monotonic() + self._table.max_poll_interval.total_seconds() / _ROUNDS
+        for partition, records in polled.items():
             for record in records:
+                if time.monotonic() > late:
+                    # The store is slow: the rest comes again with the next poll, which must not be late.
+                    consumer.seek(partition, record.offset)
+                    break
                 try:
                     if holding:
                         raise StoreError("the store was away a moment ago")

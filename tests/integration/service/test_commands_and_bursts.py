@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka_brokers import Broker
 from moto_aws import MotoAws
-from service_burst import run_burst
+from sandbox.fake_aws.calls import Call
+from service_burst import ASSIGNMENTS, figure, run_burst, unanswered
 from service_events import DATASET, cancel_event, encoded, fetcher_event
 from service_runs import ServiceRuns, open_service_runs
 
@@ -144,6 +146,30 @@ def test_a_burst_outlives_its_broker_eight_launches_at_once(
         assert found.growth < MOST_GROWTH
         assert 2 <= found.most_launches <= 8
         assert service.stop() == 0
+
+
+def test_a_slow_store_does_not_keep_the_poll_waiting(
+    kafka: Broker, moto_aws: MotoAws, service_environment: dict[str, str], tmp_path: Path
+) -> None:
+    # given a store that takes so long to keep an event that those of one poll together take longer than the poll may wait
+    def slowly(call: Call) -> bool:
+        if call.action == "PutObject" and call.resource.endswith("/event.json"):
+            time.sleep(2.5)
+        return False
+
+    moto_aws.prevents = slowly
+    folder = tmp_path / "service"
+    folder.mkdir()
+    own = 'max_poll_interval = "10s"\nsession_timeout = "10s"'
+    with open_service_runs(folder, kafka, moto_aws, service_environment, service=own) as service:
+        service.start()
+        ids = [f"job-{number}" for number in range(9)]
+        service.publish("fetcher", *(fetcher_event(action_id=each) for each in ids))
+        service.wait_messages("executor", len(ids))
+
+        # then the group is that of the beginning, and each event is answered once
+        assert figure(service, ASSIGNMENTS) == 1, service.log.read_text()
+        assert unanswered(service, ids) == []
 
 
 def test_two_services_share_the_work_and_say_everything_once(

@@ -166,25 +166,29 @@ class JobMonitor:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The launch record; None for machines that were launched by hand, and before it is written.
+        """The launch record without its request; None for machines that were launched by hand, and before it is written.
 
         Where the job waits for capacity: that of the round which was begun last.
         """
         name, last = "launch.json", "rounds/launch.json"
         if last in self._kept:
             return self._kept[last]
-        found = None if name in self._kept else read_launch_table(self.record, attempt=self.attempt)
-        if found is not None:
+        if name not in self._kept and (found := self._launch_table(0)) is not None:
             self._kept[name] = found
         first = self._kept.get(name)
         if first is None or first.get("wait") is None:
             return first
         decided = bool(self._decision())
         number = latest_round(self.record, attempt=self.attempt)
-        latest = read_launch_table(self.record, attempt=self.attempt, number=number) or first
+        latest = self._launch_table(number) or first
         if decided:
             self._kept[last] = latest
         return latest
+
+    def _launch_table(self, number: int) -> Mapping[str, Any] | None:
+        # With the request goes the user data, which is most of it: a service looks after many jobs.
+        table = read_launch_table(self.record, attempt=self.attempt, number=number)
+        return None if table is None else {key: each for key, each in table.items() if key != "request"}
 
     def _waiting(self) -> str | None:
         """Return what the job waits for, and until when; None where it does not wait, or the first round is under way. Raises StoreError."""
