@@ -40,6 +40,8 @@ _OWN = frozenset(
         "git",
         "kafka",
         "log_lines",
+        "prometheus",
+        "cloudwatch",
         "end",
         "limits",
         "set",

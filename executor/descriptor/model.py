@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -317,3 +317,11 @@ class Descriptor(Table):
     """Belongs to another engine: accepted, not read."""
     sagemaker: OtherEngine = None
     """Belongs to another engine: accepted, not read."""
+
+
+SINKS = frozenset(
+    name
+    for name, each in Descriptor.model_fields.items()
+    if any(isinstance(kind, type) and issubclass(kind, SinkTable) for kind in get_args(each.annotation))
+)
+"""The tables of the places that records go to."""

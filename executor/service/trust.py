@@ -17,6 +17,7 @@ from bai_agent.job.durations import format_duration, parse_duration
 from bai_agent.job.source_schemes import scheme_of
 from executor.config import LimitSettings
 from executor.descriptor import Finding
+from executor.descriptor.model import SINKS
 from executor.descriptor.raw_table import Raw, Where, at, items, text_of
 from executor.service_config import Bounds
 
@@ -39,10 +40,7 @@ _NOT_YOURS: Mapping[Where, str] = {
     ("aws", "ec2", "security_groups"): _CONFIGURED,
     ("aws", "ec2", "public_ip"): _CONFIGURED,
     ("aws", "ec2", "keep_on_failure"): _CONFIGURED,
-    ("kafka",): _CONFIGURED,
-    ("log_lines",): _CONFIGURED,
-    ("prometheus",): _CONFIGURED,
-    ("cloudwatch",): _CONFIGURED,
+    **{(sink,): _CONFIGURED for sink in sorted(SINKS)},
     ("store",): _CONFIGURED,
     ("end",): _CONFIGURED,
 }

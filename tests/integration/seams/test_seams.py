@@ -1,6 +1,6 @@
 """A new thing of each kind is a file of its own and the lines that name it: a job then runs with it.
 
-CONTRIBUTING.md, "To add …", says which files that are; each test changes these alone.
+docs/architecture.md, "Seams", says which files that are; each test changes these alone.
 """
 
 from __future__ import annotations

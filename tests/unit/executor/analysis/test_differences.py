@@ -9,11 +9,13 @@ from typing import Any
 from bai_agent.job.descriptor import (
     Benchmark,
     Better,
+    CloudWatch,
     Git,
     Headline,
     Identity,
     Job,
     Metric,
+    Prometheus,
     ResultFormat,
     Results,
     Source,
@@ -107,6 +109,11 @@ JOB = Job(
 def test_descriptors_differ_in_what_is_run_not_in_who_runs_it() -> None:
     same = replace(JOB, job=Identity(id="b", labels={"task_name": "x", "variant": "b"}))
     assert descriptor_differences([JOB], [same]) == []
+
+    sent = replace(
+        JOB, prometheus=Prometheus(pushgateway="http://host:9091"), cloudwatch=CloudWatch(log_group="runs")
+    )
+    assert descriptor_differences([JOB], [sent]) == []
 
     other = replace(
         JOB,
