@@ -221,7 +221,7 @@ def _request(
         options.find(like),
         stack=stack,
         open_store=lambda url: next(options.backends.stores(url)),
-        keys=frozenset(each.key for each in given.overrides),
+        overrides=given.overrides,
         takes_scripts=script is None,
     )
     return dataclasses.replace(

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Text, Texts
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
-from executor.descriptor.overrides import REDACTED, read_overrides
+from executor.descriptor.overrides import REDACTED, Override, overlap, read_overrides
 from executor.errors import UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.repetition import REQUEST, kept_scripts, scripts_digest
@@ -28,6 +28,8 @@ from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin
 from executor.records.reading import validated
 
 _SCRATCH = ".bai-like-"
+_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+"""Keys that name the scripts."""
 
 
 class _Request(TypedDict):
@@ -46,12 +48,13 @@ def request_like(
     *,
     stack: ExitStack,
     open_store: Callable[[str], JobStore],
-    keys: frozenset[str] = frozenset(),
+    overrides: Sequence[Override] = (),
     takes_scripts: bool = True,
 ) -> JobRequest:
     """Return the request that asks for what the job `record` ran: the same descriptor, scripts, arguments and `--set`.
 
-    keys: those that are set anew. takes_scripts: its own, and no others; fetched ones are there until `stack` ends.
+    overrides: what is set anew, and not part of what is returned. takes_scripts: its own, unless `overrides` name others;
+    fetched ones are there until `stack` ends.
     open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError, FindingsError.
     """
     found: dict[str, Any] | None = record.read_object(record.key(REQUEST))
@@ -64,6 +67,7 @@ def request_like(
             "of bai started it; name its FILE"
         )
     request: _Request = validated(_Request, found, where=f"{record.store.url}/{record.key(REQUEST)}")
+    keys = {each.key for each in overrides}
     values = {key: text for key, text in request["set"].items() if key not in keys}
     for key, text in values.items():
         if text == REDACTED:
@@ -80,7 +84,11 @@ def request_like(
         overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
     )
     digest = request["scripts_sha256"]
-    if digest is None or not takes_scripts:
+    # Beside `--script` they name nothing that runs.
+    named_anew = again.script is None and any(
+        overlap(each.path, place) for each in overrides for place in _SCRIPTS
+    )
+    if digest is None or named_anew or not takes_scripts:
         return again
     return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
 

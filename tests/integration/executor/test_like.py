@@ -65,6 +65,31 @@ def test_scripts_that_are_gone_are_those_that_the_job_kept(cli: LocalCli, folder
     assert cli.output(first) == cli.output(again) == "loss=0.5 [] 1\n"
 
 
+@pytest.mark.parametrize("key", ["ml.script.path=v2", 'ml.script={path="v2"}'])
+def test_scripts_that_are_named_anew_are_those_that_run(cli: LocalCli, folder: Path, key: str) -> None:
+    first = _run(cli, folder / "b.toml")
+    (folder / "train.py").unlink()
+    (folder / "v2").mkdir()
+    (folder / "v2" / "train.py").write_text("print('v2')\n")
+
+    again = _run(cli, "--like", first, "--set", key)
+
+    assert cli.output(again) == "v2\n"
+
+
+def test_the_path_of_scripts_counts_for_nothing_beside_the_script_that_was_given(
+    cli: LocalCli, folder: Path
+) -> None:
+    (cli.folder / "train.py").write_text(_TRAIN)
+    first = _run(cli, folder / "b.toml", "--script", cli.folder / "train.py")
+    (cli.folder / "train.py").write_text("raise SystemExit(1)")
+    (folder / "v2").mkdir()
+
+    again = _run(cli, "--like", first, "--set", "ml.script.path=v2")
+
+    assert cli.output(first) == cli.output(again)
+
+
 def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:
     first = _run(cli, folder / "b.toml")
     (folder / "train.py").write_text("raise SystemExit(1)")
