@@ -19,11 +19,16 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Text, Texts
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
+from executor.descriptor.model import Script
+from executor.descriptor.override_places import put_overrides
 from executor.descriptor.overrides import REDACTED, Override, overlap, read_overrides
+from executor.descriptor.raw_table import at, text_of
+from executor.descriptor.toml_file import parse_toml
 from executor.errors import UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.job_sources import script_folder
 from executor.planning.repetition import REQUEST, kept_scripts, scripts_digest
-from executor.planning.request import FindingsError, JobRequest, read_request, scripts_of_request
+from executor.planning.request import JobRequest
 from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin
 from executor.records.reading import validated
 
@@ -55,7 +60,7 @@ def request_like(
 
     overrides: what is set anew, and not part of what is returned. takes_scripts: its own, unless `overrides` name others;
     fetched ones are there until `stack` ends.
-    open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError, FindingsError.
+    open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError.
     """
     found: dict[str, Any] | None = record.read_object(record.key(REQUEST))
     if found is None:
@@ -105,13 +110,11 @@ def _with_scripts(
     leave_out = [record.store.folder] if record.store.folder is not None else []
     why = "they are gone"
     try:
-        descriptor, _ = read_request(again)
-        origin = scripts_of_request(again, descriptor)
-        if origin is not None and scripts_digest(origin, leave_out) == digest:
-            return again
-        why = "they have changed since"
-    except FindingsError:
-        pass  # what the descriptor names is not there; where it has other mistakes, they are told later
+        origin = _origin(again)
+        if origin is not None and origin.path.exists():
+            if scripts_digest(origin, leave_out) == digest:
+                return again
+            why = "they have changed since"
     except (ScriptsError, OSError) as error:
         why = str(error)
     if isinstance(record.store, DirectoryStore):
@@ -133,6 +136,21 @@ def _with_scripts(
     raise UsageError(
         f"--like {record.job_id}: its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
     )
+
+
+def _origin(again: JobRequest) -> ScriptsOrigin | None:
+    """Return where the scripts lay, whatever else of the request is not there any more; None where nothing says it."""
+    if again.script is not None:
+        return ScriptsOrigin(path=again.script, member=again.script.name, is_folder=again.script.is_dir())
+    table, _ = parse_toml(again.content or b"", file=str(again.file))
+    if table is None:
+        return None
+    put_overrides(table, again.overrides, file=str(again.file))
+    try:
+        script = Script(path=text_of(at(table, "ml", "script"), "path") or None)
+    except ValueError:
+        return None
+    return script_folder(script, folder=again.file.absolute().parent)
 
 
 def _fetched(

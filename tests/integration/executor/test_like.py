@@ -90,6 +90,22 @@ def test_the_path_of_scripts_counts_for_nothing_beside_the_script_that_was_given
     assert cli.output(first) == cli.output(again)
 
 
+def test_what_else_is_gone_does_not_hide_that_the_scripts_are_there(cli: LocalCli, folder: Path) -> None:
+    (folder / "train.py").write_text(f"{_TRAIN}open('written', 'w').close()\n")
+    with (folder / "b.toml").open("a") as file:
+        file.write("[[data.sources]]\nid = 'd'\nsrc = '../data.txt'\npath = 'data.txt'\n")
+    (cli.folder / "data.txt").write_text("old")
+    first = _run(cli, folder / "b.toml")
+    assert (cli.rundir(first).scripts / "written").exists()  # so that the copy is of no use
+    (cli.folder / "data.txt").rename(cli.folder / "new.txt")
+
+    _run(cli, "--like", first, "--set", f"data.sources[0].src={cli.folder / 'new.txt'}")
+    refused = cli.bai("run", "--like", first)
+
+    assert refused.code == 2
+    assert "data.txt does not exist" in " ".join(refused.stderr.split())
+
+
 def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:
     first = _run(cli, folder / "b.toml")
     (folder / "train.py").write_text("raise SystemExit(1)")
