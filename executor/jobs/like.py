@@ -106,7 +106,8 @@ def _with_scripts(
     stack: ExitStack,
     open_store: Callable[[str], JobStore],
 ) -> JobRequest:
-    """Return the request with scripts of this sum: those that lie where they lay, or the copy that the job kept."""
+    """Return the request with scripts of this sum: those that lie where they lay, or the copy that the job kept, with its commit."""
+    with_copy = dataclasses.replace(again, of_copy=True, git=record.job().git)
     leave_out = [record.store.folder] if record.store.folder is not None else []
     why = "they are gone"
     try:
@@ -121,7 +122,7 @@ def _with_scripts(
         copy = kept_scripts(record, nodes=record.job().strategy.nodes)
         try:
             if scripts_digest(ScriptsOrigin(path=copy)) == digest:
-                return _with_copy(again, copy)
+                return _with_copy(with_copy, copy)
         except (ScriptsError, OSError):
             pass
         where = "and the run has changed the copy that the job kept"
@@ -130,7 +131,7 @@ def _with_scripts(
         where = "and the job kept none"
         if sources:
             try:
-                return _fetched(again, sources[0], digest, stack=stack, open_store=open_store)
+                return _fetched(with_copy, sources[0], digest, stack=stack, open_store=open_store)
             except (StoreError, PullError, ScriptsError, OSError) as error:
                 where = f"and those that the job used cannot be had: {error}"
     raise UsageError(

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Identity, Job, Store
+from bai_agent.job.descriptor import Git, Identity, Job, Store
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.errors import UsageError
@@ -72,6 +72,10 @@ class JobRequest:
     """What the file held when a job was made of it that is asked for again; None: what it holds now."""
     scripts: Path | None = None
     """The copy that such a job has kept of its scripts' folder, in place of what the descriptor names."""
+    of_copy: bool = False
+    """Whether `scripts` or `script` is such a copy, which no folder's commit is that of."""
+    git: Git | None = None
+    """The commit that such a copy was taken at, as far as it is known."""
     other_arm: OtherArm | None = None
     """The second of two descriptors that are compared in one job; `file` is the first."""
     exclusive: bool = False
@@ -152,13 +156,20 @@ def planned(
         scripts=scripts or scripts_of_request(job_request, descriptor),
         data_root=job_request.data_root.absolute() if job_request.data_root is not None else None,
         home=Path.home(),
-        git=git_state(folder),
+        git=git_of_request(job_request),
         sinks=settings.sinks,
         defaults=settings.limits,
         overrides=job_request.overrides,
         exclusive=job_request.exclusive,
         arms=arms,
     )
+
+
+def git_of_request(job_request: JobRequest) -> Git | None:
+    """Return the commit of what `job_request` runs: that of its file's folder, which git is asked for, or what is known of a copy."""
+    if job_request.service is not None or job_request.of_copy:
+        return job_request.git
+    return git_state(job_request.file.absolute().parent)
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:

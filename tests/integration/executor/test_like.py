@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,35 @@ def test_the_path_of_scripts_counts_for_nothing_beside_the_script_that_was_given
     again = _run(cli, "--like", first, "--set", "ml.script.path=v2")
 
     assert cli.output(first) == cli.output(again)
+
+
+def test_the_commit_is_that_of_the_scripts_that_run(cli: LocalCli, folder: Path) -> None:
+    def commit() -> str:
+        """Commit all there is, and return the commit."""
+        git = ("git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@example.org")
+        for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "m"]):
+            subprocess.run([*git, *words], check=True)
+        return subprocess.run(
+            [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit_of(job_id: str) -> str | None:
+        git = cli.record(job_id).job().git
+        return git.commit if git is not None else None
+
+    old = commit()
+    first = _run(cli, folder / "b.toml")
+    (folder / "readme").write_text("x")
+    (folder / "train.py").write_text("raise SystemExit(1)")
+    new = commit()
+
+    again = _run(cli, "--like", first)
+    named = _run(
+        cli, "--like", first, "--script", cli.folder / "bench" / "readme", "--set", "ml.benchmark_code=true"
+    )
+
+    assert commit_of(first) == commit_of(again) == old
+    assert commit_of(named) == new
 
 
 def test_what_else_is_gone_does_not_hide_that_the_scripts_are_there(cli: LocalCli, folder: Path) -> None:

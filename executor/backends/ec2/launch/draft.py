@@ -30,9 +30,8 @@ from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.arm_files import arm_files
-from executor.planning.git import git_state
 from executor.planning.plan import plan
-from executor.planning.request import JobRequest, scripts_of_request
+from executor.planning.request import JobRequest, git_of_request, scripts_of_request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ def planned_job(
             store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
             arguments=job_request.arguments,
             scripts=scripts,
-            git=git_state(folder) if service is None else None,
+            git=git_of_request(job_request),
             sinks=settings.sinks,
             defaults=settings.limits,
             uploads=files.sources,
