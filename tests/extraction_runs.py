@@ -35,6 +35,7 @@ def make_run(
     *,
     output: bytes | None = None,
     processes: Sequence[bytes] = (),
+    mpi: bool = False,
     emitted: bytes | None = None,
     exited: bool = True,
     host_metrics: bool = False,
@@ -43,7 +44,7 @@ def make_run(
 ) -> RunDir:
     """Make a run directory of a job with `metrics` (name, pattern); `keys` go into the first of them.
 
-    processes: what each process printed, where mpirun started them. results: tables of files, which are to lie in `work/`.
+    processes: what each process printed, where mpirun started them; `mpi` without them: their logs come later. results: tables of files, which are to lie in `work/`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rundir = RunDir(folder)
@@ -60,8 +61,8 @@ def make_run(
                 "metrics": tables,
                 "results": list(results),
                 **(
-                    {"strategy": {"name": "mpi", "processes_per_node": str(len(processes))}}
-                    if processes
+                    {"strategy": {"name": "mpi", "processes_per_node": str(len(processes) or 1)}}
+                    if processes or mpi
                     else {}
                 ),
             }

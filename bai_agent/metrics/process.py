@@ -173,7 +173,7 @@ class Extractor:
         if generations != [each.follower.place.generation for each in logs]:
             wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
         moved = repeats.end_processes(self._logs) or moved
-        for run in repeats.finished([*self._logs, self._emit]):
+        for run in repeats.finished(self._logs, self._emit):
             assert run.ended is not None
             assert run.repeat is not None
             # A run's last records: who sees them has seen all of it.
@@ -250,11 +250,10 @@ class Extractor:
         remaining = 0
         if self._leaves_rest:
             # Between two blocks: what is held of a line that goes on counts as not searched.
-            every = list(chain(self._logs.in_turn(), [self._emit]))
-            if self._repeats is not None:
-                for each in every:
+            for each in chain(self._logs.in_turn(), [self._emit]):
+                if self._repeats is not None:
                     each.follower.end = None
-            remaining = sum(max(0, each.follower.last - each.follower.place.offset) for each in every)
+                remaining += max(0, each.follower.last - each.follower.place.offset)
         else:
             for each in self._logs:
                 for block in each.follower.finish():

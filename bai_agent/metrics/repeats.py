@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from bai_agent.benchmark.state import is_alive
 from bai_agent.job.repeats import RepeatedRun, RepeatsFile
@@ -47,7 +48,7 @@ class RepeatGuide:
             return False
         logs.look(at_the_end=True)
         moved = False
-        for log in logs:
+        for log in logs.in_turn():
             if log.process is None or log.repeat not in ended:
                 continue
             follower = log.follower
@@ -59,12 +60,13 @@ class RepeatGuide:
                 moved = True
         return moved
 
-    def finished(self, logs: Sequence[Log]) -> list[RepeatedRun]:
+    def finished(self, logs: Logs, emit: Log) -> list[RepeatedRun]:
         """Return the runs, each once, that have ended and of which all has been read."""
         found = []
         while self._told < len(self._runs):
             run = self._runs[self._told]
-            if run.ended is None or not all(self._is_done(each, run) for each in logs):
+            every = chain(logs.in_turn(), [emit])
+            if run.ended is None or not all(self._is_done(each, run) for each in every):
                 break
             found.append(run)
             self._told += 1

@@ -6,12 +6,15 @@ import json
 import os
 import resource
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from extraction_runs import (
+    EXITED,
     entries,
     extract,
     extract_after_any_prefix,
@@ -25,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.run_directory import RunDir
+from bai_agent.job.run_directory import RunDir, boot_id
 from bai_agent.metrics import logs
 from bai_agent.metrics.checkpoint import read_checkpoint
 from bai_agent.metrics.process import Extractor
@@ -45,8 +48,8 @@ def values(rundir: RunDir, name: str = "loss") -> dict[str, list[float]]:
     return found
 
 
-def ended(rundir: RunDir, rank: int, **said: Any) -> None:
-    (rundir.processes / f"{rank}.json").write_text(json.dumps(said))
+def ended(rundir: RunDir, process: int | str, **said: Any) -> None:
+    (rundir.processes / f"{process}.json").write_text(json.dumps(said))
 
 
 def test_records_name_the_process_and_the_merged_log_has_none(tmp_path: Path) -> None:
@@ -180,17 +183,67 @@ def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.Monkey
         finish_run(rundir)
 
     # At no time, the start included
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 20, hard)
-    )
-    try:
+    with few_files():
         Extractor(rundir, read_job(rundir.job), sleep=sleep).run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert opened[0] == 3
     assert values(rundir) == {str(rank): [rank] for rank in range(40)}
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """Let no more than some twenty files be opened meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    free = (number for number in range(len(used) + 20) if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (list(free)[19] + 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def write_runs(rundir: RunDir, *, runs: int, ranks: int) -> None:
+    """Write what the processes of a series of runs leave, which have all ended, and make its job one with `[repeat]`."""
+    rundir.job.write_text(rundir.job.read_text() + tomli_w.dumps({"repeat": {"runs": runs}}))
+    rundir.processes.mkdir()
+    lines = []
+    for run in range(runs):
+        place = {"run": run, "repeat": run, "output_bytes": 0, "emit_bytes": 0, "time": 5}
+        lines.append({"event": "began", **place, "pid": 2**22 + 1, "start": 1, "boot_id": boot_id()})
+        lines.append({"event": "ended", **EXITED, **place})
+        for rank in range(ranks):
+            (rundir.processes / f"{rank}-{run}.log").write_bytes(b"loss=%d\n" % (100 * run + rank))
+            ended(rundir, f"{rank}-{run}", code=0, signal=None, asked=None, time=5, output_bytes=9)
+    rundir.repeats.write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+@pytest.mark.parametrize("leaves_rest", [False, True])
+@pytest.mark.parametrize("read_before", [False, True])
+def test_only_so_many_files_of_former_runs_are_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_before: bool, leaves_rest: bool
+) -> None:
+    # given a series whose extractor was killed, when it had read all logs or none
+    monkeypatch.setattr(logs, "_MOST_OPEN", 3)
+    rundir = make_run(tmp_path, [LOSS], exited=False, mpi=True)
+    write_runs(rundir, runs=10, ranks=4)
+    if read_before:
+        extract_until_killed(rundir)
+    finish_run(rundir)
+
+    # when another one goes on
+    with few_files():
+        extractor = Extractor(rundir, read_job(rundir.job), sleep=lambda _: None)
+        if leaves_rest:
+            extractor.leave_rest()
+        extractor.run()
+
+    # then it can read all
+    if leaves_rest and not read_before:
+        assert extracted(rundir)["remaining_bytes"] == 352
+    else:
+        expected = {str(rank): [100 * run + rank for run in range(10)] for rank in range(4)}
+        assert {rank: sorted(each) for rank, each in values(rundir).items()} == expected
 
 
 def test_a_truncated_log_goes_on_as_a_new_generation(tmp_path: Path) -> None:
