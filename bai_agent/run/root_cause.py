@@ -16,7 +16,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.process_ends import ProcessEnd, ProcessLog, open_regular, process_ends, process_logs
 from bai_agent.job.record_types import StopEvent
 from bai_agent.job.redaction import Redactor
-from bai_agent.job.repeats import RepeatedRun, read_repeats
+from bai_agent.job.repeats import RepeatedRun, RepeatedRuns, read_repeats
 from bai_agent.metrics.terminal import visible
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import peers_of
@@ -119,10 +119,15 @@ def _found_cause(ctx: RunContext, left: Mapping[str, Any], *, quote: bool) -> Ca
 
 def _cause(ctx: RunContext, left: Mapping[str, Any]) -> Cause | None:
     redact = ctx.redactor.redact
+    # Where another node does the runs, there are none here.
+    runs = read_repeats(ctx.rundir.repeats) if ctx.job.repeat is not None else RepeatedRuns()
+    failed = next((each for each in runs.runs if each.ended is not None and each.ended["code"] != 0), None)
+    if failed is None and runs.failed_step is not None:
+        return None  # what is there is of runs that ended well
     files = [replace(each, content=redact(each.content)) for each in _left_files(ctx.rundir.launcher)]
-    failed = _failed_run(ctx)
     logs = process_logs(ctx.rundir.processes)
     if failed is not None:
+        files = [each for each in files if _is_of(failed, each)]
         number = failed.repeat if failed.repeat is not None else failed.run
         logs = [each for each in logs if (each.warmup, each.run) == (failed.repeat is None, number)]
     ends = process_ends(logs)
@@ -153,12 +158,10 @@ def _cause(ctx: RunContext, left: Mapping[str, Any]) -> Cause | None:
     )
 
 
-def _failed_run(ctx: RunContext) -> RepeatedRun | None:
-    """Return the first run that failed, of a job with `[repeat]`; None where none did, or another node does the runs."""
-    if ctx.job.repeat is None:
-        return None
-    runs = read_repeats(ctx.rundir.repeats).runs
-    return next((each for each in runs if each.ended is not None and each.ended["code"] != 0), None)
+def _is_of(run: RepeatedRun, file: LeftFile) -> bool:
+    """Return whether a file was written in this run: a launcher may leave some in a run that ends well, after a restart."""
+    ended: int = (run.ended or {})["time"]
+    return run.time - _CLOCK_MS <= file.modified <= ended + _CLOCK_MS
 
 
 def _end_of(run: RepeatedRun) -> int | None:

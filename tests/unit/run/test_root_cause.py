@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_contexts import make_context
 
-from bai_agent.job.descriptor import Benchmark, StrategyTable
+from bai_agent.job.descriptor import Benchmark, Repeat, StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer, peers_table
 from bai_agent.job.run_directory import RunDir, write_json
@@ -33,9 +34,14 @@ LEFT: dict[str, Any] = {
 
 @pytest.fixture
 def ctx(rundir: RunDir) -> RunContext:
+    return context_of(rundir)
+
+
+def context_of(rundir: RunDir, **more: Any) -> RunContext:
     tables = {
         "strategy": StrategyTable(name="torchrun"),
         "benchmark": Benchmark(argv=("train",), secrets={"KEY": "env:KEY"}),
+        **more,
     }
     made = make_context(rundir, tables=tables)
     made.redactor.know(["sesame-street"])
@@ -45,9 +51,16 @@ def ctx(rundir: RunDir) -> RunContext:
     return made
 
 
-def leave(rundir: RunDir, message: str, *, local: int = 0, seconds: float = ENDED / 1000 - 1) -> Path:
+def leave(
+    rundir: RunDir,
+    message: str,
+    *,
+    local: int = 0,
+    seconds: float = ENDED / 1000 - 1,
+    launch: str = "job-0_x",
+) -> Path:
     """Write the error file of a process."""
-    folder = rundir.launcher / "job-0_x" / "attempt_0" / str(local)
+    folder = rundir.launcher / launch / "attempt_0" / str(local)
     folder.mkdir(parents=True)
     file = folder / "error.json"
     stack = f"Traceback (most recent call last):\n{message}\n"
@@ -133,3 +146,69 @@ def test_a_strategy_that_breaks_hides_no_outcome(ctx: RunContext) -> None:
 
     assert (outcome, cause) == (Outcome.FAILED, None)
     assert sentence == "The benchmark failed after 5.0 s: it exited with code 1."
+
+
+def write_repeats(rundir: RunDir, codes: Sequence[int], *, step: str | None = None) -> None:
+    """Write how runs of 10 s each ended, the last one at `ENDED`, and that a step after them failed."""
+    lines: list[dict[str, Any]] = []
+    for run, code in enumerate(codes):
+        place = {"run": run, "repeat": run, "output_bytes": 0, "emit_bytes": 0}
+        ended = ENDED - 10_000 * (len(codes) - 1 - run)
+        began = {"event": "began", **place, "pid": 1, "start": 1, "boot_id": "x", "time": ended - 9000}
+        lines += [
+            began,
+            {**LEFT, "event": "ended", **place, "code": code, "time": ended, "output_bytes": 9999},
+        ]
+    if step is not None:
+        lines.append({**LEFT, "event": "failed", "step": step, "run": len(codes), "repeat": len(codes)})
+    rundir.repeats.write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+SUMMARY = """
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2023-11-14_22:13:29
+  host      : here
+  rank      : 1 (local_rank: 1)
+  exitcode  : 7 (pid: 4711)
+  error_file: <N/A>
+"""
+
+
+def test_a_file_of_an_earlier_run_is_not_the_failed_ones(rundir: RunDir) -> None:
+    # given a process that failed in the first run, and was started again, and another one that failed in the second
+    ctx = context_of(rundir, repeat=Repeat(runs=3))
+    leave(rundir, "ValueError: healed", seconds=ENDED / 1000 - 15)
+    rundir.kept_output.write_text(SUMMARY)
+    write_repeats(rundir, [0, 7])
+
+    _, sentence, cause = classify_end(ctx, LEFT, quote=True)
+
+    assert cause is not None
+    assert (cause.process, cause.code, cause.message) == ("process 1 (local rank 1)", 7, "")
+    assert sentence.endswith("process 1 (local rank 1) exited with code 7.")
+
+
+@pytest.mark.parametrize("listed", [range(9), range(8, -1, -1)])
+def test_of_several_failed_runs_the_first_one_has_its_own_file(rundir: RunDir, listed: Sequence[int]) -> None:
+    ctx = context_of(rundir, repeat=Repeat(runs=9, keep_going=True))
+    for run in listed:
+        leave(
+            rundir, f"ValueError: in run {run}", seconds=ENDED / 1000 - 81 + 10 * run, launch=f"job-0_{run}"
+        )
+    write_repeats(rundir, [1] * 9)
+
+    assert classify_end(ctx, LEFT, quote=True)[1].endswith("failed: ValueError: in run 0.")
+
+
+def test_a_step_that_fails_is_no_process_of_a_run(rundir: RunDir) -> None:
+    ctx = context_of(rundir, repeat=Repeat(runs=3))
+    leave(rundir, "ValueError: healed")
+    write_repeats(rundir, [0], step="prepare")
+
+    assert classify_end(ctx, LEFT, quote=True)[2] is None
