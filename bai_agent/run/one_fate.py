@@ -13,6 +13,7 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms, read_json
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import peers_of
+from bai_agent.run.repeats import series_end
 from bai_agent.run.root_cause import classify_end, failed_at, stopped_at
 from bai_agent.run.stop import StopReason
 from bai_agent.strategy.launch import Role
@@ -106,6 +107,7 @@ def _failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
     if left is None:
         return StopReason(Outcome.LOST, Outcome.LOST.sentence), None
     outcome, sentence, cause = classify_end(ctx, left, quote=ctx.may_quote)
+    outcome, sentence = series_end(ctx, left, outcome, sentence, cause=cause)
     if outcome is Outcome.SUCCEEDED:
         return None
     return StopReason(outcome, sentence), failed_at(left, cause, stopped=stopped)

@@ -15,11 +15,12 @@ from bai_agent.job.descriptor import Job, Metric, Repeat
 from bai_agent.job.interval import relative_half_width
 from bai_agent.job.outcome import Outcome, signal_name
 from bai_agent.job.record_types import RepeatEvent, RepeatOutcome
-from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile
+from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.metrics.headlines import headline_of
 from bai_agent.run.context import RunContext
 from bai_agent.strategy.failure import Cause
+from bai_agent.strategy.launch import Role
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,24 @@ _PIECE = 4 << 20
 _EVENT_SECONDS = 1.0
 """Between two events about runs that are short."""
 _OF_A_RUN = b'"src":"run"'
+
+_OF_RUNS = frozenset(
+    {
+        Outcome.SUCCEEDED,
+        Outcome.FAILED,
+        Outcome.NOT_FOUND,
+        Outcome.NOT_EXECUTABLE,
+        Outcome.OOM,
+        Outcome.KILLED,
+        Outcome.LOST,
+        Outcome.CANCELLED,
+        Outcome.MAX_RUNTIME,
+        Outcome.NO_OUTPUT,
+        Outcome.INTERRUPTED,
+        Outcome.DISK_FULL,
+    }
+)
+"""What becomes of a run, and is told with which run of a series it was."""
 
 
 class RepeatDecision:
@@ -174,21 +193,23 @@ def _outcome_of(
     )
 
 
-def series_end(
-    repeat: Repeat,
-    runs: RepeatedRuns,
-    ended: Mapping[str, Any],
-    outcome: Outcome,
-    sentence: str,
-    *,
-    cause: Cause | None = None,
-    told_over: bool = False,
-) -> tuple[Outcome, str]:
-    """Return how the series ended, and a sentence that says which run it was about.
+def repeat_here(ctx: RunContext) -> Repeat | None:
+    """Return the job's `[repeat]`, unless another node does the runs."""
+    return None if ctx.role is Role.SERVE else ctx.job.repeat
 
-    ended: exit.json of the whole series, which `outcome` and `sentence` were made from. cause: the process that failed first in the
-    first run that failed, where that is known. told_over: the coordinator said that no further run begins.
+
+def series_end(
+    ctx: RunContext, ended: Mapping[str, Any], outcome: Outcome, sentence: str, *, cause: Cause | None
+) -> tuple[Outcome, str]:
+    """Return how this node's part ended: of a job with `[repeat]`, how the series did, and a sentence that says which run it was about.
+
+    ended: exit.json, which `outcome` and `sentence` were made from. cause: the process that failed first, in the first run that
+    failed, where that is known.
     """
+    repeat = repeat_here(ctx)
+    if repeat is None or outcome not in _OF_RUNS:
+        return outcome, sentence
+    runs = read_repeats(ctx.rundir.repeats)
     good = sum(1 for each in runs.measured if each.ended is not None and each.ended["code"] == 0)
     of_all = (
         f"{good} of {'at most ' if repeat.until is not None else ''}{repeat.runs} runs had ended well by then"
@@ -209,7 +230,7 @@ def series_end(
             Outcome.FAILED,
             "[repeat] max_time was over before the first run that counts: the warm-up runs took all of it.",
         )
-    if good < repeat.runs and repeat.until is None and not (told_over or _took(repeat, ended)):
+    if good < repeat.runs and not _was_over(ctx, runs, ended):
         return (
             Outcome.FAILED,
             f"The runs were not all done: {of_all}. The log says why no further one was begun.",
@@ -224,7 +245,7 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
     warnings = []
     if repeat.until is not None and repeat.decided_after is not None:
         word = read_json(rundir.repeat_word) or {}
-        if not (word.get("runs") == done and word.get("enough")):
+        if not _were_enough(runs, rundir):
             width = word.get("interval")
             known = f"was ±{width:.1%} after {word['runs']} runs" if width is not None else "is not known"
             warnings.append(
@@ -237,9 +258,19 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
     return warnings
 
 
-def _took(repeat: Repeat, ended: Mapping[str, Any]) -> bool:
-    """Return whether the series may have ended because of `max_time`."""
-    return repeat.max_time is not None and ended["wall_seconds"] >= repeat.max_time.total_seconds()
+def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: Mapping[str, Any]) -> bool:
+    """Return whether no further run was to begin, of those that `[repeat]` asks for at most."""
+    if ctx.job.runs_together:
+        return (read_json(ctx.rundir.turn) or {}).get("begins") is False
+    limit = ctx.job.repeat.max_time if ctx.job.repeat is not None else None
+    took_all = limit is not None and ended["wall_seconds"] >= limit.total_seconds()
+    return took_all or _were_enough(runs, ctx.rundir)
+
+
+def _were_enough(runs: RepeatedRuns, rundir: RunDir) -> bool:
+    """Return whether the interval of `until` was reached with these runs."""
+    word = read_json(rundir.repeat_word) or {}
+    return word.get("runs") == len(runs.measured) and bool(word.get("enough"))
 
 
 def _was_stopped(ended: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import COORDINATOR
-from bai_agent.job.descriptor import Buffering, Repeat
+from bai_agent.job.descriptor import Buffering
 from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
@@ -47,7 +47,7 @@ from bai_agent.run.context import RunContext
 from bai_agent.run.neighbours import neighbour_warnings
 from bai_agent.run.one_fate import outcomes_of_all
 from bai_agent.run.prepare import secrets_of
-from bai_agent.run.repeats import repeat_outcomes, series_end, series_warnings
+from bai_agent.run.repeats import repeat_here, repeat_outcomes, series_end, series_warnings
 from bai_agent.run.root_cause import classify_end, failed_at, read_end, stopped_at
 from bai_agent.run.transport import transports_in
 from bai_agent.sinks.job_store.uploader import job_result_of
@@ -66,24 +66,6 @@ _LINE_SECONDS = 0.75e-6
 """What a Python benchmark pays for a line that is written by itself (measured by benchmarks/overhead.py)."""
 
 _LINE_SHARE = 0.01
-
-_OF_RUNS = frozenset(
-    {
-        Outcome.SUCCEEDED,
-        Outcome.FAILED,
-        Outcome.NOT_FOUND,
-        Outcome.NOT_EXECUTABLE,
-        Outcome.OOM,
-        Outcome.KILLED,
-        Outcome.LOST,
-        Outcome.CANCELLED,
-        Outcome.MAX_RUNTIME,
-        Outcome.NO_OUTPUT,
-        Outcome.INTERRUPTED,
-        Outcome.DISK_FULL,
-    }
-)
-"""What becomes of a run, and is told with which run of a series it was."""
 
 _RESULT_SECONDS = 5.0
 """Kept for writing and publishing the result, where the machine is taken away at a known time."""
@@ -140,7 +122,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
     }
     # A secret that is a word, such as a user's name, may stand in these as well.
     redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
-    if _repeat_here(ctx) is not None:
+    if repeat_here(ctx) is not None:
         redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
     redacted["own_usage"] = as_table(_own_usage(ctx, benchmark or {}, extracted))
     return from_table(NodeOutcome, redacted)
@@ -192,18 +174,9 @@ def _judge(
     metric is missing is judged over all nodes.
     """
     outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
-    if left is not None and (repeat := _repeat_here(ctx)) is not None and outcome in _OF_RUNS:
-        runs = read_repeats(ctx.rundir.repeats)
-        told_over = (read_json(ctx.rundir.turn) or {}).get("begins") is False
-        outcome, sentence = series_end(
-            repeat, runs, left, outcome, sentence, cause=cause, told_over=told_over
-        )
+    if left is not None:
+        outcome, sentence = series_end(ctx, left, outcome, sentence, cause=cause)
     return outcome, sentence, cause
-
-
-def _repeat_here(ctx: RunContext) -> Repeat | None:
-    """Return the job's `[repeat]`, unless another node does the runs."""
-    return None if ctx.role is Role.SERVE else ctx.job.repeat
 
 
 def _judge_end(
@@ -288,7 +261,7 @@ def _warnings(ctx: RunContext, ended: Mapping[str, Any], extracted: Mapping[str,
     if ended.get("left_behind") and not ended.get("lost") and ended.get("stop") is None:
         warnings.append(_left_behind(ended))
     # Of several nodes the coordinator decides how many runs there are.
-    repeat = _repeat_here(ctx) if ctx.node.rank == COORDINATOR else None
+    repeat = repeat_here(ctx) if ctx.node.rank == COORDINATOR else None
     if repeat is not None and ended.get("code") == 0 and ended.get("stop") is None:
         warnings += series_warnings(repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
     share = _LINE_SECONDS * extracted.get("lines", 0) / (ended.get("wall_seconds") or float("inf"))
