@@ -16,6 +16,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job, Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, NodeOutcome, Text
+from executor.planning.repetition import REQUEST
 from executor.records.environments import NodeEnvironment, environments
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
@@ -88,6 +89,8 @@ class Report:
     spot: bool
     hourly: float | None
     """USD for one instance, where the configuration says; on demand."""
+    of_two_files: bool
+    """Whether `bai ab` made it: of two descriptors, of which its record does not keep the text."""
     version: str = __version__
 
     @property
@@ -166,6 +169,9 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
         instance_type=kind,
         spot=launch.spot,
         hourly=prices.get(kind) if kind is not None else None,
+        of_two_files=job.repeat is not None
+        and bool(job.repeat.arms)
+        and not record.store.find(record.key(REQUEST)),
     )
 
 

@@ -75,7 +75,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"- job: {_text(job.job.id)}, {clock(report.origin)}"
     for name, text in origin(report):
         yield f"- {_text(name)}: {_text(text)}"
-    yield f"- again: {_code(again(job))}"
+    yield f"- again: {_code(again(report))}"
     yield from (f"- {_text(name)}: {count:,}" for name, count, _ in counts(report) if count)
     yield ""
     yield "</details>"

@@ -69,7 +69,7 @@ def repeat_section(report: Report) -> Iterator[str]:
     """Yield what is needed to repeat the job."""
     job = report.job
     yield '<h2 id="repeat">To repeat it</h2>'
-    yield f"<pre>{escaped(again(job))}</pre>"
+    yield f"<pre>{escaped(again(report))}</pre>"
     yield from pairs("Where it came from", [(name, escaped(text)) for name, text in origin(report)])
     if job.sources:
         heads: list[Cell] = [("", "source"), ("text", "to"), ("n", "size"), ("text", "checksum")]
@@ -78,12 +78,16 @@ def repeat_section(report: Report) -> Iterator[str]:
     yield f"<pre>{escaped_lines(report.descriptor)}</pre></details>"
 
 
-def again(job: Job) -> str:
+def again(report: Report) -> str:
     """Return the command that repeats a job."""
-    if job.arms_apart and job.repeat is not None:
-        # Made of two files, of which the record does not keep the text.
-        return shlex.join(["bai", "ab", "A.toml", "B.toml", "--seed", str(job.repeat.seed)])
-    return shlex.join(["bai", "run", "--like", job.job.id])
+    repeat = report.job.repeat
+    if not report.of_two_files or repeat is None:
+        return shlex.join(["bai", "run", "--like", report.job.job.id])
+    # With `until` the number of runs is a bound, which both files say.
+    each = (
+        ("--runs", str(repeat.runs // 2)) if repeat.until is None else ("--until", f"{100 * repeat.until:g}%")
+    )
+    return shlex.join(["bai", "ab", "A.toml", "B.toml", *each, "--seed", str(repeat.seed)])
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:

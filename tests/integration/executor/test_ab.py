@@ -163,7 +163,7 @@ def test_two_versions_of_a_script_run_each_in_folders_of_its_own(cli: LocalCli) 
     report = cli.bai("report", "two", "--format", "md").stdout
     for each in job.repeat.arms:
         assert f"scripts of {each.name}: SHA-256 {each.scripts_sha256}" in report
-    assert f"`bai ab A.toml B.toml --seed {job.repeat.seed}`" in report
+    assert f"`bai ab A.toml B.toml --runs 3 --seed {job.repeat.seed}`" in report
 
 
 def test_a_file_of_an_arm_is_a_job_of_its_own_too(cli: LocalCli) -> None:

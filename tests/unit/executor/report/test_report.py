@@ -19,7 +19,7 @@ from handmade_job import START, HandmadeJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Headline, Job, OverRanks, Source, SourceKind
+from bai_agent.job.descriptor import Arm, Headline, Job, OverRanks, Repeat, Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from executor.report.contents import Report, report_of
 from executor.report.html import html_report, script_json
@@ -210,6 +210,26 @@ def test_nodes_that_differ_come_first(tmp_path: Path) -> None:
     differ, same = page.index("In what the 2 nodes differ"), page.index("The same on all 2 nodes")
     assert differ < page.index("node 0: Xeon 1<br>node 1: Xeon 2") < same
     assert "Node 1: slow 1" in page[: page.index("<main>")]
+
+
+@pytest.mark.parametrize(("until", "each"), [(None, "--runs 5"), (0.07, "--until 7%")])
+def test_what_two_files_say_together_needs_them_again(tmp_path: Path, until: float | None, each: str) -> None:
+    job = HandmadeJob(tmp_path)
+    arms = (Arm(name="old", argv=("true",)), Arm(name="new", argv=("false",)))
+    metric = job.job.metrics[0].name if until is not None else None
+    repeat = Repeat(runs=10, arms=arms, seed=3, until=until, metric=metric)
+    describe(job, replace(job.job, repeat=repeat))
+
+    together = report(job)
+    (tmp_path / "digits-1" / "request.json").write_text("{}")  # as of a job of one file
+    alone = report(job)
+
+    for made, command in (
+        (together, f"bai ab A.toml B.toml {each} --seed 3"),
+        (alone, "bai run --like digits-1"),
+    ):
+        assert command in html_report(made)
+        assert f"`{command}`" in markdown_report(made)
 
 
 def test_all_that_is_needed_to_repeat_it_is_there(tmp_path: Path) -> None:
