@@ -45,8 +45,8 @@ def ab(
 ) -> None:
     """Compare two benchmarks that take turns on one machine.
 
-    Their order is drawn by lot. They may differ in command, arguments and environment variables. Exit code: that of the job, if
-    it does not succeed; else that of `bai compare`: 1 where a metric that names its better direction is worse.
+    Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables and metrics. Exit
+    code: that of the job, if it does not succeed; else that of `bai compare`: 1 where a metric that names its better direction is worse.
     """
     from executor.planning.request import JobRequest, OtherArm
 
