@@ -201,20 +201,20 @@ class PeerMonitor(threading.Thread):
             self._changed.notify_all()
 
     def run(self) -> None:
-        warned = False
+        warned = told_defect = False
         while not self._over:
             try:
                 self.observe()
-                warned = False
+                warned = told_defect = False
             except BaiError as error:
                 if not warned:
                     log.warning("cannot look after the other nodes: %s", error)
                 warned = True
             except BaseException:
                 # The thread's outermost frame, and a panic of obstore's is not an Exception: without signs this node is given up.
-                if not warned:
+                if not told_defect:
                     log.exception("cannot look after the other nodes; looking again")
-                warned = True
+                told_defect = True
             with self._changed:
                 self._changed.notify_all()
                 if not self._over:

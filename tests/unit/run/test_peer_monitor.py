@@ -15,6 +15,7 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run import peer_monitor
 from bai_agent.run.peer_monitor import CUT_OFF_SECONDS, STALE_SECONDS, PeerMonitor, SignAges
 
 
@@ -176,6 +177,35 @@ def test_a_node_that_is_cut_off_from_the_store_ends_itself(job: MonitoredNodes) 
 
     assert job.reasons()[1] is Outcome.PEER_LOST
     assert "could not reach the job store" in job.sentence(1)
+
+
+class FailingLooks(PeerMonitor):
+    """Each of its looks ends as it is told; the last one ends the thread, too."""
+
+    looks: list[BaseException | None]
+
+    def observe(self) -> None:
+        look = self.looks.pop(0)
+        if not self.looks:
+            self.end()
+        if look is not None:
+            raise look
+
+
+def test_a_defect_is_logged_once_also_while_the_store_is_away(
+    job: MonitoredNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peer_monitor, "SIGN_SECONDS", 0.001)
+    monitor = FailingLooks(job.attempt, rank=1, nodes=3, clock=job.time)
+    away, defect = StoreError("the store is away"), KeyError("a defect")
+    monitor.looks = [away, defect, away, defect, None, defect]
+
+    monitor.start()
+    monitor.join(60.0)
+
+    assert not monitor.is_alive()
+    told = ["away" if each.exc_info is None else "defect" for each in caplog.records]
+    assert told == ["away", "defect", "defect"]
 
 
 def test_a_look_that_hangs_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
