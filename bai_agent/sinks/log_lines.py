@@ -43,6 +43,8 @@ class _Progress:
 class LogLinesFile(SinkThread):
     """Follows the benchmark's output from where `log-lines.offset` says."""
 
+    _on_this_machine = True
+
     def __init__(
         self, table: LogLines, rundir: RunDir, *, labels: dict[str, str], redactor: Redactor
     ) -> None:

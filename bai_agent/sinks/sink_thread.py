@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 _FINISHING_PAUSE_S = 0.5
 """The longest pause between two rounds after `finish`."""
+_PAST_DEADLINE_S = 1.0
+"""For so long `finish` waits for the last round of a place on this machine, whatever its deadline."""
 
 
 class SinkThread(threading.Thread, ABC):
@@ -20,6 +22,9 @@ class SinkThread(threading.Thread, ABC):
 
     What a sink has to say of its state it replaces whole, by this thread alone: readers see one state or the next.
     """
+
+    _on_this_machine = False
+    """Whether a round asks nothing of a network: the last one is then done past the deadline, too, which others may have used up."""
 
     def __init__(self, name: str) -> None:
         """name: the place's, in a sentence for people: "CloudWatch"."""
@@ -47,18 +52,20 @@ class SinkThread(threading.Thread, ABC):
         self._finishing.set()
         self._wake.set()
         if self.is_alive():
-            self._ended.wait(max(0.0, deadline - time.monotonic()))
+            least = _PAST_DEADLINE_S if self._on_this_machine else 0.0
+            self._ended.wait(max(least, deadline - time.monotonic()))
         return self._summary(deadline)
 
     def run(self) -> None:
+        last = False
         try:
-            while time.monotonic() < self._give_up_at:
+            while time.monotonic() < self._give_up_at or (self._on_this_machine and not last):
                 # Asked before the round: what is there now is all that there will be.
                 last = self._finishing.is_set()
                 pause_s = self._round(last=last)
                 if pause_s is None:
                     return
-                self._pause(pause_s)
+                self._pause(pause_s, last=last)
         except Exception:
             # The thread's outermost frame: a defect here must end in the result, and not the run.
             log.exception("%s: the sink ended by a defect", self.name)
@@ -87,8 +94,8 @@ class SinkThread(threading.Thread, ABC):
             log.warning("%s: %s", self.name, reason)
         self._error = reason
 
-    def _pause(self, seconds: float) -> None:
-        if self._finishing.is_set():
+    def _pause(self, seconds: float, *, last: bool) -> None:
+        if last:
             # `_wake` is set for good then, and would not wait.
             time.sleep(min(seconds, _FINISHING_PAUSE_S))
             return

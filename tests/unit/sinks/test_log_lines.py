@@ -82,6 +82,18 @@ def test_lines_are_found_as_the_service_looks_for_them(run: Run) -> None:
         assert each["@timestamp"].endswith("Z")
 
 
+def test_what_has_no_end_of_line_is_written_also_where_the_time_is_over(run: Run) -> None:
+    run.print(b"one\ntwo")
+    sink = run.sink()
+    sink.start()
+    wait_until(lambda: run.file.exists() and run.texts() == ["one"])
+
+    sink.finish(time.monotonic() - 1.0)
+
+    sink.join(60.0)
+    assert run.texts() == ["one", "two"]
+
+
 def test_lines_come_while_the_benchmark_runs(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\nhal")

@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
+from bai_agent.sinks import sink_thread
 from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.sink_thread import SinkThread
 
@@ -21,6 +24,10 @@ class Rounds(SinkThread):
         self.count = 0
         self.entered = threading.Event()
         self.closed = False
+
+    def is_told_to_finish(self) -> bool:
+        """Return whether `finish` is called; waits for it."""
+        return self._finishing.wait(LONG_S)
 
     def _round(self, *, last: bool) -> float | None:
         self.count += 1
@@ -51,6 +58,45 @@ def test_one_round_is_done_after_the_last_record_was_written() -> None:
 
     assert asked == [False, True]
     assert sink.closed
+
+
+def test_the_last_round_follows_at_once_the_one_that_finish_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_thread, "_FINISHING_PAUSE_S", 2 * LONG_S)
+    asked: list[bool] = []
+
+    def work(last: bool) -> float | None:
+        asked.append(last)
+        return None if last or not sink.is_told_to_finish() else 2 * LONG_S
+
+    sink = Rounds(work)
+    sink.start()
+    assert sink.entered.wait(LONG_S)
+
+    sink.finish(time.monotonic() + LONG_S)
+
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_only_a_place_on_this_machine_gets_its_last_round_past_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    monkeypatch.setattr(Rounds, "_on_this_machine", here)
+    asked: list[bool] = []
+
+    def work(last: bool) -> float | None:
+        asked.append(last)
+        return LONG_S
+
+    sink = Rounds(work)
+    sink.start()
+    assert sink.entered.wait(LONG_S)
+
+    sink.finish(time.monotonic() - 1.0)
+
+    sink.join(LONG_S)
+    assert not sink.is_alive()
+    assert asked == ([False, True] if here else [False])
 
 
 def test_whoever_is_in_a_hurry_ends_the_pause() -> None:
