@@ -1,6 +1,7 @@
-"""Runs a command once on each node, by SSH: `python -I -S each_node.py ADDRESS … -- COMMAND …`, on the node of mpirun.
+"""Runs a command once on each node, by SSH: `python -I -S each_node.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
 
 It is what stands around a run of a job with `[repeat]`. All nodes run it at once; it fails where one of them fails, after all have ended.
+The other nodes get our own variables of these names. Values can be read in ps: none may be a secret.
 It runs as a plain file: standard library only.
 """
 
@@ -11,7 +12,6 @@ import shlex
 import subprocess
 import sys
 
-_RUN = "BAI_REPEAT"
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
 """What is emitted around a run is no metric; there, nobody tells it from what the run emits."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
@@ -20,11 +20,13 @@ _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 def main() -> int:
     """Run the command of our arguments; return 0, or what the first node ended with on which it failed."""
     at = sys.argv.index("--")
-    addresses, command = sys.argv[1:at], sys.argv[at + 1 :]
+    addresses, rest = sys.argv[1:at], sys.argv[at + 1 :]
+    at = rest.index("--")
+    names, command = rest[:at], rest[at + 1 :]
     # sshd hands it to a shell: each word is quoted.
     words = [
         "env",
-        f"{_RUN}={os.environ[_RUN]}",
+        *(f"{name}={os.environ[name]}" for name in names if name in os.environ),
         _NO_METRICS,
         "/bin/sh",
         "-c",

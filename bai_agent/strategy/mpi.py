@@ -99,7 +99,9 @@ class Mpi:
         if job.strategy.launch is MpiLaunch.USER:
             ours = {**ours, **_FOR_USERS_MPIRUN}
         env = {name: value for name, value in ours.items() if name not in job.benchmark.env}
-        each = () if alone else (*_EACH_NODE, *(peer.address for peer in peers[1:]), "--")
+        addresses = tuple(peer.address for peer in peers[1:])
+        shown = [name for name in _handed_on(job) if name not in job.benchmark.secrets]
+        each = () if alone else (*_EACH_NODE, *addresses, "--", *shown, "--")
         if job.strategy.launch is MpiLaunch.USER:
             return Launch(
                 argv=tuple(command),
@@ -153,7 +155,7 @@ class Horovod(Mpi):
 
 
 def _handed_on(job: Job) -> list[str]:
-    """Return which variables mpirun takes to the other nodes: their sshd has not got these, or with other values."""
+    """Return which variables are taken to the other nodes: their sshd has not got these, or with other values."""
     names = set(job.benchmark.secrets)
     if job.repeat is not None:
         names.add(RUN)

@@ -191,15 +191,18 @@ def test_the_users_own_mpirun_is_started_for_each_run(make: Callable[..., MpiNod
 def test_two_arms_take_turns_on_all_nodes(make: Callable[..., MpiNodes]) -> None:
     script = 'echo "$BAI_ARM $WHICH on $BAI_NODE_RANK" >> arms\n'
     arms = [{"name": name, "script": script, "env": {"WHICH": f"is {name}"}} for name in ("old", "new")]
-    nodes = make(repeat={"runs": 4, "arms": arms, "seed": 3})
+    step = ["/bin/sh", "-c", script.replace("arms", "around").replace("$", "$$")]
+    nodes = make(repeat={"runs": 4, "arms": arms, "seed": 3, "prepare": step, "cleanup": step})
 
     assert nodes.run() == [0, 0], nodes.output()
 
     told = [each["arm"] for each in nodes.result["repeats"]]
     assert sorted(told) == ["new", "new", "old", "old"]
     for rank in (0, 1):
-        said = (nodes.rundir(rank) / "work" / "arms").read_text().splitlines()
-        assert said == [f"{arm} is {arm} on {rank}" for arm in told]
+        expected = [f"{arm} is {arm} on {rank}" for arm in told]
+        assert (nodes.rundir(rank) / "work" / "arms").read_text().splitlines() == expected
+        around = (nodes.rundir(rank) / "work" / "around").read_text().splitlines()
+        assert around == [each for each in expected for _ in range(2)]
 
 
 def test_nodes_on_this_machine_repeat_as_one(tmp_path: Path) -> None:
