@@ -154,7 +154,8 @@ def make_order(
         argv = meet_needs(starts, command=words, env=env, cwd=cwd, user=user)
     for arm in arms:
         # The node that starts processes here names these files.
-        command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
+        words = command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
+        make_command_executable(words, scripts=scripts, cwd=cwd)
         if user is not None and file.exists():
             give_to(user, file)
     return Order(

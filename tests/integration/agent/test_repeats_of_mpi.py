@@ -205,6 +205,26 @@ def test_two_arms_take_turns_on_all_nodes(make: Callable[..., MpiNodes]) -> None
         assert around == [each for each in expected for _ in range(2)]
 
 
+def test_commands_of_arms_need_no_x_bit_on_any_node(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for name in ("old", "new"):
+        file = scripts / f"{name}.sh"
+        file.write_text(f"#!/bin/sh\necho value 1\necho {name} >> $BAI_RUN_DIR/arms\n")
+        file.chmod(0o644)
+    arms = [{"name": name, "argv": [f"./{name}.sh"]} for name in ("old", "new")]
+    nodes = make(
+        repeat={"runs": 2, "arms": arms},
+        argv=["./old.sh"],
+        sources=[{"src": f"{scripts.as_uri()}/", "path": ".", "kind": "scripts"}],
+    )
+
+    assert nodes.run() == [0, 0], nodes.output()
+
+    for rank in (0, 1):
+        assert sorted((nodes.rundir(rank) / "arms").read_text().split()) == ["new", "old"]
+
+
 def test_nodes_on_this_machine_repeat_as_one(tmp_path: Path) -> None:
     cli = local_cli(tmp_path)
     code = "import os\nprint('loss=' + os.environ['BAI_REPEAT'] + '.' + os.environ['OMPI_COMM_WORLD_RANK'])"
