@@ -69,7 +69,8 @@ def _c10d(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
         # How long it waits for more than the fewest nodes: there are as many as the most.
         "last_call_timeout": 1,
         "close_timeout": 30,
-        "read_timeout": 60,
+        # So long, too, a node waits for the coordinator's torchrun to begin: what stands before a run may take longer there.
+        "read_timeout": max(60, _join_seconds(job)),
         # A node whose torchrun is silent for 15 s has left.
         "keep_alive_interval": 5,
         "keep_alive_max_attempt": 3,

@@ -58,7 +58,7 @@ def test_with_restarts_the_coordinator_holds_the_rendezvous() -> None:
         hosts.append(settings["is_host"])
         assert (options["rdzv-backend"], options["max-restarts"]) == ("c10d", "3")
         assert options["rdzv-endpoint"] == "10.0.0.1:4711"
-        assert settings["join_timeout"] == "120"
+        assert (settings["join_timeout"], settings["read_timeout"]) == ("120", "120")
         assert launch.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
         assert "node-rank" not in options
     assert hosts == ["true", "false"]
