@@ -16,7 +16,7 @@ from typing import Any
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Benchmark, Buffering, Job, SourceKind
+from bai_agent.job.descriptor import ARM, Benchmark, Buffering, Job, SourceKind
 from bai_agent.job.run_directory import RunDir, write_atomic
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -181,8 +181,8 @@ def benchmark_python(benchmark: Benchmark) -> Path | None:
 
 
 def _without_ours(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's environment without what only makes the agent itself run."""
-    env = dict(base)
+    """Return the caller's environment without what only makes the agent itself run, or says of which run of another job the caller is."""
+    env = {name: value for name, value in base.items() if name not in ("BAI_REPEAT", ARM)}
     ours = Path(bai_agent.__file__).resolve().parent.parent
     theirs = [
         entry for entry in env.pop("PYTHONPATH", "").split(":") if entry and Path(entry).resolve() != ours

@@ -103,6 +103,15 @@ def test_home_and_path_are_always_set(tmp_path: Path) -> None:
         assert "BAI_SCRIPTS_PATH" not in env
 
 
+def test_a_job_started_in_a_run_of_another_is_not_of_that_run(tmp_path: Path) -> None:
+    base = {"BAI_REPEAT": "3", "BAI_ARM": "old", "THEIRS": "1"}
+
+    env = _env(tmp_path, _job(inherit_env=True), base=base)
+
+    assert env["THEIRS"] == "1"
+    assert not {"BAI_REPEAT", "BAI_ARM"} & env.keys()
+
+
 def test_the_callers_environment_is_passed_on_only_where_asked(tmp_path: Path) -> None:
     base = {"HOME": "/home/me", "PATH": "/mine", "THEIRS": "1"}
 
