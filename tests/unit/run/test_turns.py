@@ -1,0 +1,92 @@
+"""How the nodes of a job come to one word about the next run, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bai_agent.errors import StoreError
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Repeat
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run import turns
+from bai_agent.run.turns import Turns
+
+REPEAT = Repeat(runs=10, until=0.02, metric="m")
+
+
+class SlowStore(DirectoryStore):
+    """Does not answer in time when it is told whether a run begins, as long as it is `slow`."""
+
+    slow = True
+
+    def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+        if self.slow and key.endswith("turn.json"):
+            raise StoreError("no answer")
+        return super().put(key, content, if_absent=if_absent)
+
+
+@pytest.fixture
+def ready(rundir: RunDir) -> RunDir:
+    """The run directory of a node that has done 5 runs, and is ready for the next."""
+    rundir.path.mkdir()
+    lines: list[dict[str, Any]] = []
+    for run in range(5):
+        place = {"run": run, "repeat": run, "output_bytes": 0, "emit_bytes": 0, "time": 5}
+        lines.append({"event": "began", **place, "pid": 1, "start": 1, "boot_id": "x"})
+        lines.append({"event": "ended", **place, "code": 0})
+    lines.append({"event": "ready", "run": 5, "repeat": 5})
+    rundir.repeats.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    write_json(rundir.repeat_word, {"runs": 5, "enough": False})
+    return rundir
+
+
+def test_a_decision_that_the_store_may_have_taken_stays(ready: RunDir, tmp_path: Path) -> None:
+    # given a coordinator that has decided, and a store that did not say whether it took that
+    store = SlowStore(tmp_path / "store")
+    attempt = AttemptRecord(JobRecord(store, "job-1"))
+    coordinator = Turns(attempt, ready, REPEAT, rank=0, nodes=1)
+    with pytest.raises(StoreError):
+        coordinator.look()
+
+    # when it would decide otherwise at its next look
+    store.slow = False
+    write_json(ready.repeat_word, {"runs": 5, "enough": True})
+    coordinator.look()
+
+    # then its word is the same
+    assert attempt.turn(5) is True
+    assert read_json(ready.turn) == {"run": 5, "begins": True}
+
+
+def test_what_cannot_be_written_is_said_once(
+    ready: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given a node that cannot tell its shim
+    (ready.turn / "in the way").mkdir(parents=True)
+    looks = 0
+
+    class CountedTurns(Turns):
+        def look(self) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 4:
+                self.end()
+            super().look()
+
+    monkeypatch.setattr(turns, "_LOOK_SECONDS", 0.001)
+    attempt = AttemptRecord(JobRecord(DirectoryStore(tmp_path / "store"), "job-1"))
+
+    # when it has tried some times
+    CountedTurns(attempt, ready, REPEAT, rank=0, nodes=1).run()
+
+    # then it has said so once
+    assert looks == 4
+    said = [each for each in caplog.records if "the next run waits" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].exc_info is not None
