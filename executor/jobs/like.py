@@ -26,7 +26,7 @@ from executor.descriptor.raw_table import at, text_of
 from executor.descriptor.toml_file import parse_toml
 from executor.errors import UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
-from executor.planning.job_sources import script_folder
+from executor.planning.job_sources import script_archive, script_folder
 from executor.planning.repetition import REQUEST, kept_scripts, scripts_digest
 from executor.planning.request import JobRequest
 from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin
@@ -109,7 +109,7 @@ def _with_scripts(
     """Return the request with scripts of this sum: those that lie where they lay, or the copy that the job kept, with its commit."""
     with_copy = dataclasses.replace(again, of_copy=True, git=record.job().git)
     leave_out = [record.store.folder] if record.store.folder is not None else []
-    why = "they are gone"
+    why, origin = "they are gone", None
     try:
         origin = _origin(again)
         if origin is not None and origin.path.exists():
@@ -118,7 +118,9 @@ def _with_scripts(
             why = "they have changed since"
     except (ScriptsError, OSError) as error:
         why = str(error)
-    if isinstance(record.store, DirectoryStore):
+    if origin is not None and not origin.is_folder and origin.member is None:
+        where = "and of an archive a job keeps no copy"
+    elif isinstance(record.store, DirectoryStore):
         copy = kept_scripts(record, nodes=record.job().strategy.nodes)
         try:
             if scripts_digest(ScriptsOrigin(path=copy)) == digest:
@@ -147,11 +149,12 @@ def _origin(again: JobRequest) -> ScriptsOrigin | None:
     if table is None:
         return None
     put_overrides(table, again.overrides, file=str(again.file))
+    named, folder = at(table, "ml", "script"), again.file.absolute().parent
     try:
-        script = Script(path=text_of(at(table, "ml", "script"), "path") or None)
+        script = Script(path=text_of(named, "path") or None, script=text_of(named, "script") or None)
     except ValueError:
         return None
-    return script_folder(script, folder=again.file.absolute().parent)
+    return script_folder(script, folder=folder) or script_archive(script, folder=folder)
 
 
 def _fetched(

@@ -93,6 +93,13 @@ def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | Non
     return ScriptsOrigin(path=_normal(folder / script.path))
 
 
+def script_archive(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
+    """Return the archive that `script` names, relative to `folder`, or None where it names none."""
+    if script is None or script.script is None:
+        return None
+    return ScriptsOrigin(path=_normal(folder / script.script), is_folder=False)
+
+
 def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Path) -> tuple[Source, ...]:
     if (scripts := scripts or script_folder(script, folder=folder)) is not None:
         return (
@@ -103,9 +110,8 @@ def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Pa
                 directory=scripts.is_folder,
             ),
         )
-    if script and script.script:
-        archive = _normal(folder / script.script).as_uri()
-        return (Source(src=archive, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
+    if (archive := script_archive(script, folder=folder)) is not None:
+        return (Source(src=archive.path.as_uri(), path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
     return ()
 
 

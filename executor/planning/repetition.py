@@ -11,7 +11,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
 from executor.planning.request import JobRequest
-from executor.planning.scripts_folder import ScriptsOrigin
+from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin
 
 REQUEST = "request.json"
 _PIECE = 2**20
@@ -26,7 +26,7 @@ def keep_request(
 ) -> None:
     """Write down what was asked for. What came through the service is not: its messages say it; nor what two files say together.
 
-    Raises StoreError, ScriptsError.
+    scripts: what they are taken from; it may be an archive. Raises StoreError, ScriptsError.
     """
     # Whoever only looks at jobs on this machine loads this module, and nothing that reads descriptors.
     from executor.descriptor.overrides import recorded
@@ -79,9 +79,14 @@ def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -
 
 def _sum_of(path: Path) -> bytes:
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+    except OSError as error:
+        raise ScriptsError(
+            f"{path}: cannot be read: {error.strerror}; the scripts have to be readable"
+        ) from error
     return found.digest()
 
 

@@ -223,6 +223,14 @@ def scripts_of_request(job_request: JobRequest, descriptor: Descriptor) -> Scrip
     return scripts_folder(descriptor, folder=job_request.file.absolute().parent)
 
 
+def archive_of_request(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
+    """Return the archive that is unpacked where a folder of this machine would become the scripts' folder; None where there is none."""
+    from executor.planning.job_sources import script_archive
+
+    script = descriptor.ml.script if descriptor.ml else None
+    return script_archive(script, folder=job_request.file.absolute().parent)
+
+
 def _asked_for(job: Job) -> Job:
     """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it."""
     strategy = dataclasses.replace(job.strategy, gpus=None)

@@ -17,6 +17,7 @@ from executor.planning.repetition import keep_request, kept_scripts
 from executor.planning.request import (
     JobRequest,
     Submitted,
+    archive_of_request,
     check_id,
     check_start,
     new_job_id,
@@ -74,7 +75,8 @@ def submit(
                 if each.scripts is not None:
                     copy = draft.scripts(nodes=nodes, arm=name)
                     copy_scripts(each.scripts, copy, leave_out=[store.folder])
-            keep_request(draft.record, job_request, original, leave_out=[store.folder])
+            files = original or archive_of_request(job_request, descriptor)
+            keep_request(draft.record, job_request, files, leave_out=[store.folder])
             # An agent may start as soon as the job is there: with its scripts, or not at all.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,25 @@ def test_what_else_is_gone_does_not_hide_that_the_scripts_are_there(cli: LocalCl
 
     assert refused.code == 2
     assert "data.txt does not exist" in " ".join(refused.stderr.split())
+
+
+def test_an_archive_of_scripts_that_has_changed_is_not_used(cli: LocalCli, folder: Path) -> None:
+    archive = folder / "scripts.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(folder / "train.py", "train.py")
+    file = folder / "b.toml"
+    file.write_text(file.read_text().replace("path = '.'", "script = 'scripts.tar'"))
+    first = _run(cli, file)
+
+    again = _run(cli, "--like", first)
+    archive.write_bytes(archive.read_bytes().replace(b"loss=0.5", b"loss=0.7"))
+    refused = cli.bai("run", "--like", first)
+    anew = _run(cli, "--like", first, "--set", "ml.script.script=scripts.tar")
+
+    assert cli.output(first) == cli.output(again) == "loss=0.5 [] 1\n"
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "(they have changed since), and of an archive a job keeps no copy; put them back" in refused.stderr
+    assert cli.output(anew) == "loss=0.7 [] 1\n"
 
 
 def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:

@@ -45,6 +45,7 @@ from executor.planning.repetition import keep_request
 from executor.planning.request import (
     JobRequest,
     Submitted,
+    archive_of_request,
     check_id,
     new_job_id,
     same_job,
@@ -121,7 +122,8 @@ def submit(
             )
             new = _write_job(record, drawing, job_request)
             if new:
-                keep_request(record, job_request, scripts_of_request(job_request, descriptor))
+                scripts = scripts_of_request(job_request, descriptor)
+                keep_request(record, job_request, scripts or archive_of_request(job_request, descriptor))
             there, ours = drawing.job, drawing.launch_file()
             file = write_launch(record, ours)
         if file != ours:
