@@ -279,10 +279,18 @@ class Shim:
         return self._deadline
 
     def _end_what_is_left(self) -> None:
-        self._wait_for_filters()
+        settled = time.monotonic() + _SETTLE_S
+        if self._stop is not None:
+            settled = min(settled, self._limit())
+        # One that was only just forked has its pipe at another descriptor yet.
+        while not (filters := self._filters()) and not self._loop.childless and time.monotonic() < settled:
+            self._loop.pump(0.02)
+        if filters:
+            self._wait_for(filters)
+            settled = time.monotonic() + _SETTLE_S
         if self._stop is None:
-            self._deadline = time.monotonic() + _SETTLE_S + min(self._grace, _LEFT_BEHIND_GRACE_S)
-        settled = min(time.monotonic() + _SETTLE_S, self._limit())
+            self._deadline = settled + min(self._grace, _LEFT_BEHIND_GRACE_S)
+        settled = min(settled, self._limit())
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
@@ -309,11 +317,11 @@ class Shim:
         if self._loop.status is None:
             self._loop.ended = time.monotonic()
 
-    def _wait_for_filters(self) -> None:
+    def _filters(self) -> list[Process]:
+        return [process for process in self._living() if _reads_pipe(process.pid)]
+
+    def _wait_for(self, filters: list[Process]) -> None:
         """Let `| tee` or `> >(tee log)` pass on what was printed before the benchmark's end."""
-        filters = [process for process in self._living() if _reads_pipe(process.pid)]
-        if not filters:
-            return
         if self._stop is None:
             limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE_S)
         else:
