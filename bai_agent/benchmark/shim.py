@@ -292,6 +292,9 @@ class Shim:
             self._deadline = settled + min(self._grace, _LEFT_BEHIND_GRACE_S)
         settled = min(settled, self._limit())
         self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
+        if self._loop.childless:
+            # Nobody was left behind: all that was printed is the benchmark's, by whichever of its processes.
+            self._loop.note_sizes()
         for process in self._living():
             # The group has had its SIGTERM where the benchmark was stopped.
             if self._stop is None or (process.group != self._pid and process.pid != self._pid):

@@ -303,8 +303,8 @@ def test_what_a_filter_passes_on_is_the_benchmarks_own(bench: Bench, left: str) 
 
 
 def test_a_filter_that_has_its_pipe_late_passes_everything_on(bench: Bench) -> None:
-    # as one that was only just forked, and has not got round to put the pipe in the place of its standard input
-    late = "exec 6<&0 < /dev/null; sleep 0.2; exec <&6 6<&-; cat"
+    # as one that was only just forked: the pipe becomes its standard input when the benchmark has gone
+    late = "exec 6<&0 < /dev/null; while kill -0 $$ 2> /dev/null; do :; done; exec <&6 6<&-; cat"
     bench.launch("bash", "-c", f"exec > >({late}); echo one; exit 3")
 
     ended = bench.ended()
