@@ -22,7 +22,7 @@ def usage_sentence(nodes: Sequence[OwnUsage]) -> str:
     how_long = f" for {seconds(nodes[0].benchmark_seconds or 0)}" if len(nodes) == 1 else ""
     return (
         f"{sentence}: {least}{share} of what {whose} {cpus:,} CPU{'' if cpus == 1 else 's'} had while the "
-        f"benchmark ran{how_long}."
+        f"benchmark ran{how_long}; its own start and end are counted in."
     )
 
 
