@@ -144,10 +144,9 @@ def reap(
     Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too.
     Exit code 5 where one cannot be terminated.
     """
-    from executor.backends.ec2.job_store import bucket_store
+    from executor.backends.ec2.job_store import bucket_store, named_regions
     from executor.backends.ec2.monitor.reaper import Reaped
     from executor.backends.ec2.monitor.reaper import reap as reap_region
-    from executor.backends.ec2.regions import named_regions
     from executor.backends.ec2.session import AwsError, aws_of
     from executor.config import read_settings
 

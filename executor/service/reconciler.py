@@ -21,10 +21,10 @@ from bai_agent.job.store import JobStore
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import Instance, instances_by_id
+from executor.backends.ec2.job_store import named_regions
 from executor.backends.ec2.monitor.job_status import end_lost_nodes, instances_of_jobs
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.reaper import Reaped, reap
-from executor.backends.ec2.regions import named_regions
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.config import Settings
 from executor.records.follower import LineStream

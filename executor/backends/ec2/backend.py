@@ -75,7 +75,7 @@ class Ec2Backend:
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         from executor.backends.ec2.bundle.bundle import cache_folder
-        from executor.backends.ec2.launch.preflight import preflight
+        from executor.backends.ec2.launch.draft import preflight
 
         cache, now = cache_folder(os.environ), datetime.now(timezone.utc)
         return preflight(job_request, descriptor, self._options.settings(), cache=cache, now=now)

@@ -1,6 +1,12 @@
-"""Where the jobs on EC2 are: a bucket."""
+"""Where the jobs on EC2 are: a bucket. And in which regions they were launched: one object there names each, `.regions/<region>`.
+
+Whoever ends machines whose time is up finds them by their tags, and has to know where to look. One listing tells it,
+however many jobs there are. A region is named before the first launch in it, and anew with each.
+"""
 
 from __future__ import annotations
+
+import re
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.job.store import JobStore, open_store
@@ -9,6 +15,8 @@ from executor.config import Settings
 
 _ANY_REGION = "us-east-1"
 """Credentials are the same in all regions; a client wants to hear one."""
+_REGIONS = ".regions/"
+_REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
 
 def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
@@ -25,3 +33,15 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
     region = settings.region if ours else None
     aws = AwsSession(settings.region or _ANY_REGION, settings.aws_profile)
     return open_store(url, region=region, credentials=from_botocore(aws.credentials()), quick=quick)
+
+
+def name_region(store: JobStore, region: str) -> None:
+    """Record that machines are launched in `region`. Raises StoreError."""
+    # Written anew, so that a lifecycle rule that deletes old jobs does not delete it while there are newer ones.
+    store.put(f"{_REGIONS}{region}", b"{}\n")
+
+
+def named_regions(store: JobStore) -> list[str]:
+    """Return the regions in which jobs of this store were launched. Raises StoreError."""
+    names = [each.key.removeprefix(_REGIONS) for each in store.find(_REGIONS)]
+    return [each for each in names if _REGION.fullmatch(each)]

@@ -1,10 +1,10 @@
-"""The tags by which instances and volumes of jobs are found, and ended when their time is over."""
+"""The tags by which instances and volumes of jobs are found, and ended when their time is over; times as they stand there and in records."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 
 from bai_agent.job.descriptor import Identity, Job
 from executor.backends.ec2.instances import ATTEMPT_TAG, CLIENT_TAG, EXPIRES_TAG, JOB_TAG, STORE_TAG
@@ -13,6 +13,7 @@ OURS = "bai:"
 KEY_LIMIT, VALUE_LIMIT, COUNT_LIMIT = 128, 256, 50
 """Characters, and tags: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
 
+_LAST_YEAR = 9999
 _FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
 """What not every service takes in a tag; \\w has the letters of all scripts."""
 
@@ -58,3 +59,14 @@ def clean_text(text: str) -> str:
 def tag_time(time: datetime) -> str:
     """Return a time (UTC) as it stands in a tag: 2026-11-20T22:00:00Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: object) -> datetime | None:
+    """Return the time of a text such as "2026-11-20T22:00:00Z"; None where `text` is not one, or too late for any arithmetic."""
+    try:
+        time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if time.year >= _LAST_YEAR:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from ec2_cli import Ec2Cli, moment
 
+from executor.backends.ec2.job_store import name_region
 from executor.backends.ec2.monitor.reaper import reap
-from executor.backends.ec2.regions import name_region
 from executor.backends.ec2.session import AwsSession
 
 LONG_AGO = timedelta(hours=-2)

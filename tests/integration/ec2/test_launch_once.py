@@ -18,9 +18,8 @@ from executor.backends.ec2.job_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
 from executor.backends.ec2.launch.launch import LaunchError, UndecidedError, expires_at, launch
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, read_launch, write_launch
-from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.request import launch_request
-from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import tag_time
 from executor.config import read_settings

@@ -16,7 +16,7 @@ from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, MachineI
 from bai_agent import __version__
 from executor.backends.ec2.launch.launch import UndecidedError
 from executor.backends.ec2.launch.launch_record import LaunchFile, read_launch
-from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
 from executor.errors import UsageError

@@ -25,7 +25,7 @@ from executor.backends.ec2.launch.launch import refusal_of
 from executor.backends.ec2.launch.launch_record import read_decision, read_launch, read_refusal
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.tags import parse_timestamp
 from executor.jobs.jobs import ListedJob, last_values, started_of
 from executor.records.follower import JobFollower, events_of
 from executor.records.reading import result_of

@@ -18,9 +18,8 @@ from executor.backends.ec2.doctor.nodes import node_findings
 from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.launch.draft import own_group
 from executor.backends.ec2.launch.errors import classify_error
-from executor.backends.ec2.launch.placement import types_of
 from executor.backends.ec2.launch.request import for_candidate, launch_request
-from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve
+from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, types_of
 from executor.backends.ec2.session import AwsSession, aws_of, code_of
 from executor.backends.ec2.staging_bucket import Upload, missing, staging_bucket
 from executor.backends.ec2.tags import tag_time

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job, Store
 from cloud_init.user_data import Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
@@ -18,20 +19,27 @@ from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_inclu
 from executor.backends.ec2.launch.images import placeholder
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
-from executor.backends.ec2.launch.request import launch_request, names_groups
+from executor.backends.ec2.launch.request import (
+    UserData,
+    boot_limit,
+    check_run_instances,
+    deadman,
+    launch_request,
+    make_user_data,
+    names_groups,
+)
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
-from executor.backends.ec2.launch.user_data import UserData, boot_limit, deadman, make_user_data
 from executor.backends.ec2.local_files import LocalFiles, local_files
 from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
 from executor.backends.ec2.tags import job_tags, tag_time
 from executor.config import Settings
-from executor.descriptor import Descriptor
+from executor.descriptor import Descriptor, Finding
 from executor.errors import UsageError
 from executor.planning.arm_files import arm_files
 from executor.planning.plan import plan
-from executor.planning.request import JobRequest, git_of_request, scripts_of_request
+from executor.planning.request import UNDRAWN_ID, JobRequest, git_of_request, scripts_of_request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +203,34 @@ def bundle_upload(bundle: BuiltBundle) -> Upload:
     return Upload(
         key=bundle.key, path=bundle.path, size=bundle.size, what=f"the agent for {bundle.architecture}"
     )
+
+
+def preflight(
+    job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, cache: Path, now: datetime
+) -> list[Finding]:
+    """Return what stands against launching `job_request`: its strategy, scripts, local data, launch parameters, size of user data.
+
+    Reads local files and packs the scripts, as a submission does; asks no network.
+    """
+
+    def draw() -> None:
+        with planned_job(job_request, descriptor, settings, job_id=UNDRAWN_ID) as (job, _):
+            draft(job, descriptor, settings, None, cache=cache, now=now)
+
+    found: list[Finding] = []
+
+    def attempt(check: Callable[[], object]) -> None:
+        try:
+            check()
+        except BaiError as error:
+            problem = str(error)
+            # A key that stops the first check stops the second one too.
+            if problem not in (each.problem for each in found):
+                found.append(Finding(file=str(job_request.file), problem=problem, fix=""))
+
+    attempt(lambda: check_run_instances(ec2_table(descriptor).run_instances))
+    attempt(draw)
+    return found
 
 
 def _bundle(resolved: Resolved, *, cache: Path, download: bool) -> BuiltBundle | None:

@@ -23,8 +23,8 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, Rule, Text, Texts
 from bai_agent.job.store import RecordError
-from executor.backends.ec2.launch.placement import Candidate
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.launch.resolve import Candidate
+from executor.backends.ec2.tags import parse_timestamp
 from executor.records.reading import validated, wrong_value
 
 VERSION = 1

@@ -17,8 +17,7 @@ from cloud_init.user_data import LIMIT, readable
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
 from executor.backends.ec2.launch.launch_record import candidate_table
-from executor.backends.ec2.launch.placement import Candidate, kind_name
-from executor.backends.ec2.launch.resolve import region_of
+from executor.backends.ec2.launch.resolve import Candidate, kind_name, region_of
 from executor.backends.ec2.launch.volume import data_size
 from executor.backends.ec2.launch.waiting import plan_sentence
 from executor.backends.ec2.session import AwsSession, CredentialsError

@@ -19,11 +19,10 @@ from bai_agent.job.record import JobRecord
 from executor.backends.ec2.launch.draft import draft
 from executor.backends.ec2.launch.images import found_before, image_reference
 from executor.backends.ec2.launch.launch_record import LaunchFile, attempt_key, round_key
-from executor.backends.ec2.launch.placement import Candidate
-from executor.backends.ec2.launch.resolve import resolve
+from executor.backends.ec2.launch.resolve import Candidate, resolve
 from executor.backends.ec2.launch.waiting import as_round
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.tags import parse_timestamp
 from executor.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError

@@ -1,4 +1,4 @@
-"""The RunInstances request of a job. Pure: what it says was looked up before."""
+"""What is asked of EC2 for a job: the RunInstances request, with the user data of its instances. Pure: what it says was looked up before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import copy
 import difflib
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from botocore.loaders import Loader
@@ -14,15 +16,26 @@ from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from bai_agent.job.descriptor import Job
-from executor.backends.ec2.launch.placement import Candidate
-from executor.backends.ec2.launch.resolve import Resolved
+from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
+from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.launch.volume import data_size, mappings
 from executor.backends.ec2.tags import OURS, job_tags, sanitised
 from executor.descriptor.ec2_table import ON_DEMAND, Ec2, market_of
 from executor.errors import UsageError
+from executor.planning.job_toml import job_toml
 
 TOKEN_LIMIT = 64
 """Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
+_BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserData:
+    """User data, and what it was made of."""
+
+    boot: Boot
+    content: bytes
+    """At most 16,384 bytes, before base64."""
 
 
 def launch_request(
@@ -63,6 +76,56 @@ def launch_request(
     merged = merge(request, ec2.run_instances)
     _network(merged, public_ip=resolved.public_ip)
     return merged
+
+
+def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserData:
+    """Return the user data of the instances of `job`. Raises UsageError where it is too large even without the descriptor.
+
+    A descriptor that does not fit is read from the job's record, where it is as job.toml.
+    """
+    text = job_toml(job)
+    boot = Boot(
+        job_id=job.job.id,
+        job_toml=text,
+        bundle=bundle,
+        region=region,
+        store_url=job.store.url if job.store else None,
+        s3_endpoint=job.store.endpoint if job.store else None,
+        deadman=deadman(job),
+        init_commands=tuple(ec2.init_commands),
+        keep_on_failure=ec2.keep_on_failure,
+        nodes=job.strategy.nodes,
+    )
+    try:
+        return UserData(boot=boot, content=user_data(boot))
+    except UserDataTooLargeError:
+        if job.store is None:
+            raise
+    url = f"{job.store.url}/{job.job.id}/job.toml"
+    pointer = Pointer(url=url, sha256=hashlib.sha256(text.encode()).hexdigest())
+    boot = replace(boot, job_toml=None, job_pointer=pointer)
+    try:
+        return UserData(boot=boot, content=user_data(boot))
+    except UserDataTooLargeError as error:
+        raise UsageError(_too_large(boot, error.size)) from error
+
+
+def boot_limit(ec2: Ec2) -> timedelta:
+    """Return how long a machine may give no sign of life before it counts as one that never ran its user data.
+
+    A boot takes minutes; the boothook ends it where the guardian has not started after 30, and each fetch is given up after 10
+    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be kept.
+    """
+    commands = len(ec2.init_commands) * _INIT_COMMAND
+    return _BOOT + commands + (ec2.keep_on_failure or timedelta())
+
+
+def deadman(job: Job) -> timedelta:
+    """Return how long a machine of `job` may be on at most."""
+    limits = job.limits
+    if limits.max_runtime is None:
+        raise ValueError("a job on EC2 has a limit")
+    return limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
 
 
 def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
@@ -138,6 +201,20 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
     close = difflib.get_close_matches(problem.split('"')[-2], known.split(", "), n=1) if known else []
     hint = f'did you mean "{close[0]}"?' if close else "it takes what boto3's run_instances takes"
     raise UsageError(f"[aws.ec2.run_instances]: {problem}; {hint}")
+
+
+def _too_large(boot: Boot, size: int) -> str:
+    """Return what makes user data too large, and where to put it instead."""
+    sizes = [len(each.encode()) for each in boot.init_commands]
+    if not sizes:
+        return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"
+    rest = len(user_data(replace(boot, init_commands=())))
+    number = sizes.index(max(sizes))
+    return (
+        f"[aws.ec2] init_commands: they take {size - rest:,} bytes of the user data after compression, and EC2 leaves "
+        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move what they "
+        "do into a script in the folder of [ml.script], called by benchmark_code; or into the image; or let one download it"
+    )
 
 
 def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:

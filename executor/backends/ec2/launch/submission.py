@@ -15,7 +15,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import RecordError
 from executor.backends.backend import SubmitListener
 from executor.backends.ec2.bundle.bundle import cache_folder
-from executor.backends.ec2.job_store import bucket_store
+from executor.backends.ec2.job_store import bucket_store, name_region
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import adopt, decided_before, launch, refusal_of
 from executor.backends.ec2.launch.launch_record import (
@@ -24,17 +24,15 @@ from executor.backends.ec2.launch.launch_record import (
     read_launch,
     write_launch,
 )
-from executor.backends.ec2.launch.placement import types_of
 from executor.backends.ec2.launch.repeat import (
     check_job_bytes,
     problem_with,
     problem_with_round,
     redrawn,
 )
-from executor.backends.ec2.launch.resolve import region_of
-from executor.backends.ec2.launch.user_data import deadman
+from executor.backends.ec2.launch.request import deadman
+from executor.backends.ec2.launch.resolve import region_of, types_of
 from executor.backends.ec2.launch.waiting import NoCapacityError, next_round
-from executor.backends.ec2.regions import name_region
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.backends.ec2.staging_bucket import check_region, staging_bucket, upload
 from executor.config import Settings

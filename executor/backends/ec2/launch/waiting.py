@@ -21,9 +21,8 @@ from executor.backends.backend import CapacityWait
 from executor.backends.ec2.instances import EXPIRES_TAG
 from executor.backends.ec2.launch.errors import ErrorClass
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
-from executor.backends.ec2.launch.placement import Candidate, named, types_of
-from executor.backends.ec2.tags import tag_time
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.launch.resolve import Candidate, named, types_of
+from executor.backends.ec2.tags import parse_timestamp, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)

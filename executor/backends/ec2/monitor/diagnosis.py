@@ -26,10 +26,10 @@ from enum import Enum
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
 from executor.backends.ec2.console import Console
+from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
 from executor.backends.ec2.monitor.boot_failure import never_booted, span, unproven
-from executor.backends.ec2.monitor.reasons import InferredOutcome, why_gone
 
 STALE = timedelta(seconds=60)
 """Heartbeats come each 15 s; after so long without one the agent is silent."""

@@ -20,7 +20,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
 from executor.backends.ec2.clock import store_now
-from executor.backends.ec2.inferred_result import write_result
+from executor.backends.ec2.inferred_result import InferredOutcome, write_result
 from executor.backends.ec2.instances import (
     Instance,
     console_of,
@@ -37,9 +37,8 @@ from executor.backends.ec2.launch.launch_record import (
     read_waiting,
 )
 from executor.backends.ec2.monitor.diagnosis import OVERDUE, STALE, Diagnosis, JobStage, Observation, diagnose
-from executor.backends.ec2.monitor.reasons import InferredOutcome
 from executor.backends.ec2.session import AwsError
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.tags import parse_timestamp
 from executor.records.reading import result_of
 
 if TYPE_CHECKING:

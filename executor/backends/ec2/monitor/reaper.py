@@ -27,13 +27,11 @@ from executor.backends.ec2.instances import (
     instances_of,
     terminate_one,
 )
-from executor.backends.ec2.job_store import bucket_store, open_bucket
+from executor.backends.ec2.job_store import bucket_store, named_regions, open_bucket
 from executor.backends.ec2.monitor.diagnosis import OVERDUE
-from executor.backends.ec2.regions import named_regions
 from executor.backends.ec2.security_group import delete_groups, groups_of
 from executor.backends.ec2.session import aws_of
-from executor.backends.ec2.tags import VALUE_LIMIT, clean_text
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, parse_timestamp
 
 log = logging.getLogger(__name__)
 

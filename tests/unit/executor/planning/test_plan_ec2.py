@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bai_agent.job.descriptor import Job, Kafka, Power, SourceKind, Store, Unpack
-from executor.backends.ec2.launch.user_data import deadman
+from executor.backends.ec2.launch.request import deadman
 from executor.backends.ec2.local_files import local_files
 from executor.backends.ec2.local_files import pack as pack_folder
 from executor.config import LimitSettings

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode, Outcome
 from executor.backends.ec2.console import Console, Step
+from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage, Observation, diagnose
-from executor.backends.ec2.monitor.reasons import InferredOutcome
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Source, Store, StrategyTable, Unpack
 from executor.backends.ec2.launch.images import Image, InstanceType, check_processes
-from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.request import candidate_token, for_candidate, launch_request, merge
-from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import job_tags
 from executor.descriptor.ec2_table import Ec2, Volume
 from executor.descriptor.model import Hardware

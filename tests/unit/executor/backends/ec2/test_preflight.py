@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.backends.ec2.launch.preflight import preflight
+from executor.backends.ec2.launch.draft import preflight
 from executor.config import Settings
 from executor.descriptor import Finding, load
 from executor.planning.request import JobRequest

@@ -16,8 +16,8 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LaunchFile
-from executor.backends.ec2.launch.placement import Candidate
 from executor.backends.ec2.launch.repeat import problem_with
+from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.tags import tag_time
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml

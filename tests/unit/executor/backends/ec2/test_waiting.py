@@ -11,7 +11,7 @@ from bai_agent.job.outcome import Outcome
 from executor.backends.ec2.instances import EXPIRES_TAG
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
-from executor.backends.ec2.launch.placement import Candidate
+from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.launch.waiting import (
     LONGEST_PAUSE,
     as_round,
@@ -20,8 +20,7 @@ from executor.backends.ec2.launch.waiting import (
     plan_sentence,
 )
 from executor.backends.ec2.monitor.diagnosis import JobStage, Observation, diagnose
-from executor.backends.ec2.tags import tag_time
-from executor.backends.ec2.timestamps import parse_timestamp
+from executor.backends.ec2.tags import parse_timestamp, tag_time
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 DEADMAN = timedelta(hours=2)
