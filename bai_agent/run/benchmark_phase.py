@@ -34,8 +34,7 @@ from bai_agent.run.ssh_hosts import wait_for_hosts
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.run.transport import TransportLook
 from bai_agent.run.turns import taking_turns
-from bai_agent.sinks import sinks_of
-from bai_agent.sinks.trouble import SinkTroubles
+from bai_agent.sinks import SinkTroubles, sinks_of
 from bai_agent.strategy import node_environment, strategy_of
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from bai_agent.run.machine import Node, wait_for_machine
 from bai_agent.run.peer_monitor import PeerMonitor
 from bai_agent.run.stop import StopReason, StopWatch
 from bai_agent.run.stop_sources import DiskFull, Signals
-from bai_agent.sinks import Sink
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
+from bai_agent.sinks.sink import Sink
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:

@@ -1,45 +1,20 @@
-"""Where records go: a module or a room for each kind of place, and the list of those that a run has."""
+"""Where records go: a module or a room for each kind of place. Here is the list of those that a run has, and what is said of their troubles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping
 
 from bai_agent.job.descriptor import Job
+from bai_agent.job.record_types import SinkEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.labels import labels_of
 from bai_agent.sinks.log_lines import LogLinesFile
+from bai_agent.sinks.record import labels_of
+from bai_agent.sinks.sink import Sink
 
-
-class Sink(Protocol):
-    """A place to which records go while the run goes on. It works on a thread of its own: nothing that it does holds up the run."""
-
-    @property
-    def name(self) -> str:
-        """The place's name in a sentence for people: "Kafka"."""
-        ...
-
-    @property
-    def error(self) -> str | None:
-        """Why nothing can be delivered at the moment; None while all is well."""
-        ...
-
-    def start(self) -> None:
-        """Begin, or go on where the last agent's sink of this kind was."""
-        ...
-
-    def hurry(self) -> object:
-        """Send what is there now, without waiting for more."""
-        ...
-
-    def finish(self, deadline: float) -> Delivery:
-        """Deliver what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`) at the latest.
-
-        Called when nobody writes records any more.
-        """
-        ...
+PATIENCE = 10.0
+"""Seconds: shorter troubles are nobody's business."""
 
 
 def _kafka(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
@@ -87,3 +62,30 @@ def sinks_of(job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> list
     """Return the sinks that `job` asks for, not yet started."""
     made = (make(job, rundir, rank, redactor) for make in _SINKS)
     return [sink for sink in made if sink is not None]
+
+
+class SinkTroubles:
+    """Turns the sinks' errors into `sink` events: one when an error lasts, one when it is over."""
+
+    def __init__(
+        self, add: Callable[[SinkEvent], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._add = add
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def observe(self, errors: Mapping[str, str | None]) -> None:
+        """Record the current error of each sink, None where there is none, by the sink's display name."""
+        for sink, error in errors.items():
+            if error is None:
+                self._since.pop(sink, None)
+                if sink in self._told:
+                    self._told.remove(sink)
+                    self._add(SinkEvent(sink=sink, error=None, message=f"{sink} takes everything again."))
+            elif sink not in self._told:
+                since = self._since.setdefault(sink, self._clock())
+                if self._clock() - since >= PATIENCE:
+                    self._told.add(sink)
+                    message = f"{sink} has been out of reach for {PATIENCE:.0f} s, and what goes there waits here: {error}"
+                    self._add(SinkEvent(sink=sink, error=error, message=message))

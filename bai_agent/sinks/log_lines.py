@@ -20,8 +20,7 @@ from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import LogLines
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, read_json
-from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.sink_thread import SinkThread
+from bai_agent.sinks.sink import Delivery, SinkThread
 
 _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0

@@ -1,10 +1,12 @@
-"""One line of `metrics.jsonl`, as sinks need it."""
+"""What sinks send of a job: a line of `metrics.jsonl`, as they read it, and the labels by which readers elsewhere find it."""
 
 from __future__ import annotations
 
 import json
 import math
 from typing import NamedTuple
+
+from bai_agent.job.descriptor import Job
 
 HOST = "host"
 """`src` of what was measured of the machine."""
@@ -47,6 +49,20 @@ def read_record(line: bytes) -> Record:
         seq=seq,
         labels=labels,
     )
+
+
+def labels_of(job: Job, *, rank: int) -> dict[str, str]:
+    """Return the job's own labels, and those that say which job, whose, and which of its nodes it is."""
+    identity = job.job
+    labels = dict(identity.labels)
+    # After the user's own: nobody can pass for another job by a label's name.
+    labels["action-id"] = identity.action_id or identity.id
+    labels["client-id"] = identity.client_id
+    if identity.parent_action_id is not None:
+        labels["parent-action-id"] = identity.parent_action_id
+    if job.strategy.nodes > 1:
+        labels["rank"] = str(rank)
+    return labels
 
 
 def labels_in(labels: object) -> dict[str, str]:

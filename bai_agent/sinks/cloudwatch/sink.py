@@ -18,10 +18,8 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks.backlog import MAX_RECORDS, Backlog, Batch, read_progress, write_progress
 from bai_agent.sinks.cloudwatch.emf import EventWriter, LogEvent
 from bai_agent.sinks.cloudwatch.log_stream import LogStream, requests_of
-from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.labels import labels_of
-from bai_agent.sinks.record import HOST, Record, read_record
-from bai_agent.sinks.sink_thread import SinkThread
+from bai_agent.sinks.record import HOST, Record, labels_of, read_record
+from bai_agent.sinks.sink import Delivery, SinkThread
 
 log = logging.getLogger(__name__)
 

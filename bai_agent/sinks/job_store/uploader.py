@@ -15,9 +15,9 @@ from pathlib import Path
 from bai_agent.backoff import Backoff
 from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir, read_json, write_json
-from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset
+from bai_agent.sinks.sink import Delivery
 
 log = logging.getLogger(__name__)
 

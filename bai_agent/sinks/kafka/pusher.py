@@ -18,11 +18,10 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks.backlog import Backlog, read_progress, write_progress
-from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.kafka.connection import ConnectError, connect, release
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
-from bai_agent.sinks.kafka.message import MetricMessageWriter
-from bai_agent.sinks.kafka.send import BatchSender, NotAcknowledgedError, Outgoing
+from bai_agent.sinks.kafka.send import BatchSender, MetricMessageWriter, NotAcknowledgedError, Outgoing
+from bai_agent.sinks.sink import Delivery
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer

@@ -1,7 +1,8 @@
-"""Sends one batch to Kafka, and finds out what became of each of its messages."""
+"""Makes messages of records, as the benchmark service and its exporters read them; sends a batch of them, and finds out what became of each."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
+from bai_agent.job.descriptor import Job
 from bai_agent.sinks.backlog import MAX_RECORDS, Batch
 from bai_agent.sinks.kafka.library_log import last_trouble
-from bai_agent.sinks.kafka.message import MetricMessage
+from bai_agent.sinks.record import HOST, labels_of, read_record
 
 # kafka-python takes half a second of imports, and most jobs have no Kafka: it is imported where it is used.
 if TYPE_CHECKING:
@@ -19,6 +21,43 @@ if TYPE_CHECKING:
 
 _FLUSH_SECONDS = 0.25
 _BATCH_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class MetricMessage:
+    """One record of `metrics.jsonl` on its way to Kafka."""
+
+    value: bytes
+    """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
+    headers: list[tuple[str, bytes]]
+    """`job`, `rank` and `seq`: together they name the record, so that a reader can tell a repetition."""
+
+
+class MetricMessageWriter:
+    """Turns the records of one node of a job into messages."""
+
+    def __init__(self, job: Job, *, rank: int) -> None:
+        identity = job.job
+        self.key = identity.client_id.encode()
+        labels = self._reserved = labels_of(job, rank=rank)
+        # Encoded once: they are most of a message, and the same in nearly all.
+        self._labels = json.dumps(labels)
+        self._headers = [("job", identity.id.encode()), ("rank", str(rank).encode())]
+        self._host_metrics = job.kafka is not None and job.kafka.host_metrics
+
+    def write(self, line: bytes) -> MetricMessage | None:
+        """Return the message of one line of `metrics.jsonl`; None where host metrics are not wanted.
+
+        Raises ValueError where the line is not a record.
+        """
+        record = read_record(line)
+        if record.src == HOST and not self._host_metrics:
+            return None
+        text = json.dumps({"name": record.name, "value": record.value, "timestamp": record.timestamp})
+        # The job's come last, for the same reason.
+        labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
+        message = f'{text[:-1]}, "labels": {labels}}}'
+        return MetricMessage(message.encode(), [*self._headers, ("seq", b"%d" % record.seq)])
 
 
 class NotAcknowledgedError(BaiError):

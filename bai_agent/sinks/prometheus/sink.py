@@ -14,13 +14,12 @@ from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import Job, split_address
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.labels import labels_of
 from bai_agent.sinks.prometheus.endpoint import Endpoint
 from bai_agent.sinks.prometheus.exposition import label_names
 from bai_agent.sinks.prometheus.latest import MOST_SERIES, LatestValues
 from bai_agent.sinks.prometheus.pushgateway import PushError, Pushgateway
-from bai_agent.sinks.sink_thread import SinkThread
+from bai_agent.sinks.record import labels_of
+from bai_agent.sinks.sink import Delivery, SinkThread
 
 log = logging.getLogger(__name__)
 

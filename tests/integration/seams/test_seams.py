@@ -95,7 +95,7 @@ import json
 from pathlib import Path
 
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.delivery import Delivery
+from bai_agent.sinks.sink import Delivery
 
 
 class JsonLinesFile:

@@ -9,8 +9,8 @@ import pytest
 from kafka_brokers import PASSWORD, USER, Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
-from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.kafka.pusher import KafkaPusher
+from bai_agent.sinks.sink import Delivery
 
 REFERENCE: dict[str, Any] = {"sasl_username": USER, "sasl_password": "env:KAFKA_PASSWORD"}
 

@@ -26,7 +26,7 @@ from bai_agent.run.context import RunContext
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.run.run import Phases, finish_publishing, run
 from bai_agent.run.stop import RunEndedError, StopReason
-from bai_agent.sinks.delivery import Delivery
+from bai_agent.sinks.sink import Delivery
 
 BEFORE_THE_END = ("prepare", "pull", "join", "run")
 ALL = (*BEFORE_THE_END, "drain", "end")

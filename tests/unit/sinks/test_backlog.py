@@ -15,7 +15,7 @@ from bai_agent.sinks.backlog import (
     read_progress,
     write_progress,
 )
-from bai_agent.sinks.kafka.message import MetricMessage, MetricMessageWriter
+from bai_agent.sinks.kafka.send import MetricMessage, MetricMessageWriter
 
 JOB = Job(job=Identity(id="j"), benchmark=Benchmark(argv=("true",)), kafka=Kafka(brokers=("b:1",)))
 

@@ -17,8 +17,8 @@ from bai_agent.job.descriptor import Benchmark, Identity, Job, LogLines
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks import sinks_of
-from bai_agent.sinks.delivery import Delivery
 from bai_agent.sinks.log_lines import LogLinesFile
+from bai_agent.sinks.sink import Delivery
 
 IDENTITY = Identity(id="job", action_id="action", client_id="client", labels={"task_name": "t"})
 LABELS = {"task_name": "t", "action-id": "action", "client-id": "client"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bai_agent.job.record_types import SinkEvent
-from bai_agent.sinks.trouble import PATIENCE, SinkTroubles
+from bai_agent.sinks import PATIENCE, SinkTroubles
 
 
 def test_a_lasting_trouble_is_told_once_and_so_is_its_end() -> None:

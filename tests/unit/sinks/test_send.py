@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka, StrategyTable
-from bai_agent.sinks.kafka.message import MetricMessageWriter
+from bai_agent.sinks.kafka.send import MetricMessageWriter
 
 
 def job(**identity: Any) -> Job:

@@ -1,4 +1,4 @@
-"""The thread of a sink that works in rounds: it looks what is new, delivers it, and waits."""
+"""What a sink is and what it delivers, and the thread of those that work in rounds: they look what is new, deliver it, and wait."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-
-from bai_agent.sinks.delivery import Delivery
+from dataclasses import dataclass
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +15,57 @@ _FINISHING_PAUSE_S = 0.5
 """The longest pause between two rounds after `finish`."""
 _PAST_DEADLINE_S = 1.0
 """For so long `finish` waits for the last round of a place on this machine, whatever its deadline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """What arrived, over all restarts of the agent; the sink's own unit (messages, bytes)."""
+
+    delivered: int
+    """What the other side has acknowledged."""
+    undelivered: int
+    """What is not known to have arrived."""
+    error: str | None
+    """A sentence that says why, where `undelivered` is not 0."""
+    warnings: tuple[str, ...] = ()
+    """What a person is told of it, in sentences."""
+
+    @classmethod
+    def of(cls, *, delivered: int, undelivered: int, what: str, place: str, why: str) -> Delivery:
+        """Return the summary of so many that arrived, and did not. what: the unit, as in "values". why: half a sentence."""
+        if not undelivered:
+            return cls(delivered=delivered, undelivered=0, error=None)
+        warning = f"{undelivered} of {delivered + undelivered} {what} did not reach {place}: {why}."
+        return cls(delivered=delivered, undelivered=undelivered, error=why, warnings=(warning,))
+
+
+class Sink(Protocol):
+    """A place to which records go while the run goes on. It works on a thread of its own: nothing that it does holds up the run."""
+
+    @property
+    def name(self) -> str:
+        """The place's name in a sentence for people: "Kafka"."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Why nothing can be delivered at the moment; None while all is well."""
+        ...
+
+    def start(self) -> None:
+        """Begin, or go on where the last agent's sink of this kind was."""
+        ...
+
+    def hurry(self) -> object:
+        """Send what is there now, without waiting for more."""
+        ...
+
+    def finish(self, deadline: float) -> Delivery:
+        """Deliver what is left and return a summary of the whole run, by `deadline` (of `time.monotonic()`) at the latest.
+
+        Called when nobody writes records any more.
+        """
+        ...
 
 
 class SinkThread(threading.Thread, ABC):

@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bai_agent.sinks import sink_thread
-from bai_agent.sinks.delivery import Delivery
-from bai_agent.sinks.sink_thread import SinkThread
+from bai_agent.sinks import sink as sink_module
+from bai_agent.sinks.sink import Delivery, SinkThread
 
 LONG_S = 60.0
 
@@ -61,7 +60,7 @@ def test_one_round_is_done_after_the_last_record_was_written() -> None:
 
 
 def test_the_last_round_follows_at_once_the_one_that_finish_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_thread, "_FINISHING_PAUSE_S", 2 * LONG_S)
+    monkeypatch.setattr(sink_module, "_FINISHING_PAUSE_S", 2 * LONG_S)
     asked: list[bool] = []
 
     def work(last: bool) -> float | None:
