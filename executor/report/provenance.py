@@ -87,7 +87,8 @@ def again(report: Report) -> str:
     each = (
         ("--runs", str(repeat.runs // 2)) if repeat.until is None else ("--until", f"{100 * repeat.until:g}%")
     )
-    return shlex.join(["bai", "ab", "A.toml", "B.toml", *each, "--seed", str(repeat.seed)])
+    overrides = [word for key, text in report.job.set.items() for word in ("--set", f"{key}={text}")]
+    return shlex.join(["bai", "ab", "A.toml", "B.toml", *each, "--seed", str(repeat.seed), *overrides])
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:

@@ -218,14 +218,14 @@ def test_what_two_files_say_together_needs_them_again(tmp_path: Path, until: flo
     arms = (Arm(name="old", argv=("true",)), Arm(name="new", argv=("false",)))
     metric = job.job.metrics[0].name if until is not None else None
     repeat = Repeat(runs=10, arms=arms, seed=3, until=until, metric=metric)
-    describe(job, replace(job.job, repeat=repeat))
+    describe(job, replace(job.job, repeat=repeat, set={"ml.args": "--fast"}))
 
     together = report(job)
     (tmp_path / "digits-1" / "request.json").write_text("{}")  # as of a job of one file
     alone = report(job)
 
     for made, command in (
-        (together, f"bai ab A.toml B.toml {each} --seed 3"),
+        (together, f"bai ab A.toml B.toml {each} --seed 3 --set ml.args=--fast"),
         (alone, "bai run --like digits-1"),
     ):
         assert command in html_report(made)
