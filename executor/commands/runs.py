@@ -42,7 +42,7 @@ from executor.view.text import draws_in_place, tell
 if TYPE_CHECKING:
     from executor.backends.backend import Backend, CapacityWait, LaunchNotice
     from executor.planning.request import JobRequest, Submitted
-    from executor.view.job_view import View
+    from executor.view.watch import View
 
 _TAIL = 2**16
 """Bytes of earlier output that somebody sees who joins a job at a terminal."""
@@ -137,9 +137,8 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
 
     options: what hints repeat. joined: somebody comes to a job that may be long under way.
     """
-    from executor.commands.watch import LeftError, watch
     from executor.records.follower import tail_position
-    from executor.view.job_view import JobView
+    from executor.view.watch import JobView, LeftError, watch
 
     location = backend.location(record)
     job_view = JobView(

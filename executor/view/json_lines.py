@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from bai_agent.job.record_types import as_table, event_table
 from executor.records.follower import TRUNCATED, News
-from executor.view.job_view import JobView
 from executor.view.text import visible
+from executor.view.watch import JobView
 
 
 class JsonView:

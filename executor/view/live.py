@@ -25,12 +25,12 @@ from executor.records.over_ranks import over_ranks
 from executor.records.run_state import PHASES, neighbour_sentence
 from executor.view.block import ansi_text, cropped
 from executor.view.host import host_line
-from executor.view.job_view import JobView
 from executor.view.metrics import metric_table
 from executor.view.scroll import Scroll
 from executor.view.stage import DrawnTerminal
 from executor.view.summary import print_summary
 from executor.view.text import place, plain_text, speaks_unicode
+from executor.view.watch import JobView
 
 _REFRESH = 0.2
 """Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""

@@ -21,10 +21,10 @@ from bai_agent.job.record_types import (
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
 from executor.records.run_state import neighbour_sentence
-from executor.view.job_view import JobView
 from executor.view.scroll import Scroll
 from executor.view.summary import print_summary
 from executor.view.text import colourless, place, plain_text, speaks_unicode
+from executor.view.watch import JobView
 
 _SUMMARY_WIDTH = 80
 _KEEP = 2**20

@@ -18,9 +18,9 @@ from executor.records.over_ranks import over_ranks, spreads
 from executor.records.run_state import PHASES
 from executor.view.environment import warning_lines
 from executor.view.host import node_table
-from executor.view.job_view import JobView
 from executor.view.metrics import metric_notes, metric_table, spread_table
 from executor.view.text import plain_text, safe_line
+from executor.view.watch import JobView
 
 _ROWS = 30
 _LAST_LINES = 10

@@ -25,10 +25,9 @@ from executor.backends.ec2.monitor.diagnosis import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
-from executor.commands.watch import watch
 from executor.records.reading import result_of
-from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
+from executor.view.watch import JobView, watch
 
 
 def monitor(record: JobRecord, *, later: timedelta = timedelta()) -> JobMonitor:

@@ -32,10 +32,10 @@ from executor.records.reading import result_of
 from executor.records.retry_window import RetryWindow
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
-from executor.view.job_view import JobView
 from executor.view.listing import print_listing, print_own_usage, print_status
 from executor.view.plain import PlainView
 from executor.view.summary import print_summary
+from executor.view.watch import JobView
 
 LAUNCH = {
     "version": 1,

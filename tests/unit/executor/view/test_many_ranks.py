@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric, OverRanks
 from executor.records.statistics import Measurements
 from executor.view.host import host_line, node_table
-from executor.view.job_view import JobView
 from executor.view.summary import print_summary
+from executor.view.watch import JobView
 
 
 def line(src: str, name: str, value: float, units: str = "", **labels: str) -> bytes:

@@ -17,15 +17,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bai_agent.job.descriptor import Better, Headline, Metric, Source, SourceKind
-from executor.commands.watch import watch
 from executor.records.reading import result_of
 from executor.records.statistics import Series
-from executor.view.job_view import JobView, View
 from executor.view.json_lines import JsonView
 from executor.view.live import LiveView
 from executor.view.metrics import metric_table
 from executor.view.plain import PlainView
 from executor.view.summary import print_summary
+from executor.view.watch import JobView, View, watch
 
 
 def finished_job(folder: Path, **details: Any) -> HandmadeJob:

@@ -20,12 +20,11 @@ from bai_agent.job.record_types import JobResult
 from bai_agent.job.store import StoredObject, StoreRefusedError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local.watcher import AgentWatcher
-from executor.commands.watch import LeftError, watch
 from executor.errors import NextStep, NoResultError
 from executor.records.follower import News
-from executor.view.job_view import JobView
 from executor.view.json_lines import JsonView
 from executor.view.plain import PlainView
+from executor.view.watch import JobView, LeftError, watch
 
 
 @dataclass

@@ -1,25 +1,34 @@
-"""Follows a job to its end: shows it, handles Ctrl-C, and lets the backend watch it."""
+"""Follows a job to its end: what is known of it, the protocol of a view that draws that, and the loop between reading and drawing.
+
+The loop handles Ctrl-C, and lets the backend watch the job.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bai_agent.errors import StoreError
+from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import JobResult
+from bai_agent.job.record_types import BenchmarkStartEvent, JobResult, RunEvent, StopEvent
+from bai_agent.job.run_directory import now_ms
 from executor.backends.backend import Watcher
-from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
-from executor.records.follower import JobFollower
+from executor.program import command
+from executor.records.environments import SUMMARY_NODES, MachineWarning, environments, machine_warnings
+from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
 from executor.records.retry_window import RetryWindow
-from executor.view.job_view import JobView, View
+from executor.records.run_state import RunState
+from executor.records.statistics import Measurements
+from executor.view.text import place
 
 if TYPE_CHECKING:
-    from bai_agent.job.descriptor import Job
     from executor.analysis.repeats import OverRuns
 
 _REDRAW = 0.1
@@ -32,6 +41,87 @@ _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY_PAUSES = 3
 """How much longer the pauses are meanwhile."""
+
+
+@dataclass
+class JobView:
+    """All that is known of a followed job."""
+
+    job_id: str
+    job: Job
+    place: str
+    """Where its files are."""
+    artifacts: str = ""
+    """Where its artifacts are."""
+    state: RunState = field(default_factory=RunState)
+    measurements: Measurements = field(default_factory=Measurements)
+    cancelling: bool = False
+    result: JobResult | None = None
+    command: Callable[..., str] = command
+    """Makes the command line of a hint from its words."""
+    ending: str | None = None
+    """Why the coordinator of several nodes has told all to end, as a person was told."""
+    machine_warnings: Sequence[MachineWarning] = ()
+    """Of a job that has ended: what its machines were warned of when it began."""
+    over_runs: list[OverRuns] = field(default_factory=list)
+    """What its runs say together, of a job that did several."""
+    partial: bool = False
+    """The statistics do not cover all records: there were too many to read."""
+
+    def __post_init__(self) -> None:
+        self.measurements = Measurements(self.job)
+
+    def apply(self, news: News) -> None:
+        for event in (*news.before, *news.after):
+            self.state.apply(event)
+            if isinstance(event, BenchmarkStartEvent):
+                self.measurements.starts.setdefault(None, event.time)
+        if news.records and not self.partial:
+            self.measurements.add_lines(news.records)
+
+    def own_copy(self, src: str) -> bool:
+        """Return whether `src` is our own copy of the job's scripts: that it is taken from there tells nobody anything."""
+        return any(
+            place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
+            for source in self.job.sources
+        )
+
+    def is_last_word(self, event: RunEvent) -> bool:
+        """Return whether what `event` says, why a run ends, is known: of several nodes; or soon, by the summary, before the benchmark began."""
+        if not isinstance(event, StopEvent):
+            return False
+        return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
+
+    @property
+    def phase_seconds(self) -> float:
+        """Seconds that the current phase has lasted."""
+        return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0
+
+
+class View(Protocol):
+    """Shows one job to somebody."""
+
+    def begin(self, job_view: JobView) -> None: ...
+
+    def notice(self, sentence: str) -> None:
+        """Show a message about what `bai` itself does."""
+        ...
+
+    def show(self, job_view: JobView, news: News) -> None:
+        """Show what is new; `job_view` knows of it already."""
+        ...
+
+    def refresh(self, job_view: JobView) -> None:
+        """Called after one or more `show`, several times a second; the time has moved on."""
+        ...
+
+    def end(self, job_view: JobView) -> None:
+        """Show the end; `job_view.result` is set."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was; may be called at any time, also twice."""
+        ...
 
 
 class LeftError(Exception):
