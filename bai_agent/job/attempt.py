@@ -7,9 +7,9 @@
     control/coordinator    its sign of life
     control/stop.json      its word that the job is over, or is to end
     signs/ready-<rank>     in a job with `[repeat]` whose nodes do its runs together: the run that the node is ready for
-    control/turn.json      the coordinator's word whether the run begins that all are ready for
+    signs/turn-<run>       the coordinator's word whether a run begins; once for each run
 
-A worker lists `control/` alone, which has four keys at most; the coordinator lists the other three folders. So a look costs
+A worker lists `control/` alone, which has three keys at most; the coordinator lists the other three folders. So a look costs
 the same, whatever the number of nodes and the length of their logs.
 """
 
@@ -134,14 +134,20 @@ class AttemptRecord:
         said = self.job.read_object(self.key(f"signs/ready-{rank}"))
         return said is not None and said.get("run") == run
 
-    def give_turn(self, run: int, *, begins: bool) -> None:
-        """Say whether a run begins. The coordinator's to say, once."""
-        self._put("control/turn.json", {"run": run, "begins": begins})
+    def give_turn(self, run: int, *, begins: bool) -> bool:
+        """Settle whether a run begins, as the coordinator; return what was settled, now or before."""
+        content = json.dumps({"begins": begins}).encode() + b"\n"
+        if self.job.store.put(self._turn_key(run), content, if_absent=True):
+            return begins
+        return self._read(self._turn_key(run)).get("begins") is True
 
     def turn(self, run: int) -> bool | None:
         """Return whether a run begins; None while that is not settled."""
-        word = self.job.read_object(self.key("control/turn.json"))
-        return word.get("begins") is True if word is not None and word.get("run") == run else None
+        word = self.job.read_object(self._turn_key(run))
+        return word.get("begins") is True if word is not None else None
+
+    def _turn_key(self, run: int) -> str:
+        return self.key(f"signs/turn-{run}")
 
     def end(self, outcome: NodeOutcome) -> None:
         """Say how a node's part ended."""

@@ -62,8 +62,6 @@ class Turns(threading.Thread):
         """The run of which its shim has been told whether it begins."""
         self._waits_for: set[int] = set()
         """As the coordinator: the nodes that have not said that they are ready for the run."""
-        self._decided: tuple[int, bool] | None = None
-        """As the coordinator: the run that was last decided on, and whether it begins."""
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -95,9 +93,9 @@ class Turns(threading.Thread):
             self._said, self._waits_for = run, set(range(self._nodes))
         begins = self._attempt.turn(run)
         if begins is None and self._rank == COORDINATOR:
-            begins = self._decision(run)
+            begins = self._decide(run) if self._all_are_ready(run) else None
             if begins is not None:
-                self._attempt.give_turn(run, begins=begins)
+                begins = self._attempt.give_turn(run, begins=begins)
         if begins is not None:
             write_json(self._rundir.turn, {"run": run, "begins": begins})
             self._told = run
@@ -105,15 +103,6 @@ class Turns(threading.Thread):
     def _all_are_ready(self, run: int) -> bool:
         self._waits_for = {rank for rank in self._waits_for if not self._attempt.is_ready(run, rank)}
         return not self._waits_for
-
-    def _decision(self, run: int) -> bool | None:
-        """Return whether a run begins, once that is known. A word that the store did not take in time may still arrive: it stays the same."""
-        if self._decided is None or self._decided[0] != run:
-            begins = self._decide(run) if self._all_are_ready(run) else None
-            if begins is None:
-                return None
-            self._decided = run, begins
-        return self._decided[1]
 
     def _decide(self, run: int) -> bool | None:
         """Return whether a run begins; None while it is not known whether those before it are enough."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,24 @@ REPEAT = Repeat(runs=10, until=0.02, metric="m")
 
 
 class SlowStore(DirectoryStore):
-    """Does not answer in time when it is told whether a run begins, as long as it is `slow`."""
+    """Does not answer in time when it is told whether a run begins, as long as it is `slow`; it takes that at once, or `late`."""
 
     slow = True
+    late: Callable[[], bool] | None = None
+
+    def __init__(self, folder: Path, *, takes_it_late: bool) -> None:
+        super().__init__(folder)
+        self._takes_it_late = takes_it_late
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        if self.slow and key.endswith("turn.json"):
-            raise StoreError("no answer")
-        return super().put(key, content, if_absent=if_absent)
+        put = partial(super().put, key, content, if_absent=if_absent)
+        if not self.slow or not key.endswith("turn-5"):
+            return put()
+        if self._takes_it_late:
+            self.late = put
+        else:
+            put()
+        raise StoreError("no answer")
 
 
 @pytest.fixture
@@ -46,22 +58,26 @@ def ready(rundir: RunDir) -> RunDir:
     return rundir
 
 
-def test_a_decision_that_the_store_may_have_taken_stays(ready: RunDir, tmp_path: Path) -> None:
+@pytest.mark.parametrize("takes_it_late", [False, True])
+def test_what_the_store_takes_first_stays(ready: RunDir, tmp_path: Path, takes_it_late: bool) -> None:
     # given a coordinator that has decided, and a store that did not say whether it took that
-    store = SlowStore(tmp_path / "store")
+    store = SlowStore(tmp_path / "store", takes_it_late=takes_it_late)
     attempt = AttemptRecord(JobRecord(store, "job-1"))
     coordinator = Turns(attempt, ready, REPEAT, rank=0, nodes=1)
     with pytest.raises(StoreError):
         coordinator.look()
 
-    # when it would decide otherwise at its next look
+    # when its agent was killed, and the next one would decide otherwise
     store.slow = False
     write_json(ready.repeat_word, {"runs": 5, "enough": True})
-    coordinator.look()
+    Turns(attempt, ready, REPEAT, rank=0, nodes=1).look()
+    if store.late is not None:
+        assert not store.late()
 
-    # then its word is the same
-    assert attempt.turn(5) is True
-    assert read_json(ready.turn) == {"run": 5, "begins": True}
+    # then all nodes hear one word: the one that the store took first
+    begins = not takes_it_late
+    assert attempt.turn(5) is begins
+    assert read_json(ready.turn) == {"run": 5, "begins": begins}
 
 
 def test_what_cannot_be_written_is_said_once(
