@@ -168,7 +168,7 @@ def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> C
 
 
 def extractor_command(case: Case) -> list[str]:
-    return [sys.executable, "-m", "bai_agent.metrics", str(case.folder)]
+    return [sys.executable, "-m", "bai_agent.run.extractor", str(case.folder)]
 
 
 def write_log(path: Path, lines: int, *, share: float) -> None:

@@ -109,7 +109,7 @@ def extractors(rundir: Path) -> list[int]:
             words = each.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"bai_agent.metrics" in words and bytes(rundir) in words:
+        if b"bai_agent.run.extractor" in words and bytes(rundir) in words:
             found.append(int(each.parent.name))
     return found
 

@@ -176,7 +176,7 @@ class Killer:
         while time.monotonic() < deadline:
             time.sleep(0.02)
             for pid in children_of(agent.pid):
-                if b"bai_agent.metrics" in command_of(pid):
+                if b"bai_agent.run.extractor" in command_of(pid):
                     time.sleep(self._random.uniform(0.0, 0.5))
                     os.kill(pid, signal.SIGKILL)
                     self.extractors += 1
@@ -212,7 +212,7 @@ def extracted_again(rundir: Path, other: Path) -> list[dict[str, object]]:
     other.mkdir()
     for name in ("job.toml", "output.log", "emit.log", "exit.json"):
         shutil.copyfile(rundir / name, other / name)
-    command = [sys.executable, "-m", "bai_agent.metrics", str(other)]
+    command = [sys.executable, "-m", "bai_agent.run.extractor", str(other)]
     subprocess.run(command, check=True, timeout=300, env=environment())
     return records_of(other)
 

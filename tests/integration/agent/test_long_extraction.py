@@ -48,7 +48,7 @@ def extracted_undisturbed(rundir: Path, folder: Path) -> list[tuple[Any, ...]]:
     folder.mkdir()
     for name in ("job.toml", "output.log", "exit.json"):
         (folder / name).write_bytes((rundir / name).read_bytes())
-    command = [sys.executable, "-m", "bai_agent.metrics", str(folder)]
+    command = [sys.executable, "-m", "bai_agent.run.extractor", str(folder)]
     subprocess.run(command, check=True, timeout=120, env=environment(), stderr=subprocess.DEVNULL)
     return log_records(folder)
 

@@ -44,7 +44,7 @@ def contents(rundir: RunDir, src: str = "log") -> list[dict[str, Any]]:
 
 
 def command(rundir: RunDir) -> list[str]:
-    return [sys.executable, "-m", "bai_agent.metrics", str(rundir.path)]
+    return [sys.executable, "-m", "bai_agent.run.extractor", str(rundir.path)]
 
 
 def start(rundir: RunDir) -> subprocess.Popen[bytes]:

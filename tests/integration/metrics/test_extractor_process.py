@@ -181,7 +181,7 @@ def test_a_second_extractor_on_the_same_directory_is_refused(tmp_path: Path) -> 
     try:
         wait_for_values(rundir, 1)
         second = subprocess.run(
-            [sys.executable, "-m", "bai_agent.metrics", str(tmp_path)],
+            [sys.executable, "-m", "bai_agent.run.extractor", str(tmp_path)],
             timeout=LIMIT_SECONDS,
             capture_output=True,
             check=False,

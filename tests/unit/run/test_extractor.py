@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from bai_agent.metrics.order import BLAME, CAREFUL
-from bai_agent.run.extractor import next_flags
+from bai_agent.run.extractor import BLAME, CAREFUL, next_flags
 
 TIMED_OUT = -signal.SIGVTALRM
 
