@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from cli_harness import BAI_AGENT
+from forked_programs import ForkedProgram, forked_program
 
 AGENT = (*BAI_AGENT, "run")
 
@@ -76,6 +79,31 @@ def run_agent(job: Path, rundir: Path, **options: Any) -> int:
             return agent.wait(timeout=RUN_SECONDS)
         finally:
             agent.kill()
+
+
+@dataclass(frozen=True)
+class ForkedAgent:
+    """Agents that are forks of one that is loaded already."""
+
+    _program: ForkedProgram
+
+    def run(self, job: Path, rundir: Path, *, call: str | None = None, number: int = 0) -> int:
+        """Run an agent to its end, or to its `number`th `call`, and return its exit code."""
+        return self._program.run(
+            ["run", job, "--dir", rundir, "--quiet"],
+            output=rundir.with_suffix(".out"),
+            env=environment(),
+            call=call,
+            number=number,
+        )
+
+
+@contextmanager
+def forked_agent(folder: Path, *modules: str) -> Iterator[ForkedAgent]:
+    """Load the agent, and `modules` that only some jobs need."""
+    whenever_it_runs = ("bai_agent.run.run", "bai_agent.run.environment", "bai_agent.run.stop_sources")
+    with forked_program(folder, "bai_agent.cli:main", *whenever_it_runs, *modules) as program:
+        yield ForkedAgent(program)
 
 
 def result_of(rundir: Path) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_runs import python_job, records_of, result_of, run_agent
+from agent_runs import ForkedAgent, forked_agent, python_job, records_of, result_of
 
 PROGRAM = """
 import json, os, time
@@ -49,30 +50,27 @@ def by_source(records: list[tuple[object, ...]], source: str) -> list[tuple[obje
     return [record for record in records if record[0] == source]
 
 
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
+    with forked_agent(tmp_path_factory.mktemp("agent")) as agent:
+        yield agent
+
+
 @pytest.mark.parametrize("call", ["write", "rename", "link", "fsync", "ftruncate", "unlink", "mkdir"])
-def test_killed_at_every_call_the_agent_loses_and_doubles_nothing(call: str, tmp_path: Path) -> None:
+def test_killed_at_every_call_the_agent_loses_and_doubles_nothing(
+    call: str, agent: ForkedAgent, tmp_path: Path
+) -> None:
     number, killed = 0, True
     while killed:
         number += 1
         rundir = tmp_path / f"{call}-{number}"
         job = python_job(tmp_path, PROGRAM, metrics=METRICS)
 
-        # -b execve: the shim and the extractor are let go as soon as they are programs of their own.
-        trace = (
-            "strace",
-            "-f",
-            "-qq",
-            "-b",
-            "execve",
-            "-o",
-            "/dev/null",
-            "-e",
-            f"inject={call}:signal=SIGKILL:when={number}",
-        )
-        code = run_agent(job, rundir, prefix=trace)
-        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        # The shim and the extractor, programs of their own, are let go.
+        code = agent.run(job, rundir, call=call, number=number)
+        killed = code == -signal.SIGKILL
         if killed:
-            code = run_agent(job, rundir)
+            code = agent.run(job, rundir)
 
         assert code == 0, f"after a kill at {call} {number}"
         records = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_runs import python_job, result_of, run_agent
+from agent_runs import ForkedAgent, forked_agent, python_job, result_of
 from s3_gate import Gate
 
 from bai_agent.job.record import JobRecord, Stream
@@ -19,9 +20,16 @@ for step in range(30):
 METRICS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "required": True}]
 
 
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
+    only_with_a_bucket = ("bai_agent.job.store.s3", "bai_agent.run.cancel")
+    with forked_agent(tmp_path_factory.mktemp("agent"), *only_with_a_bucket) as agent:
+        yield agent
+
+
 @pytest.mark.parametrize("call", ["rename", "writev"])
 def test_killed_at_every_call_the_bucket_holds_what_the_files_hold(
-    call: str, tmp_path: Path, gate: Gate
+    call: str, agent: ForkedAgent, tmp_path: Path, gate: Gate
 ) -> None:
     # A thread counts its own calls: each thread is killed at its first, its second, ….
     number, killed = 0, True
@@ -32,14 +40,11 @@ def test_killed_at_every_call_the_bucket_holds_what_the_files_hold(
         store = {"url": "s3://bucket/jobs", "region": "us-east-1"}
         job = python_job(tmp_path, PROGRAM, name=name, metrics=METRICS, store=store)
 
-        # -b execve: the shim and the extractor are let go as soon as they are programs of their own.
-        inject = f"inject={call}:signal=SIGKILL:when={number}"
-        code = run_agent(
-            job, rundir, prefix=("strace", "-f", "-qq", "-b", "execve", "-o", "/dev/null", "-e", inject)
-        )
-        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        # The shim and the extractor, programs of their own, are let go.
+        code = agent.run(job, rundir, call=call, number=number)
+        killed = code == -signal.SIGKILL
         if killed:
-            code = run_agent(job, rundir)
+            code = agent.run(job, rundir)
 
         assert code == 0, f"after a kill at {call} {number}"
         record = JobRecord(open_store("s3://bucket/jobs"), name)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from extraction_runs import entries, extracted, finish_run, make_run, records
+from forked_programs import ForkedProgram, forked_program
 
 from bai_agent.job.run_directory import RunDir
 
@@ -71,7 +74,13 @@ def write_results(rundir: RunDir, value: float) -> None:
     (rundir.work / "results.json").write_text(json.dumps(table))
 
 
-def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def extractor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedProgram]:
+    with forked_program(tmp_path_factory.mktemp("extractor"), "bai_agent.metrics.__main__:main") as program:
+        yield program
+
+
+def test_a_kill_at_every_write_rename_fsync_and_truncation(extractor: ForkedProgram, tmp_path: Path) -> None:
     # given what an undisturbed run records, and how many of these calls it makes
     whole = short_run(tmp_path / "whole")
     trace = tmp_path / "trace"
@@ -87,23 +96,21 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(tmp_path: Path) -> No
     assert calls.count("write") > 8
     assert calls.count("rename") >= 2
 
+    def run(rundir: RunDir, **kill: Any) -> int:
+        output = rundir.path.with_suffix(".out")
+        return extractor.run([rundir.path], output=output, env=os.environ, **kill)
+
     for call in sorted(set(calls)):
         for number in range(1, calls.count(call) + 1):
             # when it is killed at that call, and at that call again when it recovers
             rundir = short_run(tmp_path / f"{call}-{number}")
             for _ in range(2):
-                inject = f"inject={call}:signal=SIGKILL:when={number}"
-                killed = subprocess.run(
-                    ["strace", "-f", "-qq", "-o", "/dev/null", "-e", inject, *command(rundir)],
-                    timeout=LIMIT_SECONDS,
-                    stderr=subprocess.DEVNULL,
-                    check=False,
-                )
-                assert killed.returncode in (0, -signal.SIGKILL)
+                killed = run(rundir, call=call, number=number)
+                assert killed in (0, -signal.SIGKILL)
                 if rundir.results.exists():
                     # and what the benchmark left in a file is another thing by then
                     write_results(rundir, -1)
-            extract(rundir)
+            assert run(rundir) == 0
 
             # then the records are those of the undisturbed run
             assert entries(rundir) == expected, (call, number)
