@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from bai_agent.aws.credentials import takes_botocore
 from bai_agent.errors import BaiError
 
 KINDS = ("env", "ssm", "secretsmanager")
@@ -27,6 +26,9 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
         return environment[name]
+    # Few jobs have secrets, and an HTTP client is 40 modules; here and below.
+    from bai_agent.aws.credentials import takes_botocore
+
     if takes_botocore(environment) and find_spec("boto3") is not None:
         return _by_boto3(kind, name, reference)
     return _by_hand(kind, name, reference, environment)
@@ -54,7 +56,6 @@ def _by_boto3(kind: str, name: str, reference: str) -> str:
 
 def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
     """Anywhere else: an instance, whatever its image has, or keys in the environment."""
-    # Few jobs have secrets, and an HTTP client is 40 modules.
     from bai_agent.aws.json_service import ServiceError, ask
 
     try:

@@ -299,18 +299,18 @@ class Descriptor(Table):
     """The format's version."""
     info: Info
     hardware: Hardware
-    env: Env = Env()
+    env: Env = Field(default_factory=Env)
     ml: Ml | None = None
-    data: Data = Data()
-    output: OutputTable = OutputTable()
+    data: Data = Field(default_factory=Data)
+    output: OutputTable = Field(default_factory=OutputTable)
     repeat: RepeatTable | None = None
-    limits: LimitsTable = LimitsTable()
-    host_metrics: HostMetricsTable = HostMetricsTable()
+    limits: LimitsTable = Field(default_factory=LimitsTable)
+    host_metrics: HostMetricsTable = Field(default_factory=HostMetricsTable)
     kafka: KafkaTable | None = None
     log_lines: LogLinesTable | None = None
     prometheus: PrometheusTable | None = None
     cloudwatch: CloudWatchTable | None = None
-    aws: AwsTable = AwsTable()
+    aws: AwsTable = Field(default_factory=AwsTable)
     server: Server | None = None
     custom_params: CustomParams | None = None
     kubernetes: OtherEngine = None

@@ -170,7 +170,7 @@ class Server(Table):
     hardware: ServerHardware
     env: ServerEnv
     models: list[Model] = Field(default_factory=list)
-    output: ServerOutput = ServerOutput()
+    output: ServerOutput = Field(default_factory=ServerOutput)
 
 
 class CustomParams(Table):

@@ -27,7 +27,7 @@ OWN_SENTENCE = "own_sentence"
 class Table(BaseModel):
     """A table of the descriptor: unknown keys and other types than the declared ones are errors."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def wrong(problem: str, fix: str) -> PydanticCustomError:
