@@ -5,50 +5,109 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
-from executor.commands import (
-    ab,
-    compare,
-    descriptors,
-    ec2,
-    endings,
-    export,
-    jobs,
-    report,
-    runs,
-    service,
-    top,
-)
 from executor.commands.job_options import JobOptions
 from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
 from executor.errors import NoResultError, NotStartedError, UsageError
 from executor.view.text import tell
 
-app = typer.Typer(
-    name="bai",
-    help="Run a benchmark as a TOML file describes it, and trust its numbers.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+class _Command(NamedTuple):
+    function: str
+    """The module in `executor/commands/`, and its function."""
+    tidies: bool = False
+    """It does in passing what is due for other jobs, where it has had to do with their backend: it ends machines of this user
+    whose time is up."""
 
 
-def _command(name: str, function: Callable[..., None], *, tidies: bool = False) -> None:
-    """Add a command that ends quietly when nobody reads what it prints any more.
+_COMMANDS = {
+    "run": _Command("runs:run", tidies=True),
+    "submit": _Command("runs:submit"),
+    "init": _Command("descriptors:init"),
+    "validate": _Command("descriptors:validate"),
+    "plan": _Command("descriptors:plan"),
+    "schema": _Command("descriptors:schema"),
+    "presets": _Command("descriptors:presets"),
+    "metrics-test": _Command("descriptors:metrics_test"),
+    "list": _Command("jobs:list_jobs", tidies=True),
+    "status": _Command("jobs:status", tidies=True),
+    "top": _Command("top:top"),
+    "logs": _Command("jobs:logs", tidies=True),
+    "metrics": _Command("jobs:metrics", tidies=True),
+    "report": _Command("report:report", tidies=True),
+    "compare": _Command("compare:compare", tidies=True),
+    "ab": _Command("ab:ab", tidies=True),
+    "extract": _Command("jobs:extract", tidies=True),
+    "fetch": _Command("jobs:fetch", tidies=True),
+    "export": _Command("export:export", tidies=True),
+    "cancel": _Command("endings:cancel", tidies=True),
+    "release": _Command("endings:release", tidies=True),
+    "reap": _Command("ec2:reap"),
+    "doctor": _Command("ec2:doctor"),
+    "resume": _Command("runs:resume", tidies=True),
+    "prune": _Command("jobs:prune"),
+    "bundle": _Command("ec2:bundle"),
+    "config": _Command("ec2:config"),
+    "serve": _Command("service:serve"),
+}
 
-    Its parameter `options` becomes options. tidies: it does in passing what is due for other jobs, where it has
-    had to do with their backend: it ends machines of this user whose time is up.
+
+def group() -> TyperGroup:
+    """Return `bai` with all its commands."""
+    app = typer.Typer(
+        name="bai",
+        help="Run a benchmark as a TOML file describes it, and trust its numbers.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_bai)
+    made = typer.main.get_command(app)
+    assert isinstance(made, TyperGroup)
+    made.commands = _Commands()  # type: ignore[assignment]  # it is only read
+    return made
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. Each is made when it is asked for: to import and make all of them takes longer than a short one does."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+@functools.cache
+def _made(name: str) -> Any:
+    command = _COMMANDS[name]
+    module, _, function = command.function.partition(":")
+    found = getattr(import_module(f"executor.commands.{module}"), function)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name)(with_given(_guarded(found, tidies=command.tidies)))
+    return typer.main.get_command(app)
+
+
+def _guarded(function: Callable[..., None], *, tidies: bool) -> Callable[..., None]:
+    """Return a command that ends quietly when nobody reads what it prints any more.
+
+    tidies: see `_Command`.
     """
 
     @functools.wraps(function)
@@ -75,7 +134,7 @@ def _command(name: str, function: Callable[..., None], *, tidies: bool = False) 
             silence()
             raise typer.Exit(NOBODY_READS) from error
 
-    app.command(name)(with_given(guarded))
+    return guarded
 
 
 def _tidy(options: JobOptions) -> None:
@@ -84,43 +143,12 @@ def _tidy(options: JobOptions) -> None:
             backend.tidy()
 
 
-_command("run", runs.run, tidies=True)
-_command("submit", runs.submit)
-_command("init", descriptors.init)
-_command("validate", descriptors.validate)
-_command("plan", descriptors.plan)
-_command("schema", descriptors.schema)
-_command("presets", descriptors.presets)
-_command("metrics-test", descriptors.metrics_test)
-_command("list", jobs.list_jobs, tidies=True)
-_command("status", jobs.status, tidies=True)
-_command("top", top.top)
-_command("logs", jobs.logs, tidies=True)
-_command("metrics", jobs.metrics, tidies=True)
-_command("report", report.report, tidies=True)
-_command("compare", compare.compare, tidies=True)
-_command("ab", ab.ab, tidies=True)
-_command("extract", jobs.extract, tidies=True)
-_command("fetch", jobs.fetch, tidies=True)
-_command("export", export.export, tidies=True)
-_command("cancel", endings.cancel, tidies=True)
-_command("release", endings.release, tidies=True)
-_command("reap", ec2.reap)
-_command("doctor", ec2.doctor)
-_command("resume", runs.resume, tidies=True)
-_command("prune", jobs.prune)
-_command("bundle", ec2.bundle)
-_command("config", ec2.config)
-_command("serve", service.serve)
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"bai {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def _bai(
     version: Annotated[
         bool,
@@ -138,7 +166,7 @@ def main() -> None:
         # What a benchmark prints may be anything; a terminal that cannot show it shows a question mark.
         stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
-        app()
+        group()()
     except BaiError as error:
         sys.exit(_refuse(error))
     except OSError as error:

@@ -15,7 +15,7 @@ import pytest
 from handmade_job import START, HandmadeJob
 from local_cli import LocalCli
 
-from executor.cli import app
+from executor.cli import group
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_the_version_and_a_short_help(cli: LocalCli) -> None:
     answer = cli.bai("--help")
     assert answer.code == 0
     assert "..." not in answer.stdout.partition("Commands:")[2]
-    assert len(answer.stdout.partition("Commands:")[2].split("\n  ")) == len(app.registered_commands) + 1
-    assert len(answer.stdout.splitlines()) - len(app.registered_commands) < 15
+    assert len(answer.stdout.partition("Commands:")[2].split("\n  ")) == len(group().commands) + 1
+    assert len(answer.stdout.splitlines()) - len(group().commands) < 15
 
 
 def test_a_wrong_usage_is_answered_with_exit_code_2(cli: LocalCli) -> None:

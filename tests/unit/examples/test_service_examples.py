@@ -40,13 +40,10 @@ def image_environment() -> dict[str, str]:
 
 def parsed(command: list[str]) -> dict[str, Any]:
     """Return what the program takes a command line for. Raises where it does not know an option."""
-    import typer
+    from executor.cli import group
 
-    from executor.cli import app
-
-    group: Any = typer.main.get_command(app)
     name, *options = command
-    found: dict[str, Any] = group.commands[name].make_context(name, options).params
+    found: dict[str, Any] = group().commands[name].make_context(name, options).params
     return found
 
 
