@@ -23,13 +23,12 @@ from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_chec
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import begun_run, parse_emitted
 from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.facts import run_facts
 from bai_agent.metrics.follow import Block, Follower, LogPosition
 from bai_agent.metrics.headlines import headlines
 from bai_agent.metrics.logs import Log, Logs, source_of
 from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.records import SOURCES, RecordFile, Value
+from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts
 from bai_agent.metrics.repeats import RepeatGuide
 from bai_agent.metrics.results.note import FileValues, read_note
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bai_agent.job.descriptor import Metric
 from bai_agent.job.run_directory import open_append, write_all
@@ -183,6 +183,25 @@ class RecordFile:
                     line = content[content.rfind(b"\n", 0, found) + 1 : end if end >= 0 else len(content)]
                     record = json.loads(line)
                     self.last[src] = Key(record.get("gen", 0), record["off"], record["i"], record["k"])
+
+
+_FACTS = (
+    ("wall_seconds", "s"),
+    ("user_seconds", "s"),
+    ("system_seconds", "s"),
+    ("peak_memory_bytes", "bytes"),
+    ("context_switches_voluntary", ""),
+    ("context_switches_involuntary", ""),
+)
+
+
+def run_facts(exited: Mapping[str, Any]) -> list[Value]:
+    """Return the run's own facts in `exit.json`, as the shim measured them, as metrics; what is not known there (null) is left out."""
+    return [
+        Value(position, f"bai_run_{key}", json.dumps(exited[key]), units)
+        for position, (key, units) in enumerate(_FACTS)
+        if isinstance(exited.get(key), (int, float))
+    ]
 
 
 def _place(i: int, k: int, names: Sequence[str]) -> str:

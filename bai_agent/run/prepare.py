@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,26 @@ def prepare(ctx: RunContext) -> None:
     if ctx.node.instance_id is not None:
         _wait_for_machine(ctx)
     write_json(rundir.ready, identity)
+
+
+_PARTS = {
+    "obstore": "nothing can be read from or written to S3",
+    "ahocorasick_rs": "metrics are extracted the slow way",
+    "psutil": "the machine is not measured",
+    "kafka": "no metrics are sent to Kafka",
+    "zstandard": "no .zst archive can be unpacked",
+}
+
+
+def missing_dependencies() -> list[str]:
+    """Return a sentence for each package that this Python lacks: the agent runs without some of them, slower or with less."""
+    wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return [
+        f"there is no {name} for this Python ({python}): {_PARTS[name]}"
+        for name in wanted
+        if find_spec(name) is None
+    ]
 
 
 def _let_user_in(ctx: RunContext) -> None:

@@ -44,9 +44,8 @@ from bai_agent.run.environment import counters_now
 from bai_agent.run.join import join, peers_of
 from bai_agent.run.neighbours import Me, neighbours_told, wait_until_alone
 from bai_agent.run.one_fate import tell_others
-from bai_agent.run.optional_dependencies import missing_dependencies
 from bai_agent.run.peer_monitor import PeerMonitor
-from bai_agent.run.prepare import prepare, start_monitor, start_uploader
+from bai_agent.run.prepare import missing_dependencies, prepare, start_monitor, start_uploader
 from bai_agent.run.result import publish_result, write_result
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.run.throttling import throttling_warnings

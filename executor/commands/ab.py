@@ -11,8 +11,7 @@ import typer
 
 from bai_agent.job.outcome import ExitCode
 from executor.commands.compare import compare
-from executor.commands.job_options import JobOptions
-from executor.commands.key_options import KeyOptions
+from executor.commands.job_options import JobOptions, KeyOptions
 from executor.commands.options import DataRootOption, JobIdOption, JsonOption, OnOption, say
 from executor.commands.runs import follow, submit_request
 from executor.errors import UsageError

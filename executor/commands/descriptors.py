@@ -12,8 +12,7 @@ import typer
 
 from bai_agent.job.outcome import ExitCode
 from executor.backends import Backends
-from executor.commands.job_options import JobOptions
-from executor.commands.key_options import KeyOptions
+from executor.commands.job_options import JobOptions, KeyOptions
 from executor.commands.options import (
     ArgumentsArgument,
     DataRootOption,

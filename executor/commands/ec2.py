@@ -14,8 +14,7 @@ import typer
 from bai_agent.errors import StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.tables import write_table
-from executor.commands.job_options import AwsOptions
-from executor.commands.key_options import KeyOptions
+from executor.commands.job_options import AwsOptions, KeyOptions
 from executor.commands.options import JsonOption, ProfileOption, choices, print_json, say
 from executor.errors import UsageError
 from executor.view.text import tell

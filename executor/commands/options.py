@@ -18,8 +18,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
-from executor.commands.job_options import AwsOptions, JobOptions
-from executor.commands.key_options import KeyOptions
+from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
 from executor.view.text import plain_text, tell
 
 # What only one command needs is imported there: `bai --help` and each completion in a shell load this module.

@@ -14,8 +14,7 @@ import typer
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
-from executor.commands.job_options import AwsOptions, JobOptions
-from executor.commands.key_options import KeyOptions
+from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,

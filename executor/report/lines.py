@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bai_agent.job.descriptor import Metric
 from executor.analysis.figures import Figures, figures, warmup_count
 from executor.analysis.steady import series_unsteady
 from executor.records.points import PointSeries
-from executor.report.thinning import chosen
 
 SPARKLINE = 240
 """Values that a small picture is made of."""
@@ -66,6 +65,29 @@ def line_of(points: PointSeries, label: str, metric: Metric | None, starts: Mapp
         change=_change(values),
         unsteady=why.sentence if why is not None else None,
     )
+
+
+_OF_A_STRETCH = 4
+
+
+def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
+    """Return the indices of at most `limit` values, in order, extremes among them; all where there are no more. limit: 4 or more.
+
+    Of each stretch they are the first, the least, the greatest and the last value: a picture stays the same to the pixel as long as a stretch
+    is no wider than one, and no peak is lost however wide it is. The method is M4's (Jugel, Jerzak, Hackenbroich, Markl: M4, a
+    visualization-oriented time series data aggregation, VLDB 2014), over stretches of equally many values.
+    """
+    count = len(values)
+    if count <= limit:
+        return range(count)
+    stretches = max(1, limit // _OF_A_STRETCH)
+    found: list[int] = []
+    for number in range(stretches):
+        start, end = count * number // stretches, count * (number + 1) // stretches
+        stretch = values[start:end]
+        least, greatest = stretch.index(min(stretch)), stretch.index(max(stretch))
+        found += sorted({start, start + least, start + greatest, end - 1})
+    return found
 
 
 def _change(values: array[float]) -> float | None:

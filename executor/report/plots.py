@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.report.contents import HOST_FIRST, MetricPart, Report
-from executor.report.lines import Line
-from executor.report.thinning import chosen
+from executor.report.lines import Line, chosen
 from executor.view.text import plain_text
 
 _PAGE = 120_000

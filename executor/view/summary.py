@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
@@ -13,7 +15,7 @@ from rich.text import Text
 from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode, signal_name
 from bai_agent.job.record_types import BenchmarkExit, JobResult
-from executor.quantities import seconds, size
+from executor.quantities import quantity, seconds, size
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.run_state import PHASES
 from executor.view.environment import warning_lines
@@ -21,6 +23,9 @@ from executor.view.host import node_table
 from executor.view.metrics import metric_notes, metric_table, spread_table
 from executor.view.text import plain_text, safe_line
 from executor.view.watch import JobView
+
+if TYPE_CHECKING:
+    from executor.analysis.runs import OverRuns
 
 _ROWS = 30
 _LAST_LINES = 10
@@ -112,6 +117,27 @@ def unseen_notes(names: Sequence[str], result: JobResult | None) -> Iterator[tup
         yield "never seen", ", ".join(never[:_UNSEEN]) + more
 
 
+def runs_table(metrics: Sequence[OverRuns], *, unicode: bool = True) -> Table:
+    """Return a row for each metric: of how many runs, their mean, and how far its 95 % confidence interval reaches."""
+    sign = "±" if unicode else "+-"
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+    table.add_column("over runs", no_wrap=True, overflow="ellipsis", style="bold")
+    for heading in ("runs", "mean", f"{sign} 95 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in metrics:
+        half, mean = each.half_width, each.mean
+        reach = "" if math.isinf(half) else f"{sign}{' '.join(quantity(half, each.units)).strip()}"
+        if reach and mean:
+            reach += f" ({half / abs(mean):.1%})"
+        table.add_row(
+            Text(plain_text(each.name)),
+            f"{len(each.values):,}",
+            plain_text(" ".join(quantity(mean, each.units)).strip()),
+            plain_text(reach),
+        )
+    return table
+
+
 def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> None:
     """Print a labelled value, wrapped between words; what somebody may want to copy is wrapped by the terminal alone."""
     if copied:
@@ -144,8 +170,6 @@ def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> Non
     if len(seen) > _ROWS:
         console.print(Text(f"  and {len(seen) - _ROWS:,} more: {more}", style="dim"))
     if job_view.over_runs:
-        from executor.view.over_runs import runs_table
-
         console.print(Padding(runs_table(job_view.over_runs[:_ROWS], unicode=unicode), (1, 0, 0, 2)))
     for text, style in metric_notes(seen[:_ROWS]):
         _print_note(console, text, style)

@@ -29,7 +29,7 @@ from executor.records.statistics import Measurements
 from executor.view.text import place
 
 if TYPE_CHECKING:
-    from executor.analysis.repeats import OverRuns
+    from executor.analysis.runs import OverRuns
 
 _REDRAW = 0.1
 """Seconds between two pictures while nothing else is done."""
@@ -247,8 +247,7 @@ def _watch(
 def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
     """Return what the runs of a job say together. Raises StoreError."""
     # Few jobs have any.
-    from executor.analysis.repeats import over_runs
-    from executor.analysis.runs import runs_of
+    from executor.analysis.runs import over_runs, runs_of
     from executor.records.points import read_points
 
     points = read_points(record, sources=("log", "emit", "file"))

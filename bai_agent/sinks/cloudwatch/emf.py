@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bai_agent.job.descriptor import MOST_DIMENSIONS, CloudWatch
-from bai_agent.sinks.cloudwatch.units import cloudwatch_unit
 from bai_agent.sinks.record import Record
 
 _MOST_METRICS = 100
@@ -130,6 +129,32 @@ class EventWriter:
         return {_name(name): _value(labels[name]) for name in names if labels.get(name, "").strip()}
 
 
+_NAMED = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), "Milliseconds"),
+    **dict.fromkeys(("us", "µs", "usec", "microsecond", "microseconds"), "Microseconds"),
+    **dict.fromkeys(("%", "percent", "pct"), "Percent"),
+    "count": "Count",
+}
+_PREFIXES = {"": "", "k": "Kilo", "K": "Kilo", "M": "Mega", "G": "Giga", "T": "Tera"}
+_AMOUNT = re.compile(r"(?P<prefix>[kKMGT]?)(?P<kind>B|[bB]ytes?|b|[bB]its?)(?P<rate>/s|/sec|ps)?")
+_COUNT_RATE = re.compile(r"(?:1|[A-Za-z_ ]+)?/s(?:ec|econd)?")
+
+
+def cloudwatch_unit(units: str) -> str | None:
+    """Return CloudWatch's word for `units`; None where it has none, such as for KiB, hours and nats.
+
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html
+    """
+    if found := _NAMED.get(units):
+        return found
+    if amount := _AMOUNT.fullmatch(units):
+        is_bytes = amount["kind"] == "B" or amount["kind"].lower().startswith("byte")
+        name = (_PREFIXES[amount["prefix"]] + ("bytes" if is_bytes else "bits")).capitalize()
+        return f"{name}/Second" if amount["rate"] else name
+    return "Count/Second" if _COUNT_RATE.fullmatch(units) and not _is_size(units) else None
+
+
 def _name(text: str) -> str:
     """Return a name that CloudWatch takes for a metric or a dimension."""
     name = _NOT_PRINTABLE.sub("_", text).strip().lstrip(":")[:_LONGEST_NAME]
@@ -138,3 +163,8 @@ def _name(text: str) -> str:
 
 def _value(text: str) -> str:
     return _NOT_PRINTABLE.sub("_", text)[:_LONGEST_VALUE].strip() or "_"
+
+
+def _is_size(units: str) -> bool:
+    """Return whether `units` is an amount of data that CloudWatch has no word for: "MiB/s"."""
+    return re.match(r"[KMGTPE]i?(?:B|b)", units) is not None

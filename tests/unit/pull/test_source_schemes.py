@@ -13,7 +13,7 @@ import pytest
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
 from bai_agent.job.source_schemes import SCHEMES, file_path, grants_access, source_name
-from bai_agent.pull.origin import open_origin
+from bai_agent.pull.bring import open_origin
 from bai_agent.pull.problems import NoSpaceError, disk_problem
 from bai_agent.pull.progress import PullWatch
 
@@ -42,7 +42,7 @@ def test_what_brings_a_source_is_imported_only_for_one() -> None:
     )
 
     loaded = done.stdout.split()
-    assert "bai_agent.pull.origin" in loaded
+    assert "bai_agent.pull.bring" in loaded
     assert not {
         f"bai_agent.pull.{scheme.origin.partition(':')[0]}" for scheme in SCHEMES.values()
     }.intersection(loaded)

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import CloudWatch
-from bai_agent.sinks.cloudwatch.emf import EventWriter, LogEvent
+from bai_agent.sinks.cloudwatch.emf import EventWriter, LogEvent, cloudwatch_unit
 from bai_agent.sinks.cloudwatch.log_stream import requests_of
-from bai_agent.sinks.cloudwatch.units import cloudwatch_unit
 from bai_agent.sinks.record import Record
 
 LABELS = {"task_name": "digits", "action-id": "job-1", "client-id": "me"}

@@ -23,10 +23,10 @@ from bai_agent.job.descriptor import Arm, Headline, Job, OverRanks, Repeat, Sour
 from bai_agent.job.descriptor_file import job_table
 from executor.report.contents import Report, report_of
 from executor.report.html import html_report, script_json
+from executor.report.lines import chosen
 from executor.report.machine import write_csv, write_json
 from executor.report.markdown import markdown_report
 from executor.report.plots import plot_data
-from executor.report.thinning import chosen
 from executor.report.words import cost_of, cost_sentence, headline_of
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
