@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -301,10 +300,6 @@ def _register(record: JobRecord | None, descriptor: Path) -> None:
 @contextmanager
 def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[None]:
     """Log to `agent.log`, and to stderr unless `quiet`; times are UTC."""
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
     handlers: list[logging.Handler] = [
         logging.FileHandler(rundir.agent_log, encoding="utf-8", errors="backslashreplace")
     ]
@@ -316,8 +311,7 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in handlers:
-        handler.setFormatter(formatter)
-        handler.addFilter(redactor)
+        redactor.prepare(handler)
         root.addHandler(handler)
     try:
         yield

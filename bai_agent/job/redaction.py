@@ -9,6 +9,7 @@ import base64
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -72,6 +73,15 @@ class Redactor(logging.Filter):
                 for key, each in value.items()
             }
         return value
+
+    def prepare(self, handler: logging.Handler) -> None:
+        """Have `handler` write lines as the agent's processes do: times are UTC, and what is secret is left out."""
+        formatter = logging.Formatter(
+            "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+        )
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+        handler.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:

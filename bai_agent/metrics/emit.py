@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from bai_agent.metrics.number import whole_number
+from bai_agent.metrics.number import finite_number
 
 NAME_LIMIT = 256
 """Characters of a name."""
@@ -77,22 +76,12 @@ def _read_pairs(pairs: _Pairs, *, bad: bool) -> Emitted:
         if not 0 < len(name) <= NAME_LIMIT or not _is_text(name):
             emitted = Emitted(emitted.values, emitted.not_numbers, bad=True)
             continue
-        number = _number(value)
+        number = finite_number(value)
         if number is None:
             emitted.not_numbers.append((name, _shown(value)))
         else:
             emitted.values.append((position, name, number))
     return emitted
-
-
-def _number(value: object) -> str | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return whole_number(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    return None
 
 
 def _shown(value: object) -> str:

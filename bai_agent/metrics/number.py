@@ -85,6 +85,13 @@ def json_number(text: str) -> str | None:
     return repr(value) if math.isfinite(value) else None
 
 
+def finite_number(value: object) -> str | None:
+    """Return a number as JSON; None for anything else, and where no float can hold it."""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else None
+    return whole_number(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def whole_number(value: int) -> str | None:
     """Return `value` as JSON: whole where 64 bits hold it, else rounded; None where not even a float can."""
     if -(2**63) <= value < 2**64:

@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bai_agent.errors import StoreError
@@ -27,9 +28,8 @@ _CHUNK = 2**18
 @contextmanager
 def heartbeat(ctx: RunContext) -> Iterator[None]:
     """Write `heartbeat.json` now and then, with the phase in it, here and into the job store."""
-    over = threading.Event()
 
-    def beat() -> None:
+    def beat(over: threading.Event) -> None:
         while True:
             life = {"time": now_ms(), "pid": os.getpid(), "phase": ctx.phase}
             elsewhere = ctx.node_store if ctx.uploader is not None else None
@@ -47,13 +47,8 @@ def heartbeat(ctx: RunContext) -> Iterator[None]:
             if over.wait(_CLAIMING_SECONDS if waits else HEARTBEAT_SECONDS):
                 return
 
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
+    with beside(beat, name="heartbeat", join_s=0.2):
         yield
-    finally:
-        over.set()
-        thread.join(timeout=0.2)
 
 
 @contextmanager
@@ -62,15 +57,22 @@ def shown(path: Path, *, enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    over = threading.Event()
     start = path.stat().st_size if path.exists() else 0
-    thread = threading.Thread(target=_show, args=(path, start, over), name="console", daemon=True)
+    with beside(partial(_show, path, start), name="console", join_s=5):
+        yield
+
+
+@contextmanager
+def beside(work: Callable[[threading.Event], None], *, name: str, join_s: float | None) -> Iterator[None]:
+    """Do `work` on a thread of its own; it ends when its event is set, for which `join_s` seconds are waited, or however long."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
-        thread.join(timeout=5)
+        thread.join(join_s)
 
 
 def _show(path: Path, position: int, over: threading.Event) -> None:

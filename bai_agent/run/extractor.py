@@ -302,13 +302,8 @@ def _hide(_: str) -> str:
 
 
 def _log_to_stderr(redactor: Redactor) -> None:
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
     handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    handler.addFilter(redactor)
+    redactor.prepare(handler)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from bai_agent.job.events import EventLog
 from bai_agent.job.record_types import NeighbourEvent, WaitEvent
 from bai_agent.job.run_directory import now_ms
+from bai_agent.run.background import beside
 from bai_agent.run.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -141,26 +142,20 @@ def wait_until_alone(
 
 
 @contextmanager
-def neighbours_told(
-    me: Me, events: EventLog, *, look: Callable[[], list[Neighbour]] | None = None
-) -> Iterator[None]:
+def neighbours_told(me: Me, events: EventLog) -> Iterator[None]:
     """Announce this job, and tell `events` of each job that runs on this machine meanwhile."""
     announced = me.announce(Use.RUNS)
-    watch = NeighbourWatch(look or me.others, events)
-    over = threading.Event()
+    watch = NeighbourWatch(me.others, events)
 
-    def work() -> None:
+    def work(over: threading.Event) -> None:
         while not over.wait(_LOOK_SECONDS):
             watch.look()
 
     watch.look()
-    thread = threading.Thread(target=work, name="neighbours", daemon=True)
-    thread.start()
     try:
-        yield
+        with beside(work, name="neighbours", join_s=None):
+            yield
     finally:
-        over.set()
-        thread.join()
         watch.look()
         watch.end()
         if announced is not None:

@@ -24,12 +24,12 @@ _HOST = re.compile(rb'"src": ?"host"')
 
 @dataclass(frozen=True, kw_only=True)
 class SendProgress:
-    """How far the sink has come; the content of `kafka.offset` and `cloudwatch.offset`."""
+    """How far the sink has come; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
 
     offset: int = 0
-    """Bytes of `metrics.jsonl` that are dealt with."""
+    """Bytes of `metrics.jsonl`, or of the benchmark's output, that are dealt with."""
     delivered: int = 0
-    """Messages that the other side has acknowledged."""
+    """Messages that the other side has acknowledged, or lines that were written."""
     refused: int = 0
     """Messages that the other side would not take, and never will (too large, timestamp out of its range)."""
     malformed: int = 0

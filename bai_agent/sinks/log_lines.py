@@ -12,14 +12,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import LogLines
 from bai_agent.job.redaction import Redactor
-from bai_agent.job.run_directory import RunDir, read_json
+from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.backlog import SendProgress, read_progress, write_progress
 from bai_agent.sinks.sink import Delivery, SinkThread
 
 _POLL_S = 0.5
@@ -27,16 +27,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 _READ = 256 * 1024
 _LONGEST = 64 * 1024
 """Bytes of one entry: a longer line becomes several, as log shippers drop what is too long for them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Progress:
-    """How far it has come; the content of `log-lines.offset`."""
-
-    offset: int = 0
-    """Bytes of the benchmark's output that are dealt with."""
-    lines: int = 0
-    """Entries that were written."""
 
 
 class LogLinesFile(SinkThread):
@@ -53,13 +43,13 @@ class LogLinesFile(SinkThread):
         self._offset_file = rundir.log_lines_offset
         self._place = {"kubernetes": {"container_name": "benchmark", "labels": labels}}
         self._redactor = redactor
-        self._progress = _read_progress(rundir.log_lines_offset)
+        self._progress = read_progress(rundir.log_lines_offset)
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def _summary(self, deadline: float) -> Delivery:
         done = self._progress
         return Delivery.of(
-            delivered=done.lines,
+            delivered=done.delivered,
             undelivered=self._lines_after(done.offset, deadline),
             what="lines of the output",
             place=str(self._path),
@@ -91,8 +81,8 @@ class LogLinesFile(SinkThread):
             for text in lines
         ]
         self._append("".join(f"{each}\n" for each in entries).encode())
-        self._progress = _Progress(offset=offset + end, lines=before.lines + len(entries))
-        _write_progress(self._offset_file, self._progress)
+        self._progress = SendProgress(offset=offset + end, delivered=before.delivered + len(entries))
+        write_progress(self._offset_file, self._progress)
         return True
 
     def _read(self, offset: int) -> tuple[int, bytes]:
@@ -159,20 +149,3 @@ def _opened(path: Path, flags: int) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _read_progress(path: Path) -> _Progress:
-    """Return what `path` holds; nothing done yet where it holds nothing of use: rather twice than never."""
-    content = read_json(path) or {}
-    offset, lines = content.get("offset"), content.get("lines")
-    if type(offset) is not int or type(lines) is not int or offset < 0 or lines < 0:
-        return _Progress()
-    return _Progress(offset=offset, lines=lines)
-
-
-def _write_progress(path: Path, progress: _Progress) -> None:
-    # Not synced to the disk, as a power loss at worst repeats lines.
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps(asdict(progress)) + "\n")
-    temporary.replace(path)

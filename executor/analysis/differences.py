@@ -13,6 +13,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.descriptor_file import job_table
+from executor.records.environments import table_in, tables_in
 
 _STABLE: Mapping[str, Sequence[str]] = {
     "instance": ("type", "market", "image_id"),
@@ -101,23 +102,23 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is compared of one machine: name and value."""
     for table, keys in _STABLE.items():
         for key in keys:
-            value = _table(environment, table).get(key)
+            value = table_in(environment, table).get(key)
             if value is None:
                 continue
             if key == "total_bytes":
                 # Some of it is the kernel's own, a little more or less from boot to boot.
                 value = f"{value / 2**30:.2g} GiB" if type(value) is int else value
             yield f"{table} {key.replace('_', ' ')}".replace("total bytes", "size"), _text(value)
-    mpi = _table(_table(environment, "software"), "open_mpi").get("version")
+    mpi = table_in(table_in(environment, "software"), "open_mpi").get("version")
     if mpi is not None:
         yield "software Open MPI", _text(mpi)
     for name, devices, keys in (
-        ("gpu", _table(environment, "gpus").get("devices"), _GPU),
+        ("gpu", table_in(environment, "gpus").get("devices"), _GPU),
         ("disk", environment.get("disks"), _DISK),
         ("network", environment.get("network"), _INTERFACE),
     ):
         for key in keys:
-            values = [_text(each[key]) for each in _tables(devices) if each.get(key) is not None]
+            values = [_text(each[key]) for each in tables_in(devices) if each.get(key) is not None]
             if values:
                 counts = {value: values.count(value) for value in sorted(set(values))}
                 yield (
@@ -126,12 +127,12 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                         value if count == 1 else f"{count} x {value}" for value, count in counts.items()
                     ),
                 )
-    for name, mount in _table(environment, "mounts").items():
+    for name, mount in table_in(environment, "mounts").items():
         for key in _MOUNT:
             if isinstance(mount, Mapping) and mount.get(key) is not None:
                 yield f"mount {name} {key}".replace("_", " "), _text(mount[key])
-    python = _table(environment, "python")
-    for name, version in {**_table(python, "packages"), **_table(python, "distributions")}.items():
+    python = table_in(environment, "python")
+    for name, version in {**table_in(python, "packages"), **table_in(python, "distributions")}.items():
         yield f"package {name}", _text(version)
 
 
@@ -187,12 +188,3 @@ def _text(value: Any) -> str:
         return text
     # Two long texts that differ behind the cut are still told apart.
     return f"{text[: _LONGEST - 17]}… ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
-
-
-def _table(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,17 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
         MachineWarning(sentence=sentence, ranks=tuple(found), several=len(found) < count)
         for sentence, found in ranks.items()
     ]
+
+
+def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the table `name` of an environment, or of a table there; an empty one where it holds none."""
+    found = facts.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def tables_in(value: Any) -> list[Mapping[str, Any]]:
+    """Return the tables of a list in an environment; none where `value` is no list."""
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
 def _sentences(value: Any) -> list[str]:

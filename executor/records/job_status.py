@@ -50,15 +50,15 @@ class JobStatus:
     job_id: str
     status: str
     """A `Status`, or one of the words below."""
-    phase: str | None
-    since: int | None
+    phase: str | None = None
+    since: int | None = None
     """When the phase, or what came after the last one, began."""
-    started: int | None
-    ended: int | None
-    outcome: str | None
-    exit_code: int | None
-    sentence: str | None
-    agent_alive: bool | None
+    started: int | None = None
+    ended: int | None = None
+    outcome: str | None = None
+    exit_code: int | None = None
+    sentence: str | None = None
+    agent_alive: bool | None = None
     """None where that cannot be seen from here."""
     last_words: str | None = None
     """How the log of a dead agent ends."""
@@ -129,14 +129,7 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
     return JobStatus(
         job_id=record.job_id,
         status=UNREADABLE,
-        phase=None,
-        since=None,
         started=created(record),
-        ended=None,
-        outcome=None,
-        exit_code=None,
-        sentence=None,
-        agent_alive=None,
         where=where,
         machine=str(why),
     )
@@ -153,14 +146,12 @@ def ended_status(record: JobRecord, result: JobResult, *, where: str) -> JobStat
     return JobStatus(
         job_id=record.job_id,
         status=result.status,
-        phase=None,
         since=result.ended,
         started=result.started,
         ended=result.ended,
         outcome=result.outcome,
         exit_code=result.exit_code,
         sentence=result.sentence,
-        agent_alive=None,
         where=where,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError
+from executor.descriptor.raw_table import at
 
 MAX_DEPTH = 64
 """Tables and lists within each other; a descriptor has five."""
@@ -49,7 +50,7 @@ class Event:
     @property
     def payload(self) -> Mapping[str, Any]:
         """What it is about; empty where that is not a table."""
-        return table_at(self.table, "payload")
+        return at(self.table, "payload")
 
     @property
     def parent_action_id(self) -> str | None:
@@ -83,14 +84,6 @@ def read_event(content: bytes | None) -> Event:
     return Event(
         table=value, action_id=_identifier(value, "action_id"), client_id=_identifier(value, "client_id")
     )
-
-
-def table_at(table: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the table at `keys`, or an empty one where there is none."""
-    node: Any = table
-    for key in keys:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node if isinstance(node, Mapping) else {}
 
 
 def is_utf8(text: str) -> bool:

@@ -17,7 +17,7 @@ from executor.descriptor.load import load_table
 from executor.descriptor.raw_table import at, text_of
 from executor.planning.request import LAST, JobRequest
 from executor.planning.service_request import ServiceRequest
-from executor.service.event import Event, UnreadableEventError, table_at
+from executor.service.event import Event, UnreadableEventError
 from executor.service.messages import SERVICE
 from executor.service.pulls import Pulls, read_pulls
 from executor.service.trust import check_trust
@@ -100,13 +100,13 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
         scripts=pulls.scripts,
         sizes=pulls.sizes,
     )
-    name = table_at(event.payload, "toml").get("descriptor_filename")
+    name = at(event.payload, "toml").get("descriptor_filename")
     file = Path(name) if isinstance(name, str) and name.isprintable() and name else Path("descriptor.toml")
     return ServiceJob(JobRequest(file=file, on="ec2", service=service), descriptor)
 
 
 def _contents(event: Event) -> Mapping[str, Any]:
-    contents = table_at(event.payload, "toml").get("contents")
+    contents = at(event.payload, "toml").get("contents")
     if not isinstance(contents, Mapping):
         raise UnreadableEventError("payload.toml.contents is missing or not a table")
     return contents

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from executor.quantities import size
-from executor.records.environments import MachineWarning, NodeEnvironment
+from executor.records.environments import MachineWarning, NodeEnvironment, table_in, tables_in
 
 _CHARACTERS = 1000
 """Of a line that are shown at most."""
@@ -23,7 +23,7 @@ def environment_lines(node: NodeEnvironment) -> Iterator[tuple[str, str]]:
         yield "machine", node.trouble or ""
         return
     facts = node.environment
-    system, host = _table(facts, "system"), _table(facts, "instance")
+    system, host = table_in(facts, "system"), table_in(facts, "instance")
     lines: dict[str, list[Any]] = {
         "instance": [host.get(name) for name in ("type", "id", "availability_zone", "market")],
         "image": [host.get("image_id"), system.get("image_name"), system.get("distribution")],
@@ -31,25 +31,25 @@ def environment_lines(node: NodeEnvironment) -> Iterator[tuple[str, str]]:
             _named("", system.get("kernel")),
             system.get("architecture"),
             _named("cloud-init ", system.get("cloud_init")),
-            _named("agent ", _table(facts, "agent").get("version")),
+            _named("agent ", table_in(facts, "agent").get("version")),
         ],
-        "cpu": list(_cpu(_table(facts, "cpu"))),
-        "memory": list(_memory(_table(facts, "memory"))),
-        "gpus": list(_gpus(_table(facts, "gpus"))),
-        "disk": [_mount(name, value) for name, value in _table(facts, "mounts").items()],
-        "network": [_interface(each) for each in _tables(facts.get("network"))],
+        "cpu": list(_cpu(table_in(facts, "cpu"))),
+        "memory": list(_memory(table_in(facts, "memory"))),
+        "gpus": list(_gpus(table_in(facts, "gpus"))),
+        "disk": [_mount(name, value) for name, value in table_in(facts, "mounts").items()],
+        "network": [_interface(each) for each in tables_in(facts.get("network"))],
         "python": [
-            _named("", _table(facts, "python").get("version")),
-            _table(facts, "python").get("executable"),
+            _named("", table_in(facts, "python").get("version")),
+            table_in(facts, "python").get("executable"),
         ],
-        "packages": _packages(_table(facts, "python")),
-        "software": list(_software(_table(facts, "software"))),
-        "load": list(_load(_table(facts, "load"))),
+        "packages": _packages(table_in(facts, "python")),
+        "software": list(_software(table_in(facts, "software"))),
+        "load": list(_load(table_in(facts, "load"))),
     }
     for label, parts in lines.items():
         if text := ", ".join(str(part) for part in parts[:_LISTED] if part not in (None, "")):
             yield label, text[:_CHARACTERS]
-    for name, why in list(_table(facts, "missing").items())[:_LISTED]:
+    for name, why in list(table_in(facts, "missing").items())[:_LISTED]:
         yield "unknown", f"{name}: {why}"[:_CHARACTERS]
     warnings = facts.get("warnings")
     for each in warnings[:_LISTED] if isinstance(warnings, list) else ():
@@ -89,7 +89,7 @@ def _memory(memory: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gpus(gpus: Mapping[str, Any]) -> Iterator[str | None]:
-    names = [_gpu(each) for each in _tables(gpus.get("devices"))]
+    names = [_gpu(each) for each in tables_in(gpus.get("devices"))]
     for text, same in groupby(names):
         count = len(list(same))
         yield f"{count} x {text}" if count > 1 else text
@@ -122,14 +122,14 @@ def _interface(each: Mapping[str, Any]) -> str:
 
 
 def _packages(python: Mapping[str, Any]) -> list[str]:
-    found = [f"{name} {version}" for name, version in _table(python, "packages").items()]
-    if every := _table(python, "distributions"):
+    found = [f"{name} {version}" for name, version in table_in(python, "packages").items()]
+    if every := table_in(python, "distributions"):
         found.insert(_LISTED - 1, f"{len(every)} distributions in all")
     return [*found[: _LISTED - 1], *found[-1:]] if len(found) > _LISTED else found
 
 
 def _software(software: Mapping[str, Any]) -> Iterator[str | None]:
-    mpi = _table(software, "open_mpi")
+    mpi = table_in(software, "open_mpi")
     yield _named("Open MPI ", mpi.get("version") or mpi.get("says"))
     for key, words in (
         ("nccl", "NCCL "),
@@ -146,7 +146,7 @@ def _load(load: Mapping[str, Any]) -> Iterator[str]:
     average = load.get("average")
     if isinstance(average, list) and average:
         yield f"{' '.join(map(str, average))} (1, 5, 15 minutes)"
-    for each in _tables(load.get("busiest")):
+    for each in tables_in(load.get("busiest")):
         yield f"{each.get('name')} ({each.get('user')}) {each.get('cores')} cores"
 
 
@@ -156,12 +156,3 @@ def _named(words: str, value: Any, after: str = "") -> str | None:
 
 def _size(value: Any) -> str:
     return size(value) if type(value) is int and 0 <= value < 2**63 else ""
-
-
-def _table(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

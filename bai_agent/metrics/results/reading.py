@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import queue
 import threading
@@ -24,7 +23,7 @@ from bai_agent.job.descriptor import Results
 from bai_agent.job.pattern_groups import RESERVED
 from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import NAME_LIMIT
-from bai_agent.metrics.number import json_number, whole_number
+from bai_agent.metrics.number import finite_number, json_number
 from bai_agent.metrics.results.documents import values_in
 from bai_agent.metrics.results.files import MOST_FILES, UnfitFileError, find_files, open_result
 from bai_agent.metrics.results.measured import Measured, Problem, WrongFormatError
@@ -320,13 +319,7 @@ class _Reader:
 
 def _number(value: Any) -> str | None:
     """Return a finite number as JSON; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return whole_number(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else None
-    return json_number(value) if isinstance(value, str) else None
+    return json_number(value) if isinstance(value, str) else finite_number(value)
 
 
 def _example(value: object) -> str:

@@ -173,7 +173,6 @@ def _standing(record: JobRecord, found: Diagnosis) -> JobStatus:
         phase=state.phase or found.stage.value,
         since=state.since,
         started=state.started if state.started is not None else created(record),
-        ended=None,
         outcome=inferred.outcome.value if inferred else None,
         exit_code=int(inferred.outcome.exit_code) if inferred else None,
         sentence=inferred.sentence if inferred else None,
