@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from shim_runs import until
+from small_pythons import small_python
 
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
 from bai_agent.benchmark.python_env import install_requirements
@@ -27,8 +28,8 @@ def _never() -> bool:
     return False
 
 
-def _job(**benchmark: Any) -> Job:
-    given = {"argv": ("true",), "requirements": "requirements.txt", "python": sys.executable, **benchmark}
+def _job(python: str, **benchmark: Any) -> Job:
+    given = {"argv": ("true",), "requirements": "requirements.txt", "python": python, **benchmark}
     return Job(job=Identity(id="j"), benchmark=Benchmark(**given))
 
 
@@ -60,6 +61,11 @@ def _write_wheel(folder: Path, version: str) -> str:
     return name
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return small_python(tmp_path_factory.mktemp("python"))
+
+
 @pytest.fixture
 def rundir(tmp_path: Path) -> Iterator[RunDir]:
     made = RunDir(tmp_path)
@@ -85,7 +91,7 @@ def _pips(rundir: RunDir) -> list[int]:
 
 def test_the_venv_has_the_requirements_and_sees_the_pythons_own_packages(rundir: RunDir) -> None:
     # This Python is a venv itself; --system-site-packages alone would hide what is installed in it.
-    _install(_job(), rundir)
+    _install(_job(sys.executable), rundir)
 
     assert _in_venv(rundir, "import tiny, hypothesis; print(tiny.version)") == "1.0\n"
     assert (rundir.path / "requirements.log").read_text()
@@ -94,13 +100,13 @@ def test_the_venv_has_the_requirements_and_sees_the_pythons_own_packages(rundir:
 def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
     base = os.path.realpath(sys.executable)
 
-    _install(_job(python=base), rundir)
+    _install(_job(base), rundir)
 
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir) -> None:
-    _install(_job(env={"LD_PRELOAD": "/nowhere/libfast.so"}), rundir)
+def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir, python: str) -> None:
+    _install(_job(python, env={"LD_PRELOAD": "/nowhere/libfast.so"}), rundir)
 
     assert "/nowhere/libfast.so" in (rundir.path / "requirements.log").read_text()
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
@@ -108,68 +114,70 @@ def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir) -> None:
 
 def test_what_is_no_python_is_named(rundir: RunDir) -> None:
     with pytest.raises(PullError, match="/bin/true is not a Python"):
-        _install(_job(python="/bin/true"), rundir)
+        _install(_job("/bin/true"), rundir)
 
 
-def test_what_is_installed_is_not_installed_again(rundir: RunDir) -> None:
-    _install(_job(), rundir)
+def test_what_is_installed_is_not_installed_again(rundir: RunDir, python: str) -> None:
+    _install(_job(python), rundir)
     (rundir.scripts / "tiny-1.0-py3-none-any.whl").unlink()
 
-    _install(_job(), rundir)
+    _install(_job(python), rundir)
 
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_other_requirements_make_another_venv(rundir: RunDir) -> None:
-    _install(_job(), rundir)
+def test_other_requirements_make_another_venv(rundir: RunDir, python: str) -> None:
+    _install(_job(python), rundir)
     (rundir.scripts / "requirements.txt").write_text(f"./{_write_wheel(rundir.scripts, '2.0')}\n")
 
-    _install(_job(), rundir)
+    _install(_job(python), rundir)
 
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "2.0\n"
 
 
-def test_half_a_venv_is_made_again(rundir: RunDir) -> None:
-    _install(_job(), rundir)
+def test_half_a_venv_is_made_again(rundir: RunDir, python: str) -> None:
+    _install(_job(python), rundir)
     (rundir.venv / "complete.json").unlink()
     (rundir.venv / "bin" / "python").unlink()
 
-    _install(_job(), rundir)
+    _install(_job(python), rundir)
 
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_pips_last_words_are_in_the_error(rundir: RunDir) -> None:
+def test_pips_last_words_are_in_the_error(rundir: RunDir, python: str) -> None:
     (rundir.scripts / "requirements.txt").write_text("./missing.whl\n")
 
     with pytest.raises(
         PullError,
         match=r"requirements\.txt could not be installed: (missing\.whl is not a|Invalid) .*wheel filename.*requirements\.log",
     ):
-        _install(_job(), rundir)
+        _install(_job(python), rundir)
 
 
-def test_what_pip_says_at_length_is_told_in_a_sentence(rundir: RunDir) -> None:
+def test_what_pip_says_at_length_is_told_in_a_sentence(rundir: RunDir, python: str) -> None:
     (rundir.scripts / "requirements.txt").write_text("--no-index\nno-such-package-of-anybody==99\n")
 
     with pytest.raises(PullError) as failure:
-        _install(_job(), rundir)
+        _install(_job(python), rundir)
 
     assert len(str(failure.value).replace(str(rundir.path), "")) < 500
     assert "no-such-package-of-anybody" in str(failure.value)
 
 
-def test_a_requirements_file_that_is_not_there(rundir: RunDir) -> None:
+def test_a_requirements_file_that_is_not_there(rundir: RunDir, python: str) -> None:
     with pytest.raises(PullError, match=r"requirements: .*/other\.txt: No such file"):
-        _install(_job(requirements="other.txt"), rundir)
+        _install(_job(python, requirements="other.txt"), rundir)
 
 
 def test_a_python_that_is_not_there(rundir: RunDir) -> None:
     with pytest.raises(PullError, match="/no/python does not run: /no/python: No such file"):
-        _install(_job(python="/no/python"), rundir)
+        _install(_job("/no/python"), rundir)
 
 
-def test_a_python_without_pip_names_the_package_to_install(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_python_without_pip_names_the_package_to_install(
+    rundir: RunDir, python: str, tmp_path: Path
+) -> None:
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     (blocked / "sitecustomize.py").write_text(
@@ -177,7 +185,7 @@ def test_a_python_without_pip_names_the_package_to_install(rundir: RunDir, tmp_p
     )
 
     with pytest.raises(PullError, match=r"has no pip; install it .*python3-pip, or python3\.\d+-venv"):
-        _install(_job(inherit_env=True), rundir, base={**os.environ, "PYTHONPATH": str(blocked)})
+        _install(_job(python, inherit_env=True), rundir, base={**os.environ, "PYTHONPATH": str(blocked)})
 
 
 @pytest.fixture
@@ -191,13 +199,13 @@ def slow(rundir: RunDir) -> RunDir:
 
 def test_the_deadline_ends_pip(slow: RunDir) -> None:
     with pytest.raises(PullError, match=r"not installed within limits\.pull_timeout"):
-        _install(_job(python=str(slow.path / "python")), slow, seconds=0.3)
+        _install(_job(str(slow.path / "python")), slow, seconds=0.3)
 
 
 def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
     job_request = threading.Event()
     worker = threading.Thread(
-        target=lambda: _install(_job(python=str(slow.path / "python")), slow, stopping=job_request.is_set),
+        target=lambda: _install(_job(str(slow.path / "python")), slow, stopping=job_request.is_set),
         daemon=True,
     )
     worker.start()
@@ -210,12 +218,12 @@ def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
     assert not (slow.venv / "complete.json").exists()
 
 
-def test_the_pip_of_an_agent_that_was_killed_is_ended(rundir: RunDir) -> None:
+def test_the_pip_of_an_agent_that_was_killed_is_ended(rundir: RunDir, python: str) -> None:
     orphan = subprocess.Popen(
         ["sleep", "600"], env={**os.environ, RUN_MARKER: str(rundir.venv)}, start_new_session=True
     )
     until(lambda: _pips(rundir) == [orphan.pid], "the orphan runs")
 
-    _install(_job(), rundir)
+    _install(_job(python), rundir)
 
     assert orphan.wait(20) == -signal.SIGKILL

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cli_harness import CliHarness
+from small_pythons import small_python
 
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.benchmark.venv_cache import cached_venvs
@@ -42,8 +43,9 @@ requirements = "requirements.txt"
 class VenvCacheHarness:
     """An index of one package, a cache, and jobs that require the package."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
+        self.python = python
         self.cache = folder / "cache"
         self.wheel = self._publish("1.0")
 
@@ -58,7 +60,7 @@ class VenvCacheHarness:
         job = Job(
             job=Identity(id="j"),
             benchmark=Benchmark(
-                argv=("true",), requirements="requirements.txt", python=sys.executable, inherit_env=True
+                argv=("true",), requirements="requirements.txt", python=self.python, inherit_env=True
             ),
         )
         install_requirements(
@@ -87,9 +89,14 @@ class VenvCacheHarness:
         return wheel
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return small_python(tmp_path_factory.mktemp("python"))
+
+
 @pytest.fixture
-def setup(tmp_path: Path) -> VenvCacheHarness:
-    return VenvCacheHarness(tmp_path)
+def setup(tmp_path: Path, python: str) -> VenvCacheHarness:
+    return VenvCacheHarness(tmp_path, python)
 
 
 def version_in(rundir: RunDir) -> str:
@@ -120,7 +127,7 @@ def test_a_second_run_takes_the_venv_of_the_first(setup: VenvCacheHarness, tmp_p
         "import os, sys, tiny; print('tiny', tiny.version, os.path.realpath(sys.prefix))\n"
     )
     file = tmp_path / "benchmark.toml"
-    file.write_text(_DESCRIPTOR.format(scripts=rundir.scripts, python=sys.executable))
+    file.write_text(_DESCRIPTOR.format(scripts=rundir.scripts, python=setup.python))
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path / "home"),
