@@ -14,7 +14,7 @@ from typing import Any
 BAI = (sys.executable, "-c", "from executor.cli import main; main()")
 BAI_AGENT = (sys.executable, "-m", "bai_agent")
 
-_SECONDS = 120
+SECONDS = 120
 """Far beyond what any command of a test takes."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -71,7 +71,7 @@ class CliHarness:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=SECONDS,
             check=False,
             cwd=self.folder,
             env={**self.environment, **env},

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cli_harness import CliHarness
+from cli_harness import SECONDS, CliHarness, CliResult
+from warm_cli import warm_cli
 
 from executor.backends.ec2.bundle.bundle import cache_folder
 from sandbox.fake_aws import FakeAws, Machine
@@ -109,6 +110,20 @@ class SandboxCli(CliHarness):
             key.removeprefix(prefix): s3.get_object(Bucket=self.aws.bucket, Key=key)["Body"].read()
             for key in keys
         }
+
+    def bai(
+        self, *arguments: str | Path, env: Mapping[str, str] = MappingProxyType({}), stdin: str = ""
+    ) -> CliResult:
+        """Run `bai` to its end, as a process that need not load its modules."""
+        return CliResult(
+            *warm_cli().run(
+                [str(each) for each in arguments],
+                folder=self.folder,
+                environment={**self.environment, **env},
+                stdin=stdin,
+                limit_s=SECONDS,
+            )
+        )
 
 
 def sandbox_cli(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> SandboxCli:
