@@ -12,6 +12,7 @@ from kafka_brokers import Broker
 
 from sandbox.deep_learning import PLACE, pytorch
 from sandbox.fake_aws import FakeAws, Machine, MachineShape
+from sandbox.fake_aws.machine.roots import cloud_init
 from sandbox.sandbox_cli import SandboxCli
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "benchmark.toml"
@@ -68,6 +69,7 @@ def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
     environment = json.loads(stored[f"{node}/environment.json"])
     assert environment["instance"]["id"] == machine.instance_id
     assert environment["cpu"]["count"] >= 1
+    assert environment["system"]["cloud_init"].startswith(cloud_init("bookworm"))
     shown = cli.bai("status", job, "-v").stdout
     assert f"instance  {environment['instance']['type']}, {machine.instance_id}" in shown
     assert f"kernel    {environment['system']['kernel']}" in shown

@@ -19,8 +19,13 @@ ExecStart={command}
 [Install]
 WantedBy=sysinit.target
 """
-_HOST_KEYS = "/etc/cloud/cloud.cfg.d/98-host-keys.cfg"
-"""Nobody logs in to these machines: the keys of the other kinds are an eighth of what a boot costs."""
+_LEFT_OUT = "/etc/cloud/cloud.cfg.d/98-left-out.cfg"
+_LEAVE_OUT = """\
+# Nobody logs in to these machines: the keys of the other kinds are an eighth of what a boot costs.
+ssh_genkeytypes: [ed25519]
+# They have no boot loader to tell of a disk.
+grub_dpkg: {enabled: false}
+"""
 _DHCLIENT = "/etc/dhcp/dhclient.conf"
 _SOON = "\n# A lost offer is asked for again at once.\ninitial-interval 1;\nbackoff-cutoff 2;\ntimeout {seconds};\n"
 _DEBIAN_11 = "/sbin/dhclient"
@@ -59,7 +64,7 @@ def apply(shape: MachineShape, holder: Holder, root: Path) -> None:
         environment |= clock.ENVIRONMENT
     lines = "".join(f'DefaultEnvironment="{name}={value}"\n' for name, value in environment.items())
     write(seen, "/etc/systemd/system.conf.d/sandbox.conf", f"[Manager]\n{lines}")
-    write(seen, _HOST_KEYS, "ssh_genkeytypes: [ed25519]\n")
+    write(seen, _LEFT_OUT, _LEAVE_OUT)
     if _inside(seen, _DHCLIENT).exists():
         is_debian_11 = read(seen, "/etc/debian_version").startswith(b"11")
         if is_debian_11 and not _inside(seen, _DEBIAN_11_KEPT).exists():
