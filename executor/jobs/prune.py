@@ -16,7 +16,7 @@ from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
 from executor.backends.local.agent import local_agent
-from executor.backends.local.job_draft import remove_abandoned
+from executor.backends.local.submission import remove_abandoned
 from executor.jobs.jobs import job_ids
 from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 

@@ -13,7 +13,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local import submission
-from executor.backends.local.job_draft import job_draft, remove_abandoned
+from executor.backends.local.submission import job_draft, remove_abandoned
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids
 from executor.planning.request import JobRequest, Submitted, read_request
@@ -121,7 +121,7 @@ _WAITS = """
 import sys, time
 from pathlib import Path
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.local.job_draft import job_draft
+from executor.backends.local.submission import job_draft
 with job_draft(DirectoryStore(Path(sys.argv[1])), "one") as draft:
     draft.scripts().mkdir()
     print("copying", flush=True)
