@@ -20,7 +20,6 @@ from bai_agent.job.repeats import read_repeats
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import begun_run, parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower, LogPosition
@@ -28,7 +27,7 @@ from bai_agent.metrics.headlines import headlines
 from bai_agent.metrics.logs import Log, Logs, source_of
 from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts
+from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts, wait_for_room
 from bai_agent.metrics.repeats import RepeatGuide
 from bai_agent.metrics.results.note import FileValues, read_note
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit

@@ -7,6 +7,7 @@ not beyond the last record of its source is in the file already.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import Metric
+from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import open_append, write_all
-from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.patterns import Found
 
 SOURCES = ("log", "emit", "host", "run", "file")
@@ -202,6 +204,37 @@ def run_facts(exited: Mapping[str, Any]) -> list[Value]:
         for position, (key, units) in enumerate(_FACTS)
         if isinstance(exited.get(key), (int, float))
     ]
+
+
+log = logging.getLogger(__name__)
+
+
+def wait_for_room(
+    write: Callable[[], None],
+    *,
+    path: Path,
+    undo: Callable[[], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Call `write` until the disk has room for it; `undo` takes back what a failed call has written.
+
+    A process that ended instead would meet the full disk again after its restart.
+    """
+    backoff = Backoff(0.1, 2.0)
+    told = False
+    while True:
+        try:
+            write()
+            return
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not told:
+                log.warning("%s: no space left on its disk; waiting for room", path)
+            told = True
+            if undo is not None:
+                undo()
+        sleep(backoff.next())
 
 
 def _place(i: int, k: int, names: Sequence[str]) -> str:

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bai_agent.job.run_directory import append_line, open_append
-from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.logs import OUTPUT, log_of_number, source_of
+from bai_agent.metrics.records import wait_for_room
 from bai_agent.metrics.search_limit import MARK_BYTES, marked_search
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from bai_agent.job.descriptor import Results
 from bai_agent.job.pattern_groups import RESERVED
-from bai_agent.metrics.disk import wait_for_room
 from bai_agent.metrics.emit import NAME_LIMIT
 from bai_agent.metrics.number import finite_number, json_number
+from bai_agent.metrics.records import wait_for_room
 from bai_agent.metrics.results.documents import values_in
 from bai_agent.metrics.results.files import MOST_FILES, UnfitFileError, find_files, open_result
 from bai_agent.metrics.results.measured import Measured, Problem, WrongFormatError
