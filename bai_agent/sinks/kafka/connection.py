@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,7 @@ def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
     at each attempt to reach a broker that is not there.
     """
     clients: list[Any] = []
+    _hear_last_words()
 
     def make(**settings: Any) -> Any:
         client = owner.DEFAULT_CONFIG["kafka_client"](**settings)
@@ -192,6 +194,27 @@ def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
         # The sockets of failed attempts are left in reference cycles: a few more open files for each attempt of a long outage.
         gc.collect()
         raise
+
+
+@functools.cache
+def _hear_last_words() -> None:
+    """Let kafka-python read what a broker says before it closes a connection, such as that it refuses a password.
+
+    It drops what it has received where the end of the connection has come by then as well, which a busy machine sees most of the time:
+    all it knows is then "socket disconnected". The end is read again at the next look.
+    """
+    from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+
+    for transport in (KafkaTCPTransport, KafkaSSLTransport):
+        transport._sock_recv = _received_first(transport._sock_recv)
+
+
+def _received_first(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], tuple[bytes, Any]]:
+    def receive_first(transport: Any) -> tuple[bytes, Any]:
+        received, error = receive(transport)
+        return received, None if received else error
+
+    return receive_first
 
 
 @contextmanager
