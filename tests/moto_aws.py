@@ -23,7 +23,7 @@ from sandbox.fake_aws.control_plane import access
 from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
 from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
-from sandbox.fake_aws.control_plane.images import IMAGES, register
+from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
@@ -109,7 +109,7 @@ class MotoAws:
         self.account = f"3{secrets.randbelow(10**11):011d}"
         self.identities, self.faults = Identities(), Faults()
         self.bucket = f"bai-{self.account}"
-        self._ec2 = ec2_backends[self.account][REGION]
+        self._ec2 = new_ec2(self.account, REGION)
         _find_tags_by_id(self._ec2)
         around = Surroundings(account=self.account, region=REGION, roles={}, tags=self._ec2.tags)
         names = {"BUCKET": self.bucket, "ACCOUNT": self.account}

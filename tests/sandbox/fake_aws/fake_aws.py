@@ -22,7 +22,7 @@ from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
 from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults, StillBirth
 from sandbox.fake_aws.control_plane.fleet import Fleet
-from sandbox.fake_aws.control_plane.images import IMAGES, register
+from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
@@ -52,7 +52,7 @@ class FakeAws:
         self.account = f"2{secrets.randbelow(10**11):011d}"
         self.identities = Identities()
         self._faults = Faults()
-        self._ec2 = ec2_backends[self.account][REGION]
+        self._ec2 = new_ec2(self.account, REGION)
         stack.callback(_forget, self.account)
         self.network = Network(folder / "network")
         stack.callback(self.network.close)
