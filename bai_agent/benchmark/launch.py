@@ -90,9 +90,8 @@ def make_order(
     """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
 
     `launch` is the strategy's: the job, and the benchmark's own command → what this node starts. `node`: the variables that tell the
-    benchmark
-    about the nodes. `secrets` are resolved ones; `base` is the environment that is passed on
-    where the job says so; `umask` is the caller's, for a benchmark that runs as the same user. Raises SetupError.
+    benchmark about the nodes. `secrets` are resolved ones; `umask` is the caller's, for a benchmark that runs as the same user.
+    Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
     # Where another node starts the processes, it does the runs as well.
