@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.job.outcome`)."""
     if arguments is None:
         speak_utf8()
+        # What is loaded makes very many objects that stay: to look for cycles often is in vain.
+        gc.set_threshold(20_000)
     parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

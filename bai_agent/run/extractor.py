@@ -232,6 +232,10 @@ def main() -> int:
     """Be the process: extract until the run's end, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
     import gc
 
+    # What is loaded stays, and each block makes thousands of short-lived objects, none in a cycle: to look for cycles often
+    # is in vain.
+    gc.set_threshold(100_000)
+
     from bai_agent.metrics.process import Extractor
     from bai_agent.metrics.watchdog import blame
 
@@ -265,9 +269,7 @@ def main() -> int:
                 places = known.logs if known is not None else {}
                 found = blame(rundir.extractor_search, rundir.extractor_disabled, places=places)
                 log.warning("switched off: %s", found)
-            # Each block makes thousands of short-lived objects, none in a cycle: to look for cycles often is in vain.
             gc.freeze()
-            gc.set_threshold(100_000)
             quote = _hide if arguments.no_quotes else redactor.redact
             work = Extractor(rundir, job, careful=arguments.careful, quote=quote)
             signal.signal(LEAVE_REST, lambda number, frame: work.leave_rest())
@@ -308,4 +310,5 @@ def _log_to_stderr(redactor: Redactor) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # All is written: Python would only take its modules apart.
+    os._exit(main())
