@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -13,16 +12,10 @@ from pathlib import Path
 import pytest
 from cli_harness import CliHarness
 from moto.s3.models import s3_backends
-from moto_aws import HELLO, MotoAws, open_moto_aws
+from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.calls import Call
 
 from executor.backends.ec2.bundle.bundle import cache_folder
-
-
-@pytest.fixture
-def moto_aws() -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        yield aws
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from moto_aws import REGION, MotoAws, open_moto_aws
+from moto_aws import REGION, MotoAws
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
 from bai_agent.job.outcome import Outcome
@@ -26,16 +25,10 @@ from executor.config import read_settings
 from executor.descriptor.ec2_table import Ec2
 from executor.planning.job_toml import job_toml
 
+pytestmark = pytest.mark.usefixtures("moto_environment")
+
 NOW = datetime.now(timezone.utc)
 DEADMAN = timedelta(hours=2)
-
-
-@pytest.fixture
-def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        for name, value in aws.environment().items():
-            monkeypatch.setenv(name, value)
-        yield aws
 
 
 class Sleeper:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.ssm.models import ssm_backends
-from moto_aws import HELLO, REGION, MotoAws, open_moto_aws
+from moto_aws import HELLO, REGION, MotoAws
 from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, MachineImage, register
 
 from bai_agent import __version__
@@ -21,6 +21,8 @@ from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
 from executor.errors import UsageError
 from executor.planning.request import JobRequest, Submitted, read_request
+
+pytestmark = pytest.mark.usefixtures("moto_environment")
 
 BY_PARAMETER = HELLO.replace(DEBIAN.image_id, f"ssm:{DEBIAN.parameters[0]}")
 Table = dict[str, Any]
@@ -64,14 +66,6 @@ class Submitter:
             places = [Candidate(subnet=each["subnet"], zone=each["az"]) for each in table["candidates"]]
             table["token"] = LaunchFile(**{**table, "candidates": tuple(places)}).sealed().token
         self.put("attempts/0/launch.json", json.dumps(table).encode())
-
-
-@pytest.fixture
-def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        for name, value in aws.environment().items():
-            monkeypatch.setenv(name, value)
-        yield aws
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from moto_aws import REGION, MotoAws, open_moto_aws
+from moto_aws import REGION, MotoAws
 from service_events import ACTION, encoded, fetcher_event
 
 from bai_agent.job.record import JobRecord
@@ -21,15 +19,7 @@ from executor.service.event import read_event
 from executor.service.requests import read_request
 from executor.service_config import Bounds
 
-
-@pytest.fixture
-def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        for name in [each for each in os.environ if each.startswith(("AWS_", "BAI_"))]:
-            monkeypatch.delenv(name)
-        for name, value in aws.environment().items():
-            monkeypatch.setenv(name, value)
-        yield aws
+pytestmark = pytest.mark.usefixtures("moto_environment")
 
 
 def submitted(settings: Settings) -> Submitted:

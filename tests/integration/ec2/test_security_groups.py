@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_harness import CliHarness
-from moto_aws import HELLO, MotoAws, open_moto_aws
+from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.iam.identities import SETUP
 
 GANG = HELLO.replace(
     '"t3.small"\n', '"t3.small"\nstrategy = "torchrun"\n[hardware.distributed]\nnum_instances = 2\n'
 )
-
-
-@pytest.fixture
-def moto_aws() -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        yield aws
 
 
 @pytest.fixture

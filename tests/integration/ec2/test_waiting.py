@@ -8,14 +8,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_harness import CliHarness
-from moto_aws import HELLO, MotoAws, open_moto_aws
+from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.calls import Call
 
 from bai_agent.job.outcome import Outcome
@@ -28,6 +28,8 @@ from executor.backends.ec2.launch.submission import submit
 from executor.config import read_settings
 from executor.errors import UsageError
 from executor.planning.request import JobRequest, read_request
+
+pytestmark = pytest.mark.usefixtures("moto_environment")
 
 _SECONDS = 90.0
 SUBMIT = ("submit", "b.toml", "--job-id", "job-1", "--set", "limits.wait_for_capacity=3m")
@@ -90,14 +92,6 @@ class Submitter:
 
     def tags(self) -> list[dict[str, str]]:
         return [{each["Key"]: each["Value"] for each in found["Tags"]} for found in self.aws.instances()]
-
-
-@pytest.fixture
-def moto_aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoAws]:
-    with open_moto_aws() as aws:
-        for name, value in aws.environment().items():
-            monkeypatch.setenv(name, value)
-        yield aws
 
 
 @pytest.fixture
