@@ -16,6 +16,16 @@ from typing import Any
 from agent_runs import AGENT, RUN_SECONDS, environment, is_alive, write_job
 from stand_in_torchrun import put_torchrun
 
+UNTIL_TOLD = """
+import time
+from pathlib import Path
+print("begun", flush=True)
+while not Path({flag!r}).exists():
+    time.sleep(0.05)
+print("loss=0.5")
+"""
+"""A benchmark that runs until there is a file `flag`."""
+
 
 class Nodes:
     """Starts, stops and loses nodes. Their store is a folder, unless the job's tables name another."""
