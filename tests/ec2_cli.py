@@ -15,7 +15,10 @@ import boto3
 import pytest
 from cli_harness import CliHarness
 from handmade_job import HandmadeJob
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ssm.models import ssm_backends
 from s3_gate import Gate
+from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
 
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, open_store
@@ -38,7 +41,7 @@ class Ec2Cli(CliHarness):
     def in_region(self, region: str) -> Ec2Cli:
         """Return the same for another region's instances."""
         ec2: EC2Client = boto3.client("ec2", region_name=region)
-        return replace(self, ec2=ec2, image=_image(ec2))
+        return replace(self, ec2=ec2, image=_image(region))
 
     @property
     def store(self) -> JobStore:
@@ -125,9 +128,10 @@ def open_ec2_cli(folder: Path, gate: Gate, moto: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", str(folder / "home"))
     monkeypatch.delenv("BAI_STORE", raising=False)
     ec2: EC2Client = boto3.client("ec2", region_name=REGION)
-    yield Ec2Cli(folder, os.environ, gate=gate, ec2=ec2, image=_image(ec2))
+    yield Ec2Cli(folder, os.environ, gate=gate, ec2=ec2, image=_image(REGION))
 
 
-def _image(ec2: EC2Client) -> str:
-    images = ec2.describe_images(Owners=["amazon"], Filters=[{"Name": "architecture", "Values": ["x86_64"]}])
-    return next(each["ImageId"] for each in images["Images"] if each.get("Platform") != "windows")
+def _image(region: str) -> str:
+    """Put an image into a region of moto that nobody has asked yet, and return its id."""
+    register(DEBIAN, ec2=new_ec2(DEFAULT_ACCOUNT_ID, region), ssm=ssm_backends[DEFAULT_ACCOUNT_ID][region])
+    return DEBIAN.image_id

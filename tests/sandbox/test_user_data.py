@@ -21,6 +21,8 @@ from sandbox.fake_aws.machine.roots import cloud_init, root
 from sandbox.launches import launch
 
 AGENT = 'print("BENCHMARK RUNS", file=open("/dev/console", "w")); end(0)'
+GO = "exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)"
+WAITS = f'print("BENCHMARK RUNS", file=open("/dev/console", "w")); {GO}'
 ACCOUNT = "/var/lib/bai/boot/deadline"
 """What the deadman writes each time that it looks."""
 STUCK = """
@@ -69,22 +71,10 @@ def image(request: pytest.FixtureRequest, aws: FakeAws) -> MachineImage:
     return found
 
 
-def test_a_job_runs_and_the_instance_is_terminated(aws: FakeAws, image: MachineImage) -> None:
-    machine = start(aws, image=image)
-    machine.wait_off()
-    console = machine.console()
-    assert f"Cloud-init v. {cloud_init(image.variant)}" in console
-    steps = ["boot 1 of at most 3", "guardian", "agent start 1", "BENCHMARK RUNS", "BAI-END done 0"]
-    assert [console.index(step) for step in steps] == sorted(console.index(step) for step in steps)
-    assert aws.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-    assert machine.exit_codes == [0]
-    assert read_console(console).end == "done"
-
-
-def test_a_machine_is_healthy_while_its_job_runs(aws: FakeAws, image: MachineImage) -> None:
+def test_a_job_runs_on_a_healthy_machine_which_is_terminated(aws: FakeAws, image: MachineImage) -> None:
     """cloud-init has finished and found no fault in what it was given; nothing waits for us."""
-    machine = start(aws, agent="time.sleep(600)", image=image)
-    machine.wait_for("agent start 1")
+    machine = start(aws, agent=WAITS, image=image)
+    machine.wait_for("BENCHMARK RUNS")
     machine.run(["cloud-init", "status", "--wait"], seconds=60)
     stages = json.loads(machine.run(["cat", "/run/cloud-init/status.json"]).stdout)["v1"].values()
     faults = [fault for stage in stages if isinstance(stage, dict) for fault in stage["errors"]]
@@ -97,6 +87,17 @@ def test_a_machine_is_healthy_while_its_job_runs(aws: FakeAws, image: MachineIma
     assert running in ("running\n", "degraded\n")
     assert "masked" in machine.run(["systemctl", "is-enabled", "apt-daily.timer"]).stdout
     assert "inactive" in machine.run(["systemctl", "is-active", "apt-daily.timer"]).stdout
+
+    machine.write("/var/go", "")
+    machine.wait_off()
+
+    console = machine.console()
+    assert f"Cloud-init v. {cloud_init(image.variant)}" in console
+    steps = ["boot 1 of at most 3", "guardian", "agent start 1", "BENCHMARK RUNS", "BAI-END done 0"]
+    assert [console.index(step) for step in steps] == sorted(console.index(step) for step in steps)
+    assert aws.instance(machine.instance_id)["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+    assert machine.exit_codes == [0]
+    assert read_console(console).end == "done"
 
 
 def test_somebody_who_terminates_the_instance_is_not_held_up(aws: FakeAws) -> None:
@@ -161,7 +162,7 @@ def test_a_late_network_and_a_read_only_tmp_do_not_matter(aws: FakeAws) -> None:
 def test_a_clock_that_jumps_ahead_ends_no_job(aws: FakeAws) -> None:
     now = datetime.now(timezone.utc)
     aws.shape = MachineShape(clock=now)
-    machine = start(aws, agent="exec('while not os.path.exists(\"/var/go\"): time.sleep(0.1)'); end(0)")
+    machine = start(aws, agent=GO)
     machine.wait_for("agent start 1")
     machine.set_clock(now + timedelta(days=3650))
     before = machine.read(ACCOUNT).decode().rstrip("\n")
