@@ -11,10 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from preloaded_bai import PreloadedBai, can_be_preloaded
+
 BAI = (sys.executable, "-c", "from executor.cli import main; main()")
 BAI_AGENT = (sys.executable, "-m", "bai_agent")
 
-SECONDS = 120
+_SECONDS = 120
 """Far beyond what any command of a test takes."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -44,10 +46,17 @@ class CliHarness:
     environment: Mapping[str, str]
     bai_program: tuple[str, ...] = BAI
     agent_program: tuple[str, ...] = BAI_AGENT
+    preloads: bool = True
+    """Whether `bai` may be forked from a process that has imported what it needs; else each start imports all."""
 
     def bai(self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, stdin: str = "") -> CliResult:
         """Run `bai` to its end; `env`: what this call has beside the environment."""
-        return self._run((*self.bai_program, *arguments), env, stdin)
+        with self.start(*arguments, env=env, stdin=subprocess.PIPE) as started:
+            try:
+                out, err = started.communicate(stdin, timeout=_SECONDS)
+            finally:
+                started.kill()
+        return CliResult(started.returncode, out, err)
 
     def agent(self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING) -> CliResult:
         """Run `bai-agent` to its end."""
@@ -57,12 +66,16 @@ class CliHarness:
         self, *arguments: str | Path, env: Mapping[str, str] = _NOTHING, **options: Any
     ) -> subprocess.Popen[str]:
         """Start `bai`; `options`: those of Popen, whose default here is a pipe for each output."""
+        variables = {**self.environment, **env}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        if (
+            self.preloads
+            and self.bai_program == BAI
+            and can_be_preloaded(arguments, self.folder, variables, options)
+        ):
+            return PreloadedBai(arguments, text=True, cwd=self.folder, env=variables, **options)
         return subprocess.Popen(
-            (*self.bai_program, *arguments),
-            text=True,
-            cwd=self.folder,
-            env={**self.environment, **env},
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+            (*self.bai_program, *arguments), text=True, cwd=self.folder, env=variables, **options
         )
 
     def _run(self, command: tuple[str | Path, ...], env: Mapping[str, str], stdin: str) -> CliResult:
@@ -71,7 +84,7 @@ class CliHarness:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=_SECONDS,
             check=False,
             cwd=self.folder,
             env={**self.environment, **env},

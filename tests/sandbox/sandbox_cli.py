@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cli_harness import SECONDS, CliHarness, CliResult
-from warm_cli import warm_cli
+from cli_harness import CliHarness, CliResult
 
 from executor.backends.ec2.bundle.bundle import cache_folder
 from sandbox.fake_aws import FakeAws, Machine
@@ -115,15 +114,7 @@ class SandboxCli(CliHarness):
         self, *arguments: str | Path, env: Mapping[str, str] = MappingProxyType({}), stdin: str = ""
     ) -> CliResult:
         """Run `bai` to its end, as a process that need not load its modules."""
-        return CliResult(
-            *warm_cli().run(
-                [str(each) for each in arguments],
-                folder=self.folder,
-                environment={**self.environment, **env},
-                stdin=stdin,
-                limit_s=SECONDS,
-            )
-        )
+        return CliHarness.bai(replace(self, preloads=True), *arguments, env=env, stdin=stdin)
 
 
 def sandbox_cli(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> SandboxCli:
@@ -147,4 +138,4 @@ client_id = "tester"
         **aws.environment(identity),
         "BAI_CONFIG": str(folder / "config.toml"),
     }
-    return SandboxCli(folder, environment, aws=aws)
+    return SandboxCli(folder, environment, aws=aws, preloads=False)

@@ -1,0 +1,93 @@
+"""That `bai` as most tests start it, forked from a process with all imports, is what a start of its own is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_harness import CliHarness
+from preloaded_bai import PreloadedBai
+
+_READS_STDIN = ("metrics-test", "b.toml", "-")
+
+
+@pytest.fixture(params=[False, True], ids=["own start", "preloaded"])
+def bai(request: pytest.FixtureRequest, tmp_path: Path) -> CliHarness:
+    (tmp_path / "b.toml").write_text(
+        """\
+spec_version = "0.1.0"
+[info]
+description = "d"
+execution_engine = "local"
+[hardware]
+instance_type = "local"
+[ml]
+benchmark_code = "true"
+[[output.metrics]]
+name = "loss"
+pattern = 'loss=(\\S+)'
+"""
+    )
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "BAI_CONFIG": "/dev/null"}
+    return CliHarness(tmp_path, plain, preloads=request.param)
+
+
+@pytest.fixture
+def waiting(bai: CliHarness) -> Iterator[subprocess.Popen[str]]:
+    """One that waits for what is on its standard input."""
+    with bai.start(*_READS_STDIN, stdin=subprocess.PIPE) as started:
+        assert isinstance(started, PreloadedBai) == bai.preloads
+        assert started.poll() is None
+        yield started
+        started.kill()
+
+
+def test_it_has_arguments_folder_environment_and_streams(bai: CliHarness) -> None:
+    store = bai.folder / "other"
+
+    found = bai.bai("metrics-test", "b.toml", "-", "--json", stdin="loss=0.5\n")
+    nothing = bai.bai("list", "--json", env={"BAI_STORE": str(store)})
+    wrong = bai.bai("validate", "no \udcff.toml")
+    unknown = bai.bai("status", "nobody")
+
+    assert found.code == 0, found.stderr
+    assert "0.5" in found.stdout
+    assert (nothing.code, nothing.stderr) == (0, "")
+    assert json.loads(nothing.stdout or "[]") == []
+    assert (wrong.code, wrong.stderr) == (2, "")
+    assert "there is: b.toml" in wrong.stdout
+    assert (unknown.code, unknown.stdout) == (2, "")
+    assert unknown.stderr.startswith("bai: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
+    waiting: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    heard: list[int] = []
+    threads = [threading.Thread(target=lambda: heard.append(waiting.wait(60))) for _ in range(3)]
+    for each in threads:
+        each.start()
+
+    waiting.send_signal(number)
+
+    for each in threads:
+        each.join()
+    assert heard == [-number] * 3
+    assert waiting.poll() == -number
+
+
+def test_a_variable_of_pythons_has_a_start_of_its_own(bai: CliHarness) -> None:
+    other = replace(bai, environment={**bai.environment, "PYTHONUTF8": "1"})
+    with other.start("--version") as started:
+        out, _ = started.communicate(timeout=60)
+
+    assert not isinstance(started, PreloadedBai)
+    assert out.startswith("bai ")

@@ -1,0 +1,201 @@
+"""`bai` as a process that is forked from one which has imported all that it needs; else imports take most of a start.
+
+What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
+signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import wait
+from pathlib import Path
+from select import select
+from typing import Any
+
+_LARGEST = 100_000
+"""Bytes of arguments and environment that one message to the process takes."""
+_LOCALE = ("LC_", "LANG")
+_READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
+"""How variables begin that Python and C libraries read before a program's first line, or once."""
+_USUAL_LOCALE = "C.UTF-8"
+
+
+class PreloadedBai(subprocess.Popen[str]):
+    """A `bai` that was forked. Its parent is the process that it was forked from, which tells us how it ended."""
+
+    def _execute_child(self, *given: Any) -> None:
+        arguments, cwd, env = given[0], given[5], given[6]
+        child_in, our_in, our_out, child_out, our_err, child_err = given[10:16]
+        ended, says_end = os.pipe()
+        try:
+            streams = [
+                own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
+            ]
+            self.pid = _starter().fork(_message(arguments, cwd, env), [*streams, says_end])
+        finally:
+            os.close(says_end)
+            for ours, childs in ((our_in, child_in), (our_out, child_out), (our_err, child_err)):
+                if ours != -1:
+                    os.close(childs)
+            if (null := getattr(self, "_devnull", None)) is not None:
+                os.close(null)
+        self._child_created = True
+        self._ended, self._reading = ended, threading.Lock()
+        weakref.finalize(self, os.close, ended)
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(timeout=0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not wait([self._ended], timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            # Several threads may wait for it.
+            with self._reading:
+                if self.returncode is None:
+                    [status] = struct.unpack("i", os.read(self._ended, 4))
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def can_be_preloaded(
+    arguments: Sequence[str | Path], cwd: Path, env: Mapping[str, str], options: Mapping[str, Any]
+) -> bool:
+    """Return whether a start with these differs from others in nothing that only a process's own start can give it."""
+    special = [name for name in env if name.startswith(_READ_AT_START)]
+    return (
+        options.keys() <= {"stdin", "stdout", "stderr"}
+        and all(name.startswith(_LOCALE) and env[name] == _USUAL_LOCALE for name in special)
+        and len(_message(arguments, cwd, env)) < _LARGEST
+    )
+
+
+def _message(arguments: Sequence[str | Path], cwd: str | Path, env: Mapping[str, str]) -> bytes:
+    return json.dumps([[str(each) for each in arguments], str(cwd), dict(env)]).encode()
+
+
+class _Starter:
+    """The process with all imports."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._process = subprocess.Popen(
+                (sys.executable, __file__, str(its.fileno())),
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={
+                    name: value for name, value in os.environ.items() if not name.startswith(_READ_AT_START)
+                },
+            )
+        atexit.register(self.close)
+
+    def fork(self, message: bytes, streams: Sequence[int]) -> int:
+        with self._lock:
+            socket.send_fds(self._socket, [message], streams)
+            return int(self._socket.recv(20))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(timeout=60)
+
+
+@cache
+def _starter() -> _Starter:
+    return _Starter()
+
+
+def _preload() -> None:
+    """Import what any command needs, and read AWS's descriptions of its services."""
+    for package in (bai_agent, executor):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    load_file = JSONFileLoader.load_file
+    read = cache(lambda path: load_file(JSONFileLoader(), path))
+    JSONFileLoader.load_file = lambda self, file_path: read(file_path)  # type: ignore[method-assign]
+    session: Any = boto3.Session("key", "secret", region_name="eu-central-1")
+    for service in ("ec2", "iam", "pricing", "s3", "service-quotas", "sqs", "ssm", "sts"):
+        session.client(service)
+    tempfile.tempdir = None
+
+
+def _reopened(stream: Any) -> Any:
+    """Return a standard stream anew: whether it can seek, and where it stands, is another file's."""
+    buffering = 1 if stream.line_buffering else -1
+    return os.fdopen(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
+
+
+def _fork_when_asked(asked: socket.socket) -> None:
+    """Return in each process that is forked, with what it was given in place; the first ends with who asks."""
+    ends: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready in select([asked.fileno(), *ends], [], [])[0]:
+            if ready != asked.fileno():
+                pid, says_end = ends.pop(ready)
+                with suppress(BrokenPipeError):
+                    os.write(says_end, struct.pack("i", os.waitpid(pid, 0)[1]))
+                os.close(says_end)
+                os.close(ready)
+                continue
+            message, given, _, _ = socket.recv_fds(asked, _LARGEST, 4)
+            if not message:
+                os._exit(0)
+            if not (pid := os.fork()):
+                arguments, cwd, env = json.loads(message)
+                for number, name in enumerate(("stdin", "stdout", "stderr")):
+                    os.dup2(given[number], number)
+                    setattr(sys, name, _reopened(getattr(sys, name)))
+                asked.detach()
+                os.closerange(3, 4096)
+                os.chdir(cwd)
+                os.environ.clear()
+                os.environ.update(env)
+                if not any(name in env for name in ("LC_ALL", "LC_CTYPE", "LANG")):
+                    # As Python itself does (PEP 538).
+                    os.environ["LC_CTYPE"] = _USUAL_LOCALE
+                sys.argv[1:] = arguments
+                return
+            for stream in given[:3]:
+                os.close(stream)
+            ends[os.pidfd_open(pid)] = (pid, given[3])
+            asked.send(str(pid).encode())
+
+
+if __name__ == "__main__":
+    import gc
+    import importlib
+    import pkgutil
+    import tempfile
+
+    import boto3
+    from botocore.loaders import JSONFileLoader
+
+    import bai_agent
+    import executor
+    from executor.cli import main
+
+    asked = socket.socket(fileno=int(sys.argv.pop()))
+    # As with BAI.
+    sys.argv[0], sys.path[0] = "-c", ""
+    _preload()
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()
+    _fork_when_asked(asked)
+    main()
