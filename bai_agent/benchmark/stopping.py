@@ -54,6 +54,16 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 
 
+def ordered_grace(rundir: RunDir) -> timedelta | None:
+    """Return the grace of the first request; None where there is none, or what is there is not one of ours."""
+    order = read_json(rundir.stop) or {}
+    seconds = order.get("grace_seconds")
+    try:
+        return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> None:
     """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.launch import ShimError, launch, make_order
 from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_started
-from bai_agent.benchmark.stopping import end_lost, request_stop
+from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import (
     BenchmarkExitEvent,
@@ -142,10 +143,14 @@ def _follow(
 ) -> None:
     """Watch the benchmark until it has ended or is LOST. The first reason to stop becomes one order to the shim.
 
-    A shim that does not end the benchmark within the grace and `_SHIM_MARGIN` is ended with it.
+    A shim that does not end the benchmark within the grace that it was told and `_SHIM_MARGIN` is ended with it.
     """
     clock = ctx.clock
-    ordered_at = clock.monotonic() if ctx.rundir.stop.exists() else None
+    give_up_at: float | None = None
+    if ctx.rundir.stop.exists():
+        told = ordered_grace(ctx.rundir)
+        grace = told if told is not None else ctx.job.limits.grace
+        give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
     size = 0
     look_for_python = _PythonLook(ctx, started)
     troubles = SinkTroubles(ctx.events.add)
@@ -163,13 +168,11 @@ def _follow(
         if size < before:
             ctx.events.add(TruncationEvent(bytes=before))
         reason = ctx.watch.reason(running_s=running_seconds(started))
-        if reason is not None and ordered_at is None:
-            ordered_at = clock.monotonic()
-            _order_stop(ctx, reason)
-        if (
-            ordered_at is not None
-            and clock.monotonic() > ordered_at + ctx.job.limits.grace.total_seconds() + _SHIM_MARGIN
-        ):
+        if reason is not None and give_up_at is None:
+            grace = ctx.grace()
+            give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
+            _order_stop(ctx, reason, grace=grace)
+        if give_up_at is not None and clock.monotonic() > give_up_at:
             log.error("the shim did not end the benchmark in time; ending both without it")
             end_lost(ctx.rundir, started=started)
             return
@@ -194,7 +197,7 @@ class _PythonLook:
         self._pause *= 2
 
 
-def _order_stop(ctx: RunContext, reason: StopReason) -> None:
+def _order_stop(ctx: RunContext, reason: StopReason, *, grace: timedelta) -> None:
     ctx.reason = reason
     if reason.outcome is Outcome.DISK_FULL:
         make_room(ctx.rundir)
@@ -202,7 +205,7 @@ def _order_stop(ctx: RunContext, reason: StopReason) -> None:
         request_stop(
             ctx.rundir,
             reason=reason.outcome,
-            grace=ctx.grace(),
+            grace=grace,
             stacks=reason.outcome is Outcome.NO_OUTPUT,
         )
     except FileNotFoundError:

@@ -86,6 +86,41 @@ def test_a_restarted_agent_gives_no_second_order(rundir: RunDir, deaf_shim: subp
     assert WITHIN < clock.passed < WITHIN + 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_where_time_is_known_to_be_left_the_shim_has_the_grace_that_it_was_told(
+    rundir: RunDir, deaf_shim: subprocess.Popen[bytes], restarted: bool
+) -> None:
+    # given a machine that is taken away in 100 seconds, of which draining may take 30
+    clock = SteppingClock(limit=200)
+    taken_away = StopReason(Outcome.INTERRUPTED, "It is taken away.", deadline=clock.start + 100)
+    if restarted:
+        request_stop(rundir, reason=Outcome.INTERRUPTED, grace=timedelta(seconds=70))
+    limits = Limits(grace=GRACE, drain=timedelta(seconds=30))
+    ctx = make_context(
+        rundir, sources=[ScriptedStopSource(taken_away)], clock=clock, tables={"limits": limits}
+    )
+
+    run_benchmark(ctx)
+
+    order = read_json(rundir.stop)
+    assert order is not None
+    assert 69 < order["grace_seconds"] <= 70
+    assert 70 + 19 < clock.passed < 70 + 22
+
+
+@pytest.mark.parametrize("order", [b"", b"{}", b'{"grace_seconds": "1"}', b'{"grace_seconds": 1e300}'])
+def test_a_restarted_agent_that_cannot_read_the_order_waits_for_the_jobs_grace(
+    rundir: RunDir, deaf_shim: subprocess.Popen[bytes], order: bytes
+) -> None:
+    rundir.stop.write_bytes(order)
+    clock = SteppingClock(limit=100)
+    ctx = make_context(rundir, sources=[], clock=clock, tables={"limits": Limits(grace=GRACE)})
+
+    run_benchmark(ctx)
+
+    assert WITHIN < clock.passed < WITHIN + 1
+
+
 def test_a_limit_counts_from_the_start_that_the_shim_wrote(
     rundir: RunDir, deaf_shim: subprocess.Popen[bytes]
 ) -> None:
