@@ -76,7 +76,9 @@ def write_results(rundir: RunDir, value: float) -> None:
 
 @pytest.fixture(scope="module")
 def extractor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedProgram]:
-    with forked_program(tmp_path_factory.mktemp("extractor"), "bai_agent.metrics.__main__:main") as program:
+    whenever_it_runs = ("bai_agent.metrics.process", "bai_agent.metrics.watchdog")
+    folder = tmp_path_factory.mktemp("extractor")
+    with forked_program(folder, "bai_agent.run.extractor:main", *whenever_it_runs) as program:
         yield program
 
 
