@@ -17,7 +17,7 @@ _RESULT_BYTES = 2**18
 
 def reserve_space(rundir: RunDir) -> None:
     """Set space aside. Raises OSError where there is none."""
-    for path, size in zip(_ballasts(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
+    for path, size in zip(_reserved(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -27,15 +27,15 @@ def reserve_space(rundir: RunDir) -> None:
 
 def make_room(rundir: RunDir) -> None:
     """Give back what was set aside for the last records and events."""
-    _ballasts(rundir)[0].unlink(missing_ok=True)
+    _reserved(rundir)[0].unlink(missing_ok=True)
 
 
 def make_room_for_result(rundir: RunDir) -> None:
     """Give back all that was set aside."""
-    for path in _ballasts(rundir):
+    for path in _reserved(rundir):
         path.unlink(missing_ok=True)
 
 
-def _ballasts(rundir: RunDir) -> tuple[Path, Path]:
+def _reserved(rundir: RunDir) -> tuple[Path, Path]:
     """Return what is set aside for the last records and events, and what for the result alone."""
-    return rundir.path / "ballast", rundir.path / "ballast.result"
+    return rundir.path / "reserved", rundir.path / "reserved.result"

@@ -21,7 +21,7 @@ from executor.descriptor.metric_checks import (
     section_marks,
 )
 from executor.descriptor.preset_checks import presets
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, items, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
 from executor.descriptor.repeat_checks import repeats
 from executor.descriptor.results_table import result_files
 from executor.descriptor.script_checks import script_files
@@ -45,7 +45,7 @@ def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = N
     ]
 
 
-def _nul_characters(node: Any, path: Where = ()) -> Iterator[Told]:
+def _nul_characters(node: Any, path: Where = ()) -> Iterator[RawFinding]:
     """No text of a job may hold what no system call, and no reader of the job descriptor, takes."""
     if isinstance(node, str) and "\0" in node:
         yield path, "holds a NUL character", "remove \\u0000 from the text", ERROR
@@ -58,7 +58,7 @@ def _nul_characters(node: Any, path: Where = ()) -> Iterator[Told]:
             yield from _nul_characters(value, (*path, index))
 
 
-def _labels(table: Raw) -> Iterator[Told]:
+def _labels(table: Raw) -> Iterator[RawFinding]:
     labels = at(table, "info", "labels")
     if len(labels) > 10:
         yield (
@@ -77,7 +77,7 @@ def _labels(table: Raw) -> Iterator[Told]:
             )
 
 
-def _engine(table: Raw) -> Iterator[Told]:
+def _engine(table: Raw) -> Iterator[RawFinding]:
     engine = text_of(at(table, "info"), "execution_engine") or "default"
     env, ec2 = at(table, "env"), at(table, "aws", "ec2")
     image = text_of(env, "docker_image")
@@ -102,7 +102,7 @@ def _engine(table: Raw) -> Iterator[Told]:
         )
 
 
-def _market(table: Raw) -> Iterator[Told]:
+def _market(table: Raw) -> Iterator[RawFinding]:
     ec2 = at(table, "aws", "ec2")
     market = market_of(at(ec2, "run_instances"))
     if ec2.get("on_demand_after_spot") is True and market != "spot":
@@ -125,7 +125,7 @@ _OF_STRATEGIES = {
 """Keys of `[hardware.distributed]` that other strategies do not look at."""
 
 
-def _strategy(table: Raw) -> Iterator[Told]:
+def _strategy(table: Raw) -> Iterator[RawFinding]:
     hardware = at(table, "hardware")
     strategy = text_of(hardware, "strategy") or "single_node"
     if strategy == "inference" and not at(table, "server"):
@@ -167,7 +167,7 @@ _BURSTS = ("gp2", "st1", "sc1")
 """Volumes that are fast as long as they have credits: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
 
 
-def _volumes(table: Raw) -> Iterator[Told]:
+def _volumes(table: Raw) -> Iterator[RawFinding]:
     for where, device in items(table, "aws", "ec2", "run_instances", "BlockDeviceMappings"):
         kind = text_of(at(device, "Ebs"), "VolumeType")
         if kind in _BURSTS:
@@ -178,7 +178,7 @@ def _volumes(table: Raw) -> Iterator[Told]:
             yield (*where, "Ebs", "VolumeType"), problem, fix, WARNING
 
 
-def _secrets(table: Raw) -> Iterator[Told]:
+def _secrets(table: Raw) -> Iterator[RawFinding]:
     for where in (("env", "vars"), ("server", "env", "vars")):
         for name, value in at(table, *where).items():
             why = looks_secret(name, value) if isinstance(value, str) else None
@@ -195,7 +195,7 @@ def _secrets(table: Raw) -> Iterator[Told]:
             yield ("env", "secrets", name), "stands in [env.vars] as well", "keep one of the two", ERROR
 
 
-def _kafka(table: Raw) -> Iterator[Told]:
+def _kafka(table: Raw) -> Iterator[RawFinding]:
     kafka = at(table, "kafka")
     protocol, mechanism = text_of(kafka, "security_protocol"), text_of(kafka, "sasl_mechanism")
     if not protocol.startswith("SASL"):
@@ -214,7 +214,7 @@ def _kafka(table: Raw) -> Iterator[Told]:
                 )
 
 
-def _prometheus(table: Raw) -> Iterator[Told]:
+def _prometheus(table: Raw) -> Iterator[RawFinding]:
     if "prometheus" not in table:
         return
     prometheus = at(table, "prometheus")
@@ -231,7 +231,7 @@ def _prometheus(table: Raw) -> Iterator[Told]:
             yield ("prometheus", key), "is for a Pushgateway, and none is named", "remove it", WARNING
 
 
-_CHECKS: tuple[Callable[[Raw], Iterator[Told]], ...] = (
+_CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     _nul_characters,
     _labels,
     command,

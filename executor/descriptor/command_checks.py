@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, at, text_of
 from executor.descriptor.secret_values import known_secret
 
 _CODE = ("ml", "benchmark_code")
@@ -32,7 +32,7 @@ def is_script(code: str) -> bool:
     return "\n" in code.strip() or code.strip().startswith("#!")
 
 
-def command(table: Raw) -> Iterator[Told]:
+def command(table: Raw) -> Iterator[RawFinding]:
     """Check that there is a command, that it can be split, and that it holds no secret."""
     ml = at(table, "ml")
     code, args = text_of(ml, "benchmark_code"), text_of(ml, "args")
@@ -67,7 +67,7 @@ def command(table: Raw) -> Iterator[Told]:
             yield ("ml", key), f"holds what looks like {kind}", fix, ERROR
 
 
-def shell_syntax(table: Raw) -> Iterator[Told]:
+def shell_syntax(table: Raw) -> Iterator[RawFinding]:
     """Check for what only a shell would understand: no shell runs a command of one line."""
     ml = at(table, "ml")
     code, args = text_of(ml, "benchmark_code"), text_of(ml, "args")
@@ -85,7 +85,7 @@ def shell_syntax(table: Raw) -> Iterator[Told]:
     yield from _shell_syntax_in("args", args)
 
 
-def _shell_syntax_in(key: str, text: str) -> Iterator[Told]:
+def _shell_syntax_in(key: str, text: str) -> Iterator[RawFinding]:
     plain = _QUOTED.sub("Q", _REFERENCE.sub("R", text))
     for pattern, called, fix in _SHELL_SYNTAX:
         if found := pattern.search(plain):
@@ -99,7 +99,7 @@ def _shell_syntax_in(key: str, text: str) -> Iterator[Told]:
             return
 
 
-def references(table: Raw) -> Iterator[Told]:
+def references(table: Raw) -> Iterator[RawFinding]:
     """Check that each `$(NAME)` has a value where the benchmark runs."""
     if text_of(at(table, "hardware"), "strategy") == "inference":
         return

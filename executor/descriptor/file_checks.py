@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bai_agent.job.source_schemes import file_path
-from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
+from executor.descriptor.raw_table import ERROR, Raw, RawFinding, at, items, text_of
 
 
-def files(table: Raw, folder: Path) -> Iterator[Told]:
+def files(table: Raw, folder: Path) -> Iterator[RawFinding]:
     for where, source in items(table, "data", "sources"):
         source_path = local_path(text_of(source, "src"), folder)
         if source_path is not None and mode_of(source_path) is None:

@@ -15,10 +15,10 @@ from bai_agent.metrics.tally import number_advice
 from bai_agent.metrics.units import PREFIXES, is_time
 from executor.descriptor.model import Descriptor
 from executor.descriptor.pattern_trial import Example, Trial, try_patterns
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, Where, at, items, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
 
 
-def metric_names(table: Raw) -> Iterator[Told]:
+def metric_names(table: Raw) -> Iterator[RawFinding]:
     for keys in (("output", "metrics"), ("server", "output", "metrics")):
         first: dict[str, int] = {}
         for where, metric in items(table, *keys):
@@ -35,7 +35,7 @@ def metric_names(table: Raw) -> Iterator[Told]:
                 first[name] = index
 
 
-def metric_sources(table: Raw) -> Iterator[Told]:
+def metric_sources(table: Raw) -> Iterator[RawFinding]:
     """Check that each metric says in one way what to take, and where labels come from."""
     options = given_labels(table)
     for where, metric in _metrics(table):
@@ -76,14 +76,14 @@ def _last_key(path: Any) -> str:
         return ""
 
 
-def metric_units(table: Raw) -> Iterator[Told]:
+def metric_units(table: Raw) -> Iterator[RawFinding]:
     for where, metric in _metrics(table):
         if "units" not in metric:
             fix = 'add units = "ms" or what they are; units = "" says that there are none'
             yield (*where, "units"), "is missing: nobody can tell what the numbers mean", fix, WARNING
 
 
-def pattern_groups(table: Raw) -> Iterator[Told]:
+def pattern_groups(table: Raw) -> Iterator[RawFinding]:
     """Check what the groups of each pattern are for."""
     options = given_labels(table)
     for where, metric in _metrics(table):
@@ -121,7 +121,7 @@ def pattern_groups(table: Raw) -> Iterator[Told]:
             yield place, *_no_number(text, groups), ERROR
 
 
-def section_marks(table: Raw) -> Iterator[Told]:
+def section_marks(table: Raw) -> Iterator[RawFinding]:
     for where, metric in _metrics(table):
         for key in ("after", "until"):
             text = text_of(metric, key)
@@ -156,7 +156,7 @@ def given_labels(table: Raw) -> dict[str, str]:
     return options
 
 
-def examples(table: Raw) -> Iterator[Told]:
+def examples(table: Raw) -> Iterator[RawFinding]:
     tried: list[tuple[Where, Example]] = []
     for where, metric in _metrics(table):
         example = _example(metric)

@@ -9,11 +9,11 @@ from bai_agent.job.descriptor import compile_pattern
 from bai_agent.job.pattern_groups import read_groups
 from executor.descriptor.metric_checks import given_labels
 from executor.descriptor.presets import preset_names, read_preset
-from executor.descriptor.raw_table import ERROR, Raw, Told, at, items, text_of
+from executor.descriptor.raw_table import ERROR, Raw, RawFinding, at, items, text_of
 from executor.descriptor.service_tables import MetricTable
 
 
-def presets(table: Raw) -> Iterator[Told]:
+def presets(table: Raw) -> Iterator[RawFinding]:
     """Check that the metrics of presets have names and labels of their own."""
     names = _written(table)
     known = _known(names)

@@ -9,7 +9,7 @@ from executor.descriptor.findings import Severity
 
 Where = tuple[str | int, ...]
 Raw = Mapping[str, Any]
-Told = tuple[Where, str, str, Severity]
+RawFinding = tuple[Where, str, str, Severity]
 """Where, problem, fix, severity."""
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from executor.descriptor.command_checks import is_script
 from executor.descriptor.preset_checks import preset_metrics
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, items, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, at, items, text_of
 from executor.descriptor.secret_values import looks_secret
 
 STEPS = ("prepare", "cleanup")
 
 
-def repeats(table: Raw) -> Iterator[Told]:
+def repeats(table: Raw) -> Iterator[RawFinding]:
     """Check that the number of runs is said, that the metric of `until` is known, and that the strategy can repeat."""
     repeat = at(table, "repeat")
     if not repeat:
@@ -49,7 +49,7 @@ def repeats(table: Raw) -> Iterator[Told]:
                 yield ("repeat", step), "is empty", "write a command, or remove the key", ERROR
 
 
-def _arms(repeat: Raw) -> Iterator[Told]:
+def _arms(repeat: Raw) -> Iterator[RawFinding]:
     arms = [arm for _, arm in items(repeat, "arms")]
     if not arms:
         return
@@ -70,7 +70,7 @@ def _arms(repeat: Raw) -> Iterator[Told]:
                 yield ("repeat", "arms", index, "vars", name), f"its value {why}", fix, ERROR
 
 
-def _metric(table: Raw, repeat: Raw) -> Iterator[Told]:
+def _metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     named = text_of(repeat, "metric")
     metrics = [metric for _, metric in items(table, "output", "metrics")]
     if "until" not in repeat:

@@ -11,7 +11,7 @@ from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Results
 from bai_agent.job.tables import read_table
 from executor.descriptor.places import RelativeGlob
-from executor.descriptor.raw_table import ERROR, Raw, Told, at, items
+from executor.descriptor.raw_table import ERROR, Raw, RawFinding, at, items
 from executor.descriptor.values import MetricName, Percentage, Table
 
 Place = Annotated[str, Field(min_length=1)]
@@ -59,7 +59,7 @@ class ResultsTable(Table):
     """With `csv`: whether the first line names the columns. Else they are called `1`, `2`, `3` and so on."""
 
 
-def result_files(table: Raw) -> Iterator[Told]:
+def result_files(table: Raw) -> Iterator[RawFinding]:
     """Check what the keys of results say together."""
     labels = at(table, "info", "labels")
     for where, written in items(table, "output", "results"):

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from executor.descriptor.command_checks import is_script
 from executor.descriptor.file_checks import mode_of
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, Told, at, items, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, at, items, text_of
 
 _SCRIPTS = "$(BAI_SCRIPTS_PATH)"
 _BRING_ALONG = 'add [ml.script] path = "." to bring this folder along'
@@ -34,7 +34,7 @@ class _Scripts:
         return path if mode_of(path) is not None else None
 
 
-def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[Told]:
+def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[RawFinding]:
     """Check the command against the files of `folder`, the descriptor's. `script`: what `--script` names."""
     code, args = (text_of(at(table, "ml"), key) for key in ("benchmark_code", "args"))
     try:
@@ -61,7 +61,7 @@ def _scripts(named: Raw, folder: Path, script: Path | None) -> _Scripts | None:
     return _Scripts(found) if path and stat.S_ISDIR(mode_of(found) or 0) else None
 
 
-def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) -> Iterator[Told]:
+def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) -> Iterator[RawFinding]:
     """Check that the program or script that runs is in the scripts' folder, and can be run."""
     place = _position_of_script(words)
     if place is None:
@@ -82,7 +82,9 @@ def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) 
         yield where, f"{file} has no #! line, so that nothing says what runs it", fix, ERROR
 
 
-def _left_behind(words: dict[str, list[str]], folder: Path, brought: list[PurePosixPath]) -> Iterator[Told]:
+def _left_behind(
+    words: dict[str, list[str]], folder: Path, brought: list[PurePosixPath]
+) -> Iterator[RawFinding]:
     """Check for files beside the descriptor that the command names, and that do not go along."""
     needed = _position_of_script(words["benchmark_code"])
     for key, tokens in words.items():

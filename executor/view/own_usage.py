@@ -40,7 +40,7 @@ def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
 
 
 def usage_share(node: OwnUsage) -> str:
-    """Return which share of its machine's processor time that was while the benchmark ran; "–" where that is not known."""
+    """Return which share of its machine's processor time that was while the benchmark ran; "–" where that says nothing."""
     least = "at least " if _is_partial(node) else ""
     share = _share([node])
     return "–" if share is None else f"{least}{share}"
@@ -58,10 +58,13 @@ def _is_partial(node: OwnUsage) -> bool:
 
 
 def _share(nodes: Sequence[OwnUsage]) -> str | None:
+    """Return which share it was; None where that is not known, or the benchmark was over in less than our start and end take."""
     there = sum((node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes)
     if not all(node.cpus and node.benchmark_seconds for node in nodes):
         return None
     share = sum(map(_taken, nodes)) / there
+    if share > 1:
+        return None
     return "less than 0.1 %" if share < 0.001 else f"{share:,.1%}".replace("%", " %")
 
 

@@ -171,8 +171,8 @@ def test_a_reboot_that_all_are_told_of(cli: SandboxCli) -> None:
 
 def test_user_data_over_the_limit(cli: SandboxCli) -> None:
     """No layer has to act: the descriptor is read from the store, checked by its sha256."""
-    ballast = "\n".join(f"# {random.Random(line).randbytes(100).hex()}" for line in range(300))
-    machine = cli.submit(cli.descriptor(f"echo begun\n{ballast}"))
+    padding = "\n".join(f"# {random.Random(line).randbytes(100).hex()}" for line in range(300))
+    machine = cli.submit(cli.descriptor(f"echo begun\n{padding}"))
 
     assert outcome(ended(cli, machine, "done 0")) == ("SUCCEEDED", "succeeded", 0)
     stored = cli.objects("jobs/job/")

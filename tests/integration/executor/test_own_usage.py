@@ -7,7 +7,7 @@ import re
 
 from local_cli import LocalCli
 
-_SHARE = r"bai itself took [\d.]+ s of processor time{colon} [\d.,]+ % of what the machine's \d+ CPUs? had"
+_TOOK = r"bai itself took [\d.]+ s of processor time"
 _EACH = r"agent [\d.]+ s, [\d.]+ MiB; extractor [\d.]+ s, [\d.]+ MiB; shim [\d.]+ s, [\d.]+ MiB"
 
 
@@ -19,10 +19,10 @@ def test_status_and_report_say_what_bai_took(cli: LocalCli) -> None:
     markdown = cli.bai("report", "one", "--format", "md", "-o", "-").stdout
     page = cli.bai("report", "one", "--format", "html", "-o", "-").stdout
 
-    assert re.search(f"bai +{_SHARE.format(colon=':')}", status)
+    assert re.search(f"bai +{_TOOK}", status)
     assert re.search(_EACH, status)
-    assert re.search(_SHARE.format(colon="&#58;"), markdown)
+    assert re.search(_TOOK, markdown)
     assert re.search(_EACH, markdown)
-    assert re.search(f"<caption>{_SHARE.format(colon=':')}".replace("'", "&#x27;"), page)
+    assert re.search(f"<caption>{_TOOK}", page)
     (node,) = json.loads(cli.bai("status", "one", "--json").stdout)["result"]["own_usage"]
     assert node["extractor"]["cpu_seconds"] > 0

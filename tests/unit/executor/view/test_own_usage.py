@@ -20,8 +20,7 @@ HALF = ProcessUsage(cpu_seconds=0.5, peak_memory_bytes=20 << 20)
         ),
         (
             OwnUsage(cpus=1, benchmark_seconds=0.5, agent=HALF, extractor=HALF, shim=HALF),
-            "bai itself took 1.50 s of processor time: 300.0 % of what the machine's 1 CPU had while the "
-            "benchmark ran for 0.5 s; its own start and end are counted in.",
+            "bai itself took 1.50 s of processor time.",
         ),
         (
             OwnUsage(cpus=2, agent=HALF, extractor=HALF),
