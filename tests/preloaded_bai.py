@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -25,6 +26,8 @@ from typing import Any
 
 _LARGEST = 100_000
 """Bytes of arguments and environment that one message to the process takes."""
+_SECONDS = 120
+"""Far beyond what the imports, and then a fork, take."""
 _LOCALE = ("LC_", "LANG")
 _READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
 """How variables begin that Python and C libraries read before a program's first line, or once."""
@@ -38,6 +41,8 @@ class PreloadedBai(subprocess.Popen[str]):
         arguments, cwd, env = given[0], given[5], given[6]
         child_in, our_in, our_out, child_out, our_err, child_err = given[10:16]
         ended, says_end = os.pipe()
+        self._ended, self._reading = ended, threading.Lock()
+        weakref.finalize(self, os.close, ended).atexit = False
         try:
             streams = [
                 own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
@@ -50,25 +55,26 @@ class PreloadedBai(subprocess.Popen[str]):
                     os.close(childs)
             if (null := getattr(self, "_devnull", None)) is not None:
                 os.close(null)
+            self._closed_child_pipe_fds = True
         self._child_created = True
-        self._ended, self._reading = ended, threading.Lock()
-        weakref.finalize(self, os.close, ended)
 
-    def poll(self) -> int | None:
+    # By these two all others wait, also while an exception or Ctrl-C leaves a `with`.
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         try:
-            return self.wait(timeout=0)
+            return self._wait(timeout=0)
         except subprocess.TimeoutExpired:
             return None
 
-    def wait(self, timeout: float | None = None) -> int:
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             if not wait([self._ended], timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             # Several threads may wait for it.
             with self._reading:
                 if self.returncode is None:
-                    [status] = struct.unpack("i", os.read(self._ended, 4))
-                    self.returncode = os.waitstatus_to_exitcode(status)
+                    said = os.read(self._ended, 4)
+                    assert said, "the process that it was forked from has ended"
+                    self.returncode = os.waitstatus_to_exitcode(*struct.unpack("i", said))
         return self.returncode
 
 
@@ -85,34 +91,44 @@ def can_be_preloaded(
 
 
 def _message(arguments: Sequence[str | Path], cwd: str | Path, env: Mapping[str, str]) -> bytes:
-    return json.dumps([[str(each) for each in arguments], str(cwd), dict(env)]).encode()
+    return json.dumps([[str(each) for each in arguments], str(cwd), dict(env), _umask()]).encode()
+
+
+def _umask() -> int:
+    """Return this process's, which `os.umask` only tells while it sets another one, for all threads."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [umask] = (line.split()[1] for line in lines if line.startswith("Umask:"))
+    return int(umask, 8)
 
 
 class _Starter:
-    """The process with all imports."""
+    """The process with all imports. It is the same whichever test is the first to need it: environment and folder are nobody's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_SECONDS)
         with its:
             self._process = subprocess.Popen(
                 (sys.executable, __file__, str(its.fileno())),
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={
-                    name: value for name, value in os.environ.items() if not name.startswith(_READ_AT_START)
-                },
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={"HOME": "/nonexistent"},
             )
         atexit.register(self.close)
 
     def fork(self, message: bytes, streams: Sequence[int]) -> int:
         with self._lock:
             socket.send_fds(self._socket, [message], streams)
-            return int(self._socket.recv(20))
+            pid = self._socket.recv(20)
+        assert pid, "the process to fork from has ended; its stderr tells why"
+        return int(pid)
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=_SECONDS)
 
 
 @cache
@@ -124,7 +140,8 @@ def _preload() -> None:
     """Import what any command needs, and read AWS's descriptions of its services."""
     for package in (bai_agent, executor):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):
+            # These two do their work when they are imported.
+            if not module.name.endswith(("__main__", "sitecustomize")):
                 importlib.import_module(module.name)
     load_file = JSONFileLoader.load_file
     read = cache(lambda path: load_file(JSONFileLoader(), path))
@@ -143,6 +160,8 @@ def _reopened(stream: Any) -> Any:
 
 def _fork_when_asked(asked: socket.socket) -> None:
     """Return in each process that is forked, with what it was given in place; the first ends with who asks."""
+    # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     ends: dict[int, tuple[int, int]] = {}
     while True:
         for ready in select([asked.fileno(), *ends], [], [])[0]:
@@ -157,12 +176,13 @@ def _fork_when_asked(asked: socket.socket) -> None:
             if not message:
                 os._exit(0)
             if not (pid := os.fork()):
-                arguments, cwd, env = json.loads(message)
+                arguments, cwd, env, umask = json.loads(message)
                 for number, name in enumerate(("stdin", "stdout", "stderr")):
                     os.dup2(given[number], number)
                     setattr(sys, name, _reopened(getattr(sys, name)))
                 asked.detach()
                 os.closerange(3, 4096)
+                os.umask(umask)
                 os.chdir(cwd)
                 os.environ.clear()
                 os.environ.update(env)
@@ -170,6 +190,7 @@ def _fork_when_asked(asked: socket.socket) -> None:
                     # As Python itself does (PEP 538).
                     os.environ["LC_CTYPE"] = _USUAL_LOCALE
                 sys.argv[1:] = arguments
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 return
             for stream in given[:3]:
                 os.close(stream)
@@ -194,7 +215,7 @@ if __name__ == "__main__":
     # As with BAI.
     sys.argv[0], sys.path[0] = "-c", ""
     _preload()
-    assert threading.active_count() == 1
+    assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
     gc.collect()
     gc.freeze()
     _fork_when_asked(asked)

@@ -35,7 +35,8 @@ name = "loss"
 pattern = 'loss=(\\S+)'
 """
     )
-    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "BAI_CONFIG": "/dev/null"}
+    plain = {name: os.environ[name] for name in ("PATH", "BAI_MACHINE")}
+    plain |= {"HOME": str(tmp_path), "BAI_CONFIG": "/dev/null"}
     return CliHarness(tmp_path, plain, preloads=request.param)
 
 
@@ -67,7 +68,23 @@ def test_it_has_arguments_folder_environment_and_streams(bai: CliHarness) -> Non
     assert unknown.stderr.startswith("bai: ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_has_the_umask_of_who_starts_it(bai: CliHarness) -> None:
+    descriptor = bai.folder / "b.toml"
+    descriptor.write_text(descriptor.read_text().replace('"true"', '"""\necho loss=1\numask\n"""'))
+    before = os.umask(0)
+    printed = []
+    try:
+        for umask in (0o027, 0o077):
+            os.umask(umask)
+            printed.append(bai.bai("run", "b.toml").stdout.split())
+    finally:
+        os.umask(before)
+
+    assert "0027" in printed[0]
+    assert "0077" in printed[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
     waiting: subprocess.Popen[str], number: signal.Signals
 ) -> None:
