@@ -67,15 +67,25 @@ class ForkedProgram:
 @contextmanager
 def forked_program(folder: Path, main: str, *modules: str) -> Iterator[ForkedProgram]:
     """Load `main` ("module:function") and what it imports only when it runs; `folder` takes what is compiled for it."""
-    library = folder / _LIBRARY
-    command = ["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(folder / _LIBRARY),
+        str(_SOURCE),
+    ]
     subprocess.run(command, check=True, timeout=60)
     with subprocess.Popen(
-        [sys.executable, __file__, str(library), main, *modules],
+        [sys.executable, __file__, main, *modules],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "LD_PRELOAD": str(library)},
+        # By its name alone: a path with a space would be two libraries.
+        env={**os.environ, "LD_PRELOAD": _LIBRARY, "LD_LIBRARY_PATH": str(folder)},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -120,7 +130,7 @@ def _become(request: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    path, where, *more = sys.argv[1:]
+    where, *more = sys.argv[1:]
     # As with `python -m`: what it starts finds the modules that it finds, and not those of the tests.
     sys.path[0] = os.getcwd()  # noqa: PTH109
     for each in more:
@@ -128,5 +138,6 @@ if __name__ == "__main__":
     module, _, function = where.partition(":")
     program = getattr(importlib.import_module(module), function)
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
-    _serve(ctypes.CDLL(path))
+    # Not by its path: what is not preloaded kills nothing, and has to be missed here.
+    _serve(ctypes.CDLL(None))
     sys.exit(program())

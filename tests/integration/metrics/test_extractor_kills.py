@@ -103,12 +103,14 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(extractor: ForkedProg
         return extractor.run([rundir.path], output=output, env=os.environ, **kill)
 
     for call in sorted(set(calls)):
+        kills = 0
         for number in range(1, calls.count(call) + 1):
             # when it is killed at that call, and at that call again when it recovers
             rundir = short_run(tmp_path / f"{call}-{number}")
             for _ in range(2):
                 killed = run(rundir, call=call, number=number)
                 assert killed in (0, -signal.SIGKILL)
+                kills += killed != 0
                 if rundir.results.exists():
                     # and what the benchmark left in a file is another thing by then
                     write_results(rundir, -1)
@@ -119,6 +121,9 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(extractor: ForkedProg
             assert contents(rundir) == contents(whole), (call, number)
             assert contents(rundir, "file") == contents(whole, "file"), (call, number)
             assert extracted(rundir) == last, (call, number)
+        assert kills > calls.count(call), (
+            f"of {2 * calls.count(call)} kills at {call}, {kills} met the extractor"
+        )
 
 
 @pytest.mark.parametrize("seed", [1, 2])
