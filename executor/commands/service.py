@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -13,6 +14,9 @@ import typer
 
 from executor.commands.job_options import AwsOptions
 from executor.commands.options import say
+
+_OBJECTS = 2_000
+"""Python looks for cycles when there are so many objects more."""
 
 
 def serve(
@@ -60,6 +64,8 @@ def serve(
     service = Service(settings, table, brokers_of(settings.kafka), counters=counters)
     endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
+    # It stays: cycles with answers of AWS in them are not to wait for as many objects as those of a short command (`executor/cli.py`).
+    gc.set_threshold(_OBJECTS)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         service.stop()
