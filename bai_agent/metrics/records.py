@@ -21,6 +21,8 @@ from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import open_append, write_all
 from bai_agent.metrics.patterns import Found
 
+log = logging.getLogger(__name__)
+
 SOURCES = ("log", "emit", "host", "run", "file")
 """Whose records are looked for in the file, besides those of processes' logs."""
 _CHUNK = 2**20
@@ -204,9 +206,6 @@ def run_facts(exited: Mapping[str, Any]) -> list[Value]:
         for position, (key, units) in enumerate(_FACTS)
         if isinstance(exited.get(key), (int, float))
     ]
-
-
-log = logging.getLogger(__name__)
 
 
 def wait_for_room(
