@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,27 @@ def test_any_list_of_the_kernels_counts_or_is_unknown(
 
     assert host_facts.cpu(root).get("count", 0) >= 0
     assert len(host_facts.load_average(root)) in (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "package", "said"),
+    [
+        # the program itself is not asked where its Python says it
+        (sys.executable, 'def version_string(): return "24.1.3-0ubuntu1"', "24.1.3-0ubuntu1"),
+        (sys.executable, 'raise ImportError("nothing of the kind")', "22.2.2"),
+        (f"{sys.executable} -s", "def another(): ...", "22.2.2"),
+        ("/bin/sh", 'def version_string(): return "24.1.3"', "22.2.2"),
+    ],
+)
+def test_the_version_of_cloud_init(interpreter: str, package: str, said: str, tmp_path: Path) -> None:
+    # given a cloud-init whose program tells another version than its package
+    (tmp_path / "cloudinit").mkdir()
+    (tmp_path / "cloudinit/__init__.py").touch()
+    (tmp_path / "cloudinit/version.py").write_text(package + "\n")
+    program = tmp_path / "cloud-init"
+    tells = "echo cloud-init 22.2.2" if interpreter == "/bin/sh" else "print('cloud-init 22.2.2')"
+    program.write_text(f"#!{interpreter}\n{tells}\n")
+    program.chmod(0o755)
+
+    env = {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    assert software.cloud_init_version(env=env) == said
