@@ -83,9 +83,10 @@ def ours(agent: int, rundir: Path) -> list[int]:
 
 def extracted(rundir: Path) -> int:
     try:
-        return int(json.loads((rundir / "extractor.offset").read_bytes())["log"]["offset"])
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        places = json.loads((rundir / "extractor.offset").read_bytes())["logs"]
+    except FileNotFoundError:
         return 0
+    return sum(int(place["offset"]) for place in places.values())
 
 
 def pss(pid: int) -> int:
