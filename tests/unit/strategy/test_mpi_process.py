@@ -116,12 +116,12 @@ def test_a_signal_arrives_once_and_is_noted_if_mpirun_sent_it(tmp_path: Path, to
         if to_the_group:
             os.killpg(child.pid, signal.SIGTERM)
         else:
-            subprocess.run(["kill", "-TERM", str(child.pid)], check=True)
+            subprocess.run(["sh", "-c", f"kill -TERM {child.pid}"], check=True)
         wait_until(lambda: "got 15" in log_of(tmp_path))
         if to_the_group:
             os.killpg(child.pid, signal.SIGUSR1)
         else:
-            subprocess.run(["kill", "-USR1", str(child.pid)], check=True)
+            subprocess.run(["sh", "-c", f"kill -USR1 {child.pid}"], check=True)
         assert child.wait(timeout=SECONDS) == 5
 
     assert log_of(tmp_path).split("\n", 1)[1] == "got 15\ngot 10\n"
