@@ -45,6 +45,10 @@ def waiting(bai: CliHarness) -> Iterator[subprocess.Popen[str]]:
     """One that waits for what is on its standard input."""
     with bai.start(*_READS_STDIN, stdin=subprocess.PIPE) as started:
         assert isinstance(started, PreloadedBai) == bai.preloads
+        assert started.stdin is not None
+        # More than a pipe holds: when it is written, some has been read.
+        started.stdin.write("a line\n" * 50_000)
+        started.stdin.flush()
         assert started.poll() is None
         yield started
         started.kill()
@@ -84,9 +88,11 @@ def test_it_has_the_umask_of_who_starts_it(bai: CliHarness) -> None:
     assert "0077" in printed[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)]
+)
 def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
-    waiting: subprocess.Popen[str], number: signal.Signals
+    waiting: subprocess.Popen[str], number: signal.Signals, code: int
 ) -> None:
     heard: list[int] = []
     threads = [threading.Thread(target=lambda: heard.append(waiting.wait(60))) for _ in range(3)]
@@ -97,8 +103,8 @@ def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
 
     for each in threads:
         each.join()
-    assert heard == [-number] * 3
-    assert waiting.poll() == -number
+    assert heard == [code] * 3
+    assert waiting.poll() == code
 
 
 def test_a_variable_of_pythons_has_a_start_of_its_own(bai: CliHarness) -> None:
