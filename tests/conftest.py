@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -55,6 +56,18 @@ def _own_machine() -> None:
 def _machine_of_test(_own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep jobs that earlier tests left from being noticed by those of this one."""
     monkeypatch.setenv("BAI_MACHINE", f"test-{uuid.uuid4()}")
+
+
+@pytest.fixture
+def log_as_before() -> Iterator[None]:
+    """Undo what a test has the service do with this process's log: later tests look at what is logged."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for program in ("executor", "bai_agent"):
+        logging.getLogger(program).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

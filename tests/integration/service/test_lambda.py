@@ -17,6 +17,8 @@ from service_runs import DASHBOARD, STARTING, ServiceRuns
 
 from executor.service.lambda_handler import _function, handler
 
+pytestmark = pytest.mark.usefixtures("log_as_before")
+
 JOBS = ("changed", "interrupted", "ended", "waiting")
 
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from executor.service.log import about_action, start_log
 
-
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for program in ("executor", "bai_agent"):
-        logging.getLogger(program).setLevel(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("log_as_before")
 
 
 def test_a_json_line_has_the_action(capsys: pytest.CaptureFixture[str]) -> None:
