@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from kafka_brokers import Broker, new_broker, shared_broker
 from listed_programs import link_listed_programs
+from small_cgroups import no_memory_killer
 
 pytest.register_assert_rewrite("store_contract")
 # How long an example takes on a busy machine says nothing.
@@ -50,6 +51,13 @@ def _listed_programs() -> Iterator[None]:
 def _own_machine() -> None:
     """Keep jobs of these tests and others on this machine from noticing each other."""
     os.environ["BAI_MACHINE"] = f"tests-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def _no_memory_killer() -> Iterator[None]:
+    """For tests that end a benchmark by a SIGKILL and read whose it was."""
+    with no_memory_killer():
+        yield
 
 
 @pytest.fixture(autouse=True)

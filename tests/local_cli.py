@@ -130,6 +130,14 @@ class LocalCli(CliHarness):
             assert time.monotonic() < deadline, f"{text!r} was never printed"
             time.sleep(0.02)
 
+    def await_value(self, job_id: str, value: float) -> None:
+        """Wait until the agent's extractor has found it in the output."""
+        deadline = time.monotonic() + PATIENCE
+        path = self.rundir(job_id).metrics
+        while not (path.exists() and f'"value":{value},' in path.read_text()):
+            assert time.monotonic() < deadline, f"{value} was never found"
+            time.sleep(0.02)
+
 
 def local_cli(folder: Path, **more: str) -> LocalCli:
     """Return a harness whose store and cache are in `folder`; `more`: variables."""

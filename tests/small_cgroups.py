@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_LOCK = "bai-tests-memory-killer.lock"
+
+
+@contextmanager
+def _locked(how: int) -> Iterator[None]:
+    file = os.open(Path(tempfile.gettempdir()) / _LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, how)
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def no_memory_killer() -> Iterator[None]:
+    """Keep the killer of any test's `small_cgroup` away: the machine counts how often it strikes, and a SIGKILL beside it may be its own."""
+    with _locked(fcntl.LOCK_SH):
+        yield
 
 
 @contextmanager
@@ -26,13 +47,14 @@ def small_cgroup(limit_bytes: int) -> Iterator[Path]:
         folder = folder.parent if folder != Path("/sys/fs/cgroup") else folder
         limit, members = "memory.max", "cgroup.procs"
     made = folder / f"bai-test-{os.getpid()}"
-    made.mkdir()
-    (made / limit).write_text(str(limit_bytes))
-    try:
-        yield made / members
-    finally:
-        for _ in range(500):
-            if not (made / members).read_text():
-                break
-            time.sleep(0.01)
-        made.rmdir()
+    with _locked(fcntl.LOCK_EX):
+        made.mkdir()
+        (made / limit).write_text(str(limit_bytes))
+        try:
+            yield made / members
+        finally:
+            for _ in range(500):
+                if not (made / members).read_text():
+                    break
+                time.sleep(0.01)
+            made.rmdir()

@@ -189,6 +189,7 @@ while True:
     assert "bye 0" in (tmp_path / "run" / "output.log").read_text()
 
 
+@pytest.mark.usefixtures("_no_memory_killer")
 def test_a_process_that_somebody_kills_is_named(tmp_path: Path) -> None:
     words = "[ $OMPI_COMM_WORLD_RANK != 2 ] || { echo begun; kill -9 $$; }; exec sleep 100"
     job = write_job(

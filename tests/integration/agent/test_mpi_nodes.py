@@ -141,6 +141,7 @@ def agents_started(nodes: MpiNodes, rank: int) -> list[Any]:
     return [each for each in events_of(nodes.rundir(rank)) if each["type"] == "agent_started"]
 
 
+@pytest.mark.usefixtures("_no_memory_killer")
 def test_an_sshd_that_dies_is_the_jobs_failure(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
     nodes = make(UNTIL_TOLD.format(flag=tmp_path / "never"))
     nodes.start(0)

@@ -115,6 +115,7 @@ recorded(main)
 )
 
 
+@pytest.mark.usefixtures("_no_memory_killer")
 @pytest.mark.parametrize(
     ("end", "outcome", "said"),
     [

@@ -237,10 +237,13 @@ def test_kills_of_agent_and_extractor_cost_and_double_nothing(tmp_path: Path) ->
     runs, lines = 30, 2_000
     chance = random.Random(os.environ.get("REPEATS_SEED", "repeats"))
     job = job_of(tmp_path, lines=lines, runs=runs, prepare=["echo", "value=5"], cleanup=["echo", "value=6"])
+    held = work(rundir, f"pause-{runs - 2}") / f"pause-{runs - 2}"
     kills: Counter[str] = Counter()
     agent = start_agent(job, rundir)
     while True:
         time.sleep(chance.uniform(0.0, 0.5))
+        if kills["agent"] and kills["extractor"]:
+            held.unlink(missing_ok=True)
         if ended_runs(rundir) >= runs - 1:
             break
         if chance.random() < 0.4:
@@ -254,8 +257,6 @@ def test_kills_of_agent_and_extractor_cost_and_double_nothing(tmp_path: Path) ->
                 kills["extractor"] += 1
     assert agent.wait(timeout=120) == 0
 
-    assert kills["agent"] >= 1
-    assert kills["extractor"] >= 1
     assert_right(rundir, runs=runs, lines=lines)
 
 

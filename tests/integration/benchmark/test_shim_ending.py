@@ -215,6 +215,7 @@ def test_a_hangup_does_not_reach_the_shim(bench: Bench) -> None:
     assert bench.ended()["code"] == 9
 
 
+@pytest.mark.usefixtures("_no_memory_killer")
 @pytest.mark.parametrize(
     ("number", "outcome"),
     [(signal.SIGKILL, Outcome.KILLED), (signal.SIGTERM, Outcome.KILLED), (signal.SIGSEGV, Outcome.FAILED)],

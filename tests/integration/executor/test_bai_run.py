@@ -56,6 +56,7 @@ def test_a_program_reads_the_result_from_the_last_line(cli: LocalCli) -> None:
     assert "loss=0.125" in [each["line"] for each in objects if each["type"] == "log"]
 
 
+@pytest.mark.usefixtures("_no_memory_killer")
 @pytest.mark.parametrize(
     ("code", "limits", "exit_code", "outcome"),
     [

@@ -20,7 +20,7 @@ from bai_agent.job.run_directory import is_locked
 def running(cli: LocalCli) -> LocalCli:
     """A job "one" that runs until its file is there."""
     assert cli.bai("run", "-d", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
-    cli.await_output("one", "loss=0.5")
+    cli.await_value("one", 0.25)
     return cli
 
 
