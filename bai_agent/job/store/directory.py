@@ -65,12 +65,12 @@ class DirectoryStore:
         folder = self._path(parent) if parent else self.folder
         with _plain_errors(prefix):
             found = [
-                _described(path.relative_to(self.folder).as_posix(), path)
+                self._described(path)
                 for entry in _entries(folder)
                 if entry.name.startswith(start)
                 for path in _files(entry)
             ]
-        return sorted(found, key=lambda each: each.key)
+        return sorted((each for each in found if each is not None), key=lambda each: each.key)
 
     def folders(self, prefix: str) -> list[str]:
         folder = self._path(prefix.rstrip("/")) if prefix else self.folder
@@ -93,10 +93,14 @@ class DirectoryStore:
     def _path(self, key: str) -> Path:
         return self.folder.joinpath(*check_key(key))
 
-
-def _described(key: str, path: Path) -> StoredObject:
-    stat = path.stat()
-    return StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+    def _described(self, path: Path) -> StoredObject | None:
+        """Return the object; None where it was removed after it was listed."""
+        try:
+            stat = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        key = path.relative_to(self.folder).as_posix()
+        return StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
 def _draft(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,26 @@ class TestDirectoryStore(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> JobStore:
         return open_store((tmp_path / "the jobs").as_uri())
+
+    def test_what_is_removed_meanwhile_is_not_listed(self, store: JobStore) -> None:
+        store.put("job-1/0", b"x")
+        ended = threading.Event()
+
+        def change() -> None:
+            while not ended.is_set():
+                for number in range(1, 20):
+                    store.put(f"job-1/{number}", b"x")
+                for number in range(1, 20):
+                    store.remove(f"job-1/{number}")
+
+        changes = threading.Thread(target=change)
+        changes.start()
+        try:
+            for _ in range(300):
+                assert "job-1/0" in [each.key for each in store.find("job-1/")]
+        finally:
+            ended.set()
+            changes.join(timeout=30)
 
 
 @pytest.mark.parametrize(
