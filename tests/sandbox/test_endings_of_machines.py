@@ -28,7 +28,7 @@ def test_a_clock_that_is_set_after_the_boot(cli: SandboxCli) -> None:
     cli.aws.shape = MachineShape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc))
     machine = cli.submit(cli.descriptor("date +%Y >/var/year"))
     machine.wait_for("job job")
-    machine.run(["sh", "-c", "until pgrep -f '[f]etch_agent.py clock'; do sleep 0.1; done"])
+    machine.run(["sh", "-c", "until pgrep -f '[f]etch_agent.py clock'; do sleep 0.1; done"], seconds=120)
     now = datetime.now(timezone.utc)
     machine.set_clock(now)
 

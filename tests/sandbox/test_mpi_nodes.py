@@ -94,7 +94,6 @@ def test_agents_end_every_machine_after_a_failure_or_lost_launcher(cli: SandboxC
     for job, machines in jobs.items():
         for rank, machine in enumerate(machines):
             run = RUN.replace("jobs/job", f"jobs/{job}")
-            machine.wait_for("agent start 1", seconds=240)
             wait_inside(machine, f"grep -q begun {run}/processes/{rank}.log")
 
     (goes, its_worker), (cut_off, others_worker) = jobs.values()

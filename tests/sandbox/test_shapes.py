@@ -123,7 +123,7 @@ def test_a_hosts_port_is_at_the_same_address_in_the_machine(aws: FakeAws) -> Non
 def test_a_process_can_be_found_and_killed(aws: FakeAws) -> None:
     machine = booted(aws, MachineShape(), runcmd=UP + "\nsleep 4242 || say KILLED-WITH $?")
     machine.wait_for("IS-UP")
-    machine.run(["sh", "-c", "until pgrep -f '^sleep 4242'; do sleep 0.1; done"])
+    machine.run(["sh", "-c", "until pgrep -f '^sleep 4242'; do sleep 0.1; done"], seconds=120)
     [process] = [each for each in machine.inside.processes("sleep 4242") if each.argv[0] == "sleep"]
     machine.kill(process.pid)
     machine.wait_for("KILLED-WITH 137")

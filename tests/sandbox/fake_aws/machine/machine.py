@@ -76,7 +76,7 @@ class Machine:
         """Return all that the machine has said so far, over all its boots."""
         return str(self.terminal)
 
-    def wait_for(self, text: str, *, seconds: float = 60) -> None:
+    def wait_for(self, text: str, *, seconds: float = 120) -> None:
         """Wait until the console has said `text`."""
         if not self.terminal.wait_for(text, seconds=seconds):
             raise TimeoutError(self._complaint(f"did not say {text!r} within {seconds:.0f} s"))
