@@ -191,25 +191,30 @@ def drift(values: Sequence[float]) -> tuple[float, float] | None:
     if len(set(scaled)) == 1:
         return 0.0, 1.0
     order = range(len(scaled))
-    slope = float(stats.theilslopes(scaled, list(order))[0])
+    # The distance of two large values would overflow.
+    size = max(abs(value) for value in scaled)
+    slope = _bounded(float(stats.theilslopes([value / size for value in scaled], list(order))[0]) * size)
     p = float(stats.kendalltau(list(order), scaled).pvalue)
-    return (_bounded(math.expm1(slope)) if relative else slope), p
+    return (_bounded(math.expm1(min(slope, 700.0))) if relative else slope), p
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
     """Return the ends of the interval of the difference of means, b less a, and the p of Welch's test. One of the two scatters, at least."""
     from scipy import special
 
-    # Scaled: the square of a large value would overflow. The test does not change by it.
+    # The difference as a share of the largest value, the variances as shares of the larger one: else squares overflow or vanish.
     size = max(abs(value) for value in (*a, *b))
-    first, second = ((_deviation(side) / size) ** 2 / len(side) for side in (a, b))
-    error = math.sqrt(first + second)
-    # Welch and Satterthwaite's degrees of freedom, of shares of the variance: their squares would vanish.
+    deviations = [_deviation(side) for side in (a, b)]
+    largest = max(deviations)
+    first, second = ((each / largest) ** 2 / len(side) for each, side in zip(deviations, (a, b), strict=True))
+    error = largest / size * math.sqrt(first + second)
+    # Welch and Satterthwaite's degrees of freedom.
     part = first / (first + second)
     freedom = 1 / (part**2 / (len(a) - 1) + (1 - part) ** 2 / (len(b) - 1))
     difference = mean_of(b) / size - mean_of(a) / size
     half = _t(freedom, 1 - ALPHA / 2) * error
-    p = 2 * float(special.stdtr(freedom, -abs(difference) / error))
+    # A scatter that is no number beside the values.
+    p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else 0.0
     return (difference - half) * size, (difference + half) * size, p
 
 

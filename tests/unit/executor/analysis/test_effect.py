@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -143,6 +143,9 @@ def test_the_permutation_test_is_that_of_the_library() -> None:
 
 
 @given(st.lists(FINITE, min_size=1, max_size=6), st.lists(FINITE, min_size=1, max_size=6))
+# Scatters that are small, or no number, beside the values
+@example([0.0, 1.0], [1e178, 1e178])
+@example([0.0, 5e-324], [1e308, 1e308])
 def test_whatever_the_numbers_nothing_is_nan_or_infinite(a: list[float], b: list[float]) -> None:
     found = effect(a, b)
 
@@ -151,6 +154,16 @@ def test_whatever_the_numbers_nothing_is_nan_or_infinite(a: list[float], b: list
     assert all(math.isfinite(centre(side, relative=found.relative)) for side in (a, b))
     if found.low is not None and found.high is not None:
         assert found.low <= found.high
+
+
+@given(st.lists(FINITE, min_size=5, max_size=8))
+@example([-1.7e308, 0.0, 1.2e308, 0.0, 1.2e308])
+def test_whatever_the_history_it_is_judged_by_finite_numbers(history: list[float]) -> None:
+    low, high = prediction(history)
+    slope, p = drift(history) or (math.nan, math.nan)
+
+    assert low <= high
+    assert all(math.isfinite(each) for each in (low, high, slope, p))
 
 
 def test_one_run_on_a_side_has_no_interval() -> None:
