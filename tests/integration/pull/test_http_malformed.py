@@ -34,6 +34,8 @@ class RawServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
+        # Closing alone would leave the thread in its accept(), with a descriptor that is listed nowhere.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _serve(self) -> None:
