@@ -8,7 +8,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Better
 from executor.analysis.comparison import Verdict
-from executor.analysis.effect import ALPHA, centre, drift, holm, is_relative, prediction
+from executor.analysis.effect import ALPHA, bounded, centre, drift, holm, is_relative, prediction
 from executor.analysis.runs import Run
 
 FEWEST = 3
@@ -82,7 +82,7 @@ def _banded(name: str, history: Sequence[Run], newest: Sequence[Run]) -> BandedM
     now = tuple(run.values[name].value for run in newest if name in run.values)
     relative = is_relative(*before, *now)
     typical, value = centre(before, relative=relative), centre(now, relative=relative)
-    change = value / typical - 1 if relative else value - typical
+    change = bounded(value / typical - 1 if relative else value - typical)
     notes = []
     low = high = None
     verdict: str = Verdict.UNKNOWN.value

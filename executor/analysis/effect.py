@@ -73,7 +73,7 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
         )
 
     def back(value: float) -> float:
-        return _bounded(math.expm1(min(value, 700.0))) if relative else _bounded(value)
+        return bounded(math.expm1(min(value, 700.0))) if relative else bounded(value)
 
     deviations = [_deviation(side) for side in (first, second)]
     scatter = _pooled(first, second)
@@ -104,6 +104,11 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
         relative=relative, change=back(difference), low=back(low), high=back(high), p=p,
         permutation_p=_permutation_p(first, second) if permutation else None, scatter=scatter, notes=notes,
     )  # fmt: skip
+
+
+def bounded(value: float) -> float:
+    """Return `value`, which overflow has perhaps made infinite, as a finite number."""
+    return min(max(value, -1.7e308), 1.7e308)
 
 
 def is_relative(*values: float) -> bool:
@@ -137,7 +142,9 @@ def runs_needed(*, scatter: float, difference: float) -> int | None:
     """
     from scipy import special
 
-    ratio = 2 * (scatter / difference) ** 2
+    share = scatter / difference
+    # Not `**`, which raises where this is infinite.
+    ratio = 2 * share * share
     if not scatter:
         return 2
     if not ratio < _MOST_RUNS:
@@ -173,7 +180,7 @@ def prediction(values: Sequence[float], runs: int = 1) -> tuple[float, float]:
     middle = mean_of(scaled)
     factor = _t(len(values) - 1, 1 - ALPHA / 2) * math.sqrt(1 / runs + 1 / len(values))
     half = factor * _deviation(scaled)
-    ends = (_bounded(middle - half), _bounded(middle + half))
+    ends = (bounded(middle - half), bounded(middle + half))
     return (_exp(ends[0]), _exp(ends[1])) if relative else ends
 
 
@@ -193,9 +200,9 @@ def drift(values: Sequence[float]) -> tuple[float, float] | None:
     order = range(len(scaled))
     # The distance of two large values would overflow.
     size = max(abs(value) for value in scaled)
-    slope = _bounded(float(stats.theilslopes([value / size for value in scaled], list(order))[0]) * size)
+    slope = bounded(float(stats.theilslopes([value / size for value in scaled], list(order))[0]) * size)
     p = float(stats.kendalltau(list(order), scaled).pvalue)
-    return (_bounded(math.expm1(min(slope, 700.0))) if relative else slope), p
+    return (bounded(math.expm1(min(slope, 700.0))) if relative else slope), p
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
@@ -274,7 +281,7 @@ def _deviation(values: Sequence[float]) -> float:
     if largest <= 1e-15 * abs(middle):
         return 0.0
     squares = math.fsum(((value / 2 - middle / 2) / largest) ** 2 for value in values)
-    return _bounded(largest * (2 * math.sqrt(squares / (len(values) - 1))))
+    return bounded(largest * (2 * math.sqrt(squares / (len(values) - 1))))
 
 
 def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -283,9 +290,4 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
     if not freedom:
         return None
     parts = [_deviation(side) * math.sqrt((len(side) - 1) / freedom) for side in (a, b)]
-    return _bounded(math.hypot(*parts))
-
-
-def _bounded(value: float) -> float:
-    """Return `value`, which overflow has perhaps made infinite, as a finite number."""
-    return min(max(value, -1.7e308), 1.7e308)
+    return bounded(math.hypot(*parts))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bai_agent.job.descriptor import OverRanks
+from bai_agent.job.interval import mean_of
 from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name
 
 T = TypeVar("T")
@@ -16,7 +17,7 @@ EACH_AT_MOST = 8
 """Ranks that a summary shows one by one."""
 
 _FIGURES: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
-    OverRanks.MEAN: lambda values: math.fsum(value / len(values) for value in values),
+    OverRanks.MEAN: mean_of,
     OverRanks.SUM: lambda values: _finite(sum(values)),
     OverRanks.MIN: min,
     OverRanks.MAX: max,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 
 from bai_agent.job.descriptor import Better, Headline, OverRanks
-from executor.analysis.figures import Figures, figures
+from bai_agent.job.interval import median_of
+from executor.analysis.figures import Figures
 from executor.quantities import quantity, seconds, size
+from executor.records.over_ranks import figure
 from executor.report.contents import MetricPart, Report
 from executor.report.markup import Cell
 from executor.report.timeline import ALL_PHASES
@@ -52,10 +53,8 @@ def headline_of(part: MetricPart) -> tuple[float | None, str]:
     runs = []
     for _, of_run in groupby(sorted(lines, key=_repeat), key=_repeat):
         runs.append(_over_ranks(part, [line.headline for line in of_run if line.headline is not None]))
-    found = figures(runs)
-    assert found is not None
     if len(runs) > 1:
-        return found.median, f"median of {len(runs):,} runs ({how}), {_range(runs, part.units)}"
+        return median_of(runs), f"median of {len(runs):,} runs ({how}), {_range(runs, part.units)}"
     if len(lines) > 1:
         over = part.described.over_ranks if part.described is not None else OverRanks.EACH
         headlines = [line.headline for line in lines if line.headline is not None]
@@ -72,20 +71,7 @@ def _repeat(line: object) -> int:
 
 def _over_ranks(part: MetricPart, values: Sequence[float]) -> float:
     over = part.described.over_ranks if part.described is not None else OverRanks.EACH
-    found = figures(values)
-    assert found is not None
-    match over:
-        case OverRanks.SUM:
-            total = math.fsum(value / len(values) for value in values) * len(values)
-            return total if math.isfinite(total) else found.median
-        case OverRanks.MEAN:
-            return found.mean
-        case OverRanks.MIN:
-            return found.minimum
-        case OverRanks.MAX:
-            return found.maximum
-        case _:
-            return found.median
+    return median_of(values) if over is OverRanks.EACH else figure(values, over)
 
 
 def _range(values: Sequence[float], units: str) -> str:

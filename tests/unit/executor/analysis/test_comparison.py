@@ -6,11 +6,19 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 
 from bai_agent.job.descriptor import Better, Metric
+from executor.analysis.baseline import against_history
 from executor.analysis.comparison import Verdict, compare
 from executor.analysis.runs import Run, RunValue
+from executor.view.comparison import band_view, comparison_view
+from executor.view.comparison_page import band_page, comparison_page
+
+ANY = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=7)
 
 SLOW, EVEN, FAST = [80.0, 81, 79, 80.5, 79.5], [100.0, 101, 99, 100.5, 99.5], [120.0, 121, 119, 120.5, 119.5]
 
@@ -148,3 +156,28 @@ def test_a_run_that_had_not_settled_is_named() -> None:
     (found,) = compare([Run(job_id="job-7", values={"m": value})], runs("m", 1, 2)).metrics
 
     assert any("A: 1 of 1 not steady; job-7" in note for note in found.notes)
+
+
+@given(ANY, ANY, st.sampled_from([None, 0.02]))
+@example([1.0], [0.0, 3.8e152], 0.02)
+@example([0.0, 1.0], [1e178, 1e178], None)
+@example([1.7976931348623157e308], [-1e292], None)
+def test_whatever_the_runs_gave_it_is_compared_and_shown(
+    a: list[float], b: list[float], tolerance: float | None
+) -> None:
+    described = {**HIGHER, "tolerance": tolerance}
+    before, after = runs("m", *a, **described), runs("m", *b, **described)
+
+    compared = compare(before, after)
+    banded = against_history(before, after)
+
+    console = Console(width=100)
+    around: dict[str, Any] = {"differences": (), "left_out": (), "method": "", "width": 100}
+    with console.capture() as said:
+        console.print(comparison_view(compared, names=("a", "b"), counts=(len(a), len(b)), **around))
+        console.print(band_view(banded, name="b", history="a", **around))
+    pages = comparison_page([("a", "b", compared, ())]) + band_page(
+        banded, name="b", history="a", differences=()
+    )
+    assert compared.metrics[0].verdict.value in said.get()
+    assert compared.metrics[0].verdict.value in pages

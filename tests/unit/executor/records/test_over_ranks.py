@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric, OverRanks
@@ -124,6 +124,7 @@ values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, 
 
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from(list(OverRanks)))
+@example([[1.7976931348623157e308]] * 3, OverRanks.MEAN)
 def test_whatever_ranks_print_figures_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
     lines = b"".join(record(value, rank=str(rank)) for rank, found in enumerate(ranks) for value in found)
     for row in measured(how, lines):
