@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import select
 import shutil
 import signal
 import subprocess
@@ -37,7 +36,9 @@ class ContainerInstance:
         self.facts = _facts(self.instance_id, None)
         self._account = account
         self._console = b""
-        self._listening = threading.Event()
+        self._fifo: int | None = None
+        self._reading = threading.Lock()
+        self._off = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="console", daemon=True)
 
     def boot(self, user_data: bytes) -> None:
@@ -46,9 +47,9 @@ class ContainerInstance:
         self._account.launch(self)
         _wipe()
         os.mkfifo(_CONSOLE)
+        # Opened for both directions, so that no end of a writer is the console's end.
+        self._fifo = os.open(_CONSOLE, os.O_RDWR | os.O_NONBLOCK)
         self._listener.start()
-        if not self._listening.wait(10):
-            raise TimeoutError("nobody listens at the console")
         for stage in _STAGES:
             # As the first process of a machine would have it: no HOME, and nobody at the streams.
             done = subprocess.run(
@@ -67,7 +68,8 @@ class ContainerInstance:
 
     @property
     def console(self) -> str:
-        """What the console has shown so far."""
+        """What the console has shown so far: all that was written before this is asked."""
+        self._read_console()
         return self._console.decode(errors="replace")
 
     @property
@@ -93,20 +95,27 @@ class ContainerInstance:
         for each in Path("/proc").iterdir():
             if each.name.isdigit() and int(each.name) not in parents:
                 _kill(int(each.name))
-        self._listening.clear()
+        self._off.set()
         if self._listener.is_alive():
             self._listener.join(10)
+        self._read_console()
+        with self._reading:
+            if self._fifo is not None:
+                os.close(self._fifo)
+                self._fifo = None
 
     def _listen(self) -> None:
-        # Opened for both directions, so that no end of a writer is the console's end.
-        descriptor = os.open(_CONSOLE, os.O_RDWR | os.O_NONBLOCK)
-        try:
-            self._listening.set()
-            while self._listening.is_set():
-                if select.select([descriptor], [], [], 0.1)[0]:
-                    self._console += os.read(descriptor, 65536)
-        finally:
-            os.close(descriptor)
+        # Nobody who writes to the console may wait for us.
+        while not self._off.wait(0.1):
+            self._read_console()
+
+    def _read_console(self) -> None:
+        with self._reading:
+            while self._fifo is not None:
+                try:
+                    self._console += os.read(self._fifo, 65536)
+                except BlockingIOError:
+                    return
 
 
 def _wipe() -> None:
