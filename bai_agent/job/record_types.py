@@ -105,6 +105,16 @@ class PullEvent(RunEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequirementsEvent(RunEvent):
+    """The benchmark's requirements are being installed, or have been."""
+
+    type = "requirements"
+    path: Text
+    """The file, as the descriptor names it."""
+    done: Truth
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchmarkStartEvent(RunEvent):
     """The benchmark was started."""
 
@@ -253,6 +263,7 @@ EVENTS: Mapping[str, type[RunEvent]] = {
         PullEvent,
         BenchmarkStartEvent,
         RepeatEvent,
+        RequirementsEvent,
         BenchmarkExitEvent,
         TruncationEvent,
         StopEvent,

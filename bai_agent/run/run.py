@@ -32,6 +32,7 @@ from bai_agent.job.record_types import (
     ExtractionEvent,
     PhaseEvent,
     PullEvent,
+    RequirementsEvent,
     StopEvent,
 )
 from bai_agent.job.reserved_space import FULL, make_room
@@ -220,10 +221,12 @@ def _pull(ctx: RunContext) -> None:
             stopping=ctx.watch.stopping,
         )
         for job, rundir in homes:
-            if job.benchmark.requirements is not None:
+            if (required := job.benchmark.requirements) is not None:
+                ctx.events.add(RequirementsEvent(path=required, done=False))
                 # An instance is gone after its one job.
                 cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
                 install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
+                ctx.events.add(RequirementsEvent(path=required, done=True))
     except PullStopped:
         pass
     except NoSpaceError as error:

@@ -12,6 +12,7 @@ from bai_agent.job.record_types import (
     PhaseEvent,
     PullEvent,
     RepeatEvent,
+    RequirementsEvent,
     RunEvent,
     SinkEvent,
     StopEvent,
@@ -38,6 +39,8 @@ class RunState:
     since: int | None = None
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, PullEvent] = field(default_factory=dict)
+    installing: str | None = None
+    """The requirements file that is being installed."""
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     """By the name of each place that metrics and logs go to and that is out of reach: a sentence."""
@@ -75,6 +78,8 @@ class RunState:
                 self.finished[event.phase] = event.seconds or 0.0
             case PullEvent():
                 self.pulls[event.src] = event
+            case RequirementsEvent():
+                self.installing = None if event.done else event.path
             case RepeatEvent():
                 self.repeat = event.name
             case StopEvent():

@@ -195,7 +195,10 @@ class LiveView:
             for pull in job_view.state.pulls.values()
             if not pull.done and not job_view.own_copy(pull.src)
         ]
-        return [self._pull(pull) for pull in under_way[:_PULLS]]
+        rows = [self._pull(pull) for pull in under_way[:_PULLS]]
+        if (required := job_view.state.installing) is not None:
+            rows.append(Text(f"installing {plain_text(required)}", style="dim"))
+        return rows
 
     def _pull(self, pull: PullEvent) -> RenderableType:
         name = place(pull.src).rstrip("/").rpartition("/")[2] or pull.src

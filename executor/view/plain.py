@@ -12,6 +12,7 @@ from bai_agent.job.record_types import (
     NeighbourEvent,
     PhaseEvent,
     PullEvent,
+    RequirementsEvent,
     RunEvent,
     SinkEvent,
     StopEvent,
@@ -96,6 +97,8 @@ class PlainView:
                 self.notice(f"{event.phase} finished in {seconds(event.seconds or 0)}")
             case PullEvent(done=True) if not job_view.own_copy(event.src):
                 self.notice(f"pulled {place(event.src)}: {size(event.bytes)}")
+            case RequirementsEvent(done=False):
+                self.notice(f"installing {event.path}")
             case WarningEvent() | SinkEvent() | StopEvent() if not job_view.is_last_word(event):
                 self.notice(event.message)
             case WaitEvent():

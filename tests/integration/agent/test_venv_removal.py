@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent_runs import python_job, result_of, run_agent
+from agent_runs import events_of, python_job, result_of, run_agent
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,11 @@ def test_after_a_run_that_went_well_it_is_gone(tmp_path: Path, scripts: Path) ->
 
     assert not (rundir / "venv").exists()
     assert (rundir / "requirements.log").exists()
+    told = [each for each in events_of(rundir) if each["type"] == "requirements"]
+    assert [(each["path"], each["done"]) for each in told] == [
+        ("requirements.txt", False),
+        ("requirements.txt", True),
+    ]
 
     # And where the agent was killed before it had deleted it, the next one does
     (rundir / "venv" / "bin").mkdir(parents=True)

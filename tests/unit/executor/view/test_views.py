@@ -152,6 +152,37 @@ def test_every_view_says_that_the_output_was_truncated(
     ]
 
 
+@dataclass
+class Installs:
+    """A job that installs its requirements until somebody has looked at it twice."""
+
+    job: HandmadeJob
+    looks: int = 0
+    pause_s: float = 0.0
+
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
+        self.looks += 1
+        if self.looks == 2:
+            self.job.event("requirements", path="requirements.txt", done=True)
+            self.job.ends()
+        return None
+
+
+def test_requirements_that_are_being_installed_are_named(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    console, raw = terminal()
+    views: list[View] = [PlainView(), LiveView(console)]
+    for number, view in enumerate(views):
+        job = HandmadeJob(tmp_path, f"job-{number}")
+        job.phases("prepare", until="pull")
+        job.event("requirements", path="requirements.txt", done=False)
+        watch(job.record, picture_of(job), view, Installs(job))
+
+    assert capfdbinary.readouterr().out.decode().count("[bai] installing requirements.txt\n") == 1
+    assert "installing requirements.txt" in without_control(raw.getvalue().decode())
+
+
 def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:
     stream = io.StringIO()
 
