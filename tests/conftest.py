@@ -20,7 +20,6 @@ pytest.register_assert_rewrite("store_contract")
 # How long an example takes on a busy machine says nothing.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-_MANY_OPEN = 200
 
 
 def pytest_configure() -> None:
@@ -52,14 +51,6 @@ def _listed_programs() -> Iterator[None]:
 def _own_machine() -> None:
     """Keep jobs of these tests and others on this machine from noticing each other."""
     os.environ["BAI_MACHINE"] = f"tests-{uuid.uuid4()}"
-
-
-@pytest.fixture(autouse=True)
-def _files_of_killed_parts() -> Iterator[None]:
-    """Close what parts that a test "killed" in this process have left open, before descriptors run out."""
-    yield
-    if sum(1 for _ in Path("/proc/self/fd").iterdir()) > _MANY_OPEN:
-        gc.collect()
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ class Extractor:
 
     def run(self) -> None:
         """Extract until `exit.json` is there and everything is read; then write `extracted.json`."""
-        with closing(self._logs), closing(self._emit.follower):
+        with closing(self._records), closing(self._logs), closing(self._emit.follower):
             self._follow()
             self._finish()
 
@@ -263,7 +263,6 @@ class Extractor:
             self._take_results(exited)
         if self._repeats is None:
             self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
-        self._records.close()
         began = (read_json(self._rundir.started) or {}).get("time")
         content = summary(
             self._tally,

@@ -84,6 +84,12 @@ class StreamUpload:
         self._reach(replace(reached, sent=end, start=end if is_full else reached.start))
         return is_full
 
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
     def _go_on_after_truncation(self) -> None:
         reached = self.reached
         lost = max(0, reached.origin + self._seen - reached.sent)

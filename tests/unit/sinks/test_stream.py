@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,14 +101,16 @@ def test_a_stream_killed_at_any_write_reads_like_the_file(
 
         bucket.before_put, bucket.before_save = (die, lambda: None) if at_put else (lambda: None, die)
         try:
-            send_all(bucket.uploader())
+            with closing(bucket.uploader()) as uploader:
+                send_all(uploader)
         except KilledError:
             continue
         if whole_lines and len(bucket.path.read_bytes()) < FULL:
             content = bucket.path.read_bytes()
             assert bucket.read() == content[: content.rfind(b"\n") + 1]
     bucket.before_put = bucket.before_save = lambda: None
-    send_all(bucket.uploader())
+    with closing(bucket.uploader()) as uploader:
+        send_all(uploader)
 
     assert bucket.read() == bucket.path.read_bytes()
 
