@@ -559,9 +559,11 @@ LEAST_RUNS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One of the two that a job compares: an item of `[[repeat.arms]]`."""
+    """One of those that a job compares: an item of `[[repeat.arms]]`."""
 
     name: str
+    labels: dict[str, str] = field(default_factory=dict)
+    """Its own, in addition to those of `[job]`. For people."""
     argv: tuple[str, ...] = ()
     """As those of `[benchmark]`, in their place."""
     script: str | None = None
@@ -602,7 +604,7 @@ class Repeat:
     keep_going: bool = False
     """Whether a run that fails is followed by the next one."""
     arms: tuple[Arm, ...] = ()
-    """Two that take turns, each for half of `runs`; none: the benchmark itself."""
+    """Two or more that take turns, each for an equal part of `runs`; none: the benchmark itself."""
     seed: int = 0
     """Of the order in which the arms take turns."""
 
@@ -617,19 +619,25 @@ class Repeat:
             raise ValueError("until and metric go together: metric says whose interval until is about")
         if any("\0" in word for word in (*self.prepare, *self.cleanup)):
             raise ValueError("a NUL character cannot be passed to a process")
-        if self.arms and (len(self.arms) != 2 or self.arms[0].name == self.arms[1].name):
-            raise ValueError("arms must be two, with names of their own")
-        if self.arms and (self.runs % 2 or self.warmup_runs % 2):
-            raise ValueError("runs and warmup_runs must be even, as the two arms have half of them each")
+        if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
+            raise ValueError("arms must be two or more, with names of their own")
+        if self.arms and (self.runs % len(self.arms) or self.warmup_runs % len(self.arms)):
+            raise ValueError(
+                f"runs and warmup_runs must be multiples of {len(self.arms)}, as each arm has an equal part of them"
+            )
 
     @property
     def sequence(self) -> list[int]:
-        """Return which arm each run is of, warm-up runs included: in each two runs both, in an order that the seed decides."""
+        """Return the arm of each run, warm-up runs included: every block has each arm once, in an order that the seed decides."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
         draw = random.Random(self.seed)  # noqa: S311 - whoever has the seed shall draw the same
-        pairs = (draw.choice(([0, 1], [1, 0])) for _ in range((self.warmup_runs + self.runs) // 2))
-        return [arm for pair in pairs for arm in pair]
+        count = len(self.arms)
+        blocks = range((self.warmup_runs + self.runs) // count)
+        if count == 2:
+            # As jobs of two arms have always drawn: a job that exists has the order that it began with.
+            return [arm for _ in blocks for arm in draw.choice(([0, 1], [1, 0]))]
+        return [arm for _ in blocks for arm in draw.sample(range(count), count)]
 
     @property
     def decided_after(self) -> int | None:
@@ -725,7 +733,10 @@ class Job:
         if self.arms_apart:
             benchmark = replace(benchmark, requirements=arm.requirements)
         sources = tuple(replace(each, arm=None) for each in self.sources if each.arm in (None, arm.name))
-        return replace(self, benchmark=benchmark, sources=sources, repeat=None, git=arm.git or self.git)
+        identity = replace(self.job, labels={**self.job.labels, **arm.labels})
+        return replace(
+            self, job=identity, benchmark=benchmark, sources=sources, repeat=None, git=arm.git or self.git
+        )
 
     @property
     def runs_together(self) -> bool:

@@ -111,7 +111,7 @@ class RepeatDecision:
         if repeat.decided_after is None or self._complete < repeat.decided_after:
             return
         widest = max(map(relative_half_width, self._headlines.values()), default=math.inf)
-        # Of a block of two arms, both.
+        # Only after whole blocks.
         arms = max(1, len(repeat.arms))
         few = self._complete % arms > 0 or any(
             len(each) * arms < repeat.decided_after for each in self._headlines.values()
@@ -278,17 +278,18 @@ def _was_stopped(ended: Mapping[str, Any]) -> bool:
 
 
 def _name(run: RepeatedRun, repeat: Repeat) -> str:
-    return _run_name(run.run, run.repeat, repeat)
+    return _run_name(run.run, run.repeat, run.arm, repeat)
 
 
-def _run_name(run: int, number: int | None, repeat: Repeat) -> str:
+def _run_name(run: int, number: int | None, arm: str | None, repeat: Repeat) -> str:
+    of_arm = f" ({arm})" if arm is not None else ""
     if number is None:
-        return f"Warm-up run {run + 1} of {repeat.warmup_runs}"
-    return f"Run {number + 1} of {repeat.runs}"
+        return f"Warm-up run {run + 1} of {repeat.warmup_runs}{of_arm}"
+    return f"Run {number + 1} of {repeat.runs}{of_arm}"
 
 
 def _step_sentence(step: FailedStep, repeat: Repeat) -> str:
-    run = _run_name(step.run, step.repeat, repeat)
+    run = _run_name(step.run, step.repeat, step.ended.get("arm"), repeat)
     when = "before" if step.step == "prepare" else "after"
     error, code = step.ended["exec_error"], step.ended["code"]
     if error is not None:

@@ -1,4 +1,4 @@
-"""`bai ab`: two descriptors, in turns, in one job on the same machine."""
+"""`bai ab`: several descriptors, in turns, in one job on the same machine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from executor.errors import UsageError
 
 def ab(
     first: Annotated[
-        Path, typer.Argument(metavar="A.toml", help="The descriptor that the other one is compared with.")
+        Path, typer.Argument(metavar="A.toml", help="The descriptor that the others are compared with.")
     ],
-    second: Annotated[Path, typer.Argument(metavar="B.toml", help="The other one.")],
+    others: Annotated[
+        list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="The other one, or several.")
+    ],
     options: JobOptions,
     keys: KeyOptions,
     runs: Annotated[
@@ -42,22 +44,22 @@ def ab(
     data_root: DataRootOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compare two benchmarks that take turns on one machine.
+    """Compare two or more benchmarks that take turns on one machine.
 
-    Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables and metrics. Exit
+    Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables, labels and metrics. Exit
     code: that of the job, if it does not succeed; else that of `bai compare`: 1 where a metric that names its better direction is worse.
     """
-    from executor.planning.request import JobRequest, OtherArm
+    from executor.planning.request import JobRequest, OtherArms
 
     if runs is not None and until is not None:
         raise UsageError("--runs and --until exclude each other; write one of them")
-    arm = OtherArm(
-        file=second,
+    arms = OtherArms(
+        files=tuple(others),
         runs=runs,
         until=_share(until) if until is not None else None,
         seed=seed if seed is not None else _seed(job_id),
     )
-    request = JobRequest(file=first, on=on, data_root=data_root, overrides=keys.overrides(), other_arm=arm)
+    request = JobRequest(file=first, on=on, data_root=data_root, overrides=keys.overrides(), other_arms=arms)
     backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
     there = options.for_submitted(backend)
     code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new)

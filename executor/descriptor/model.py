@@ -210,7 +210,7 @@ class OutputTable(Table):
 
 
 class ArmTable(Table):
-    """Two of these take turns in one job, so that they are compared on the same machine: see [repeats.md](repeats.md#comparing-two)."""
+    """Two or more of these take turns in one job, so that they are compared on the same machine: see [repeats.md](repeats.md#comparing-two-or-more)."""
 
     name: ArmName = Field(examples=["b"])
     """What the arm is called in results."""
@@ -220,6 +220,8 @@ class ArmTable(Table):
     """Its arguments. Unset: those of `[ml]`."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
     """Its environment variables, beside those of `[env.vars]`."""
+    labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"branch": "main"}])
+    """Its own labels, in addition to those of `[info]`. They are kept with the job; its metrics have the arm's name."""
 
 
 class RepeatTable(Table):

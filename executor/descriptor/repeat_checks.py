@@ -54,14 +54,15 @@ def _arms(repeat: Raw) -> Iterator[RawFinding]:
     if not arms:
         return
     names = [text_of(each, "name") for each in arms]
-    if len(arms) != 2 or names[0] == names[1]:
-        fix = "write two tables [[repeat.arms]], each with a name of its own"
-        yield ("repeat", "arms"), "compares two arms", fix, ERROR
+    if len(arms) < 2 or len(set(names)) < len(names):
+        fix = "write two or more tables [[repeat.arms]], each with a name of its own"
+        yield ("repeat", "arms"), "compares two arms or more", fix, ERROR
     for key in ("runs", "warmup_runs"):
         count = repeat.get(key)
-        if type(count) is int and count % 2:
-            problem = f"{count} runs cannot be shared by two arms"
-            yield ("repeat", key), problem, f"write {count + 1}: each arm does half of them", ERROR
+        if type(count) is int and count % len(arms):
+            problem = f"{count} runs cannot be shared equally by {len(arms)} arms"
+            more = count + len(arms) - count % len(arms)
+            yield ("repeat", key), problem, f"write {more}: each arm does {more // len(arms)} of them", ERROR
     for index, arm in enumerate(arms):
         for name, value in at(arm, "vars").items():
             why = looks_secret(name, value) if isinstance(value, str) else None

@@ -66,7 +66,9 @@ def request_like(
     if found is None:
         repeat = record.job().repeat
         if repeat is not None and repeat.arms:
-            raise UsageError(f"--like {record.job_id}: it compared two; run `bai ab A.toml B.toml` again")
+            raise UsageError(
+                f"--like {record.job_id}: it compared several files; run `bai ab` with them again"
+            )
         raise UsageError(
             f"--like {record.job_id}: its record does not say how it was asked for: it came through the service, or an older version "
             "of bai started it; name its FILE"

@@ -1,13 +1,15 @@
-"""Two descriptors as one job of two arms, which run on the same hardware and are measured in the same way."""
+"""Several descriptors as one job of several arms, which run on the same hardware and are measured in the same way."""
 
 from __future__ import annotations
 
 import os
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -20,10 +22,12 @@ from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.errors import UsageError
 from executor.planning.scripts_folder import ScriptsOrigin
 
+_T = TypeVar("_T")
+
 _RUNS = 10
 """Of each arm, where nothing is said."""
 _OWN = {
-    "info": {"description"},
+    "info": {"description", "labels", "task_name"},
     "ml": {"benchmark_code", "args", "script"},
     "data": {"sources"},
     "env": {"vars"},
@@ -45,7 +49,7 @@ class ArmFiles:
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. Only two descriptors make one: nobody can write it in one."""
+    """An arm with files of its own. Only several descriptors make one: nobody can write it in one."""
 
     folder: Path
     """That of its descriptor, absolute: relative paths of what follows start there."""
@@ -56,36 +60,40 @@ class FileArm(ArmTable):
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:
-    """Return the arms with files of their own: both or none."""
+    """Return the arms with files of their own: all or none."""
     arms = descriptor.repeat.arms if descriptor.repeat is not None else []
     return [each for each in arms if isinstance(each, FileArm)]
 
 
 def as_arms(
-    files: tuple[Path, Path],
-    descriptors: tuple[Descriptor, Descriptor],
+    files: Sequence[Path],
+    descriptors: Sequence[Descriptor],
     *,
     runs: int | None,
     until: float | None,
     seed: int,
 ) -> Descriptor:
-    """Return one descriptor of which the two, in these files, are the arms. Raises UsageError, which names a key that differs.
+    """Return one descriptor of which those in these files are the arms. Raises UsageError, which names a key that differs.
 
-    runs, until: of each arm, in place of what `[repeat]` says in both.
+    runs, until: of each arm, in place of what `[repeat]` says in all.
     """
-    first, second = descriptors
-    for key, one, other in _differences(_shared(first), _shared(second)):
-        raise UsageError(
-            f"{key}: {files[0]} says {_shown(one)}, {files[1]} says {_shown(other)}; arms are compared on the same machine, and only "
-            "ml.benchmark_code, ml.args, ml.script, data.sources, env.vars and output.metrics can differ: make it the same in both"
-        )
+    first = descriptors[0]
+    for file, other in zip(files[1:], descriptors[1:], strict=True):
+        for key, one, two in _differences(_shared(first), _shared(other)):
+            raise UsageError(
+                f"{key}: {files[0]} says {_shown(one)}, {file} says {_shown(two)}; arms are compared on the same machine, and only "
+                "ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: make it the "
+                "same in both"
+            )
     names = _names(files)
+    labels = dict(_common([list(each.info.labels.items()) for each in descriptors]))
     arms: Sequence[ArmTable] = [
         ArmTable(
             name=name,
             benchmark_code=each.ml.benchmark_code if each.ml else None,
             args=(each.ml.args if each.ml else None) or "",
             vars=dict(each.env.vars),
+            labels={key: value for key, value in each.info.labels.items() if key not in labels},
         )
         for name, each in zip(names, descriptors, strict=True)
     ]
@@ -93,10 +101,11 @@ def as_arms(
     folders = [each.absolute().parent for each in files]
     scripts = [_located_script(*each) for each in zip(descriptors, folders, strict=True)]
     data = [_located_sources(*each) for each in zip(descriptors, folders, strict=True)]
-    if scripts[0] != scripts[1] or data[0] != data[1]:
-        _check_places(files, data)
-        script = script if scripts[0] == scripts[1] else None
-        sources = [each for each in data[0] if each in data[1]]
+    if any(each != scripts[0] for each in scripts) or any(each != data[0] for each in data):
+        for left, right in combinations(range(len(files)), 2):
+            _check_places((files[left], files[right]), (data[left], data[right]))
+        script = script if all(each == scripts[0] for each in scripts) else None
+        sources = _common(data)
         arms = [
             FileArm(
                 **vars(arm),
@@ -107,10 +116,13 @@ def as_arms(
             for arm, each, folder, own in zip(arms, descriptors, folders, data, strict=True)
         ]
     metrics = _metrics(files, descriptors)
-    table = _table(first.repeat or RepeatTable(), metrics, runs=runs, until=until)
+    table = _table(first.repeat or RepeatTable(), metrics, arms=len(files), runs=runs, until=until)
     table = table.model_copy(update={"arms": arms, "seed": seed})
     return first.model_copy(
         update={
+            "info": first.info.model_copy(
+                update={"labels": labels, "task_name": _one_task_name(descriptors)}
+            ),
             "ml": (first.ml or Ml()).model_copy(
                 update={"benchmark_code": arms[0].benchmark_code, "script": script}
             ),
@@ -122,12 +134,23 @@ def as_arms(
     )
 
 
+def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
+    """Return the name of the task where all have the same."""
+    names = {each.info.task_name for each in descriptors}
+    return names.pop() if len(names) == 1 else None
+
+
+def _common(sides: Sequence[Sequence[_T]]) -> list[_T]:
+    """Return what all have, in the order of the first."""
+    return [each for each in sides[0] if all(each in side for side in sides[1:])]
+
+
 def _table(
-    table: RepeatTable, metrics: Sequence[MetricTable], *, runs: int | None, until: float | None
+    table: RepeatTable, metrics: Sequence[MetricTable], *, arms: int, runs: int | None, until: float | None
 ) -> RepeatTable:
-    """Return `[repeat]` for both arms together, with what the command line says of one."""
+    """Return `[repeat]` for all arms together, with what the command line says of one."""
     if table.arms:
-        raise UsageError("repeat.arms: both files are arms already; remove the table")
+        raise UsageError("repeat.arms: the files are arms already; remove the table")
     each = runs if runs is not None else table.runs
     until = until if until is not None else table.until if runs is None else None
     if each is None and until is None:
@@ -136,12 +159,12 @@ def _table(
         ranked = [each.name for each in metrics if each.better]
         if len(ranked) != 1:
             raise UsageError(
-                'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval is meant, in both files'
+                'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval is meant, in all files'
             )
     return table.model_copy(
         update={
-            "runs": 2 * each if each is not None else None,
-            "warmup_runs": 2 * table.warmup_runs,
+            "runs": arms * each if each is not None else None,
+            "warmup_runs": arms * table.warmup_runs,
             "until": until,
         }
     )
@@ -182,35 +205,42 @@ def _check_places(files: tuple[Path, Path], data: Sequence[Sequence[SourceTable]
             if nested and one not in fixed[1] and other not in fixed[0]:
                 raise UsageError(
                     f'data.sources: {files[0]} brings {one.src} to "{one.path}", {files[1]} brings {other.src} to "{other.path}"; an '
-                    "absolute path is one place for both arms: write relative paths, which start in folders of each arm's own"
+                    "absolute path is one place for all arms: write relative paths, which start in folders of each arm's own"
                 )
 
 
-def _metrics(files: tuple[Path, Path], descriptors: tuple[Descriptor, Descriptor]) -> list[MetricTable]:
-    """Return the metrics of both."""
-    known = {each.name: each for each in descriptors[0].output.metrics}
-    for each in descriptors[1].output.metrics:
-        if known.setdefault(each.name, each) != each:
-            raise UsageError(
-                f'output.metrics "{each.name}" is not the same in {files[0]} and {files[1]}: numbers that are taken in two ways '
-                "cannot be compared; make it the same, or give one of them another name"
-            )
-    return list(known.values())
+def _metrics(files: Sequence[Path], descriptors: Sequence[Descriptor]) -> list[MetricTable]:
+    """Return the metrics of all."""
+    known: dict[str, tuple[Path, MetricTable]] = {}
+    for file, descriptor in zip(files, descriptors, strict=True):
+        for each in descriptor.output.metrics:
+            other, same = known.setdefault(each.name, (file, each))
+            if same != each:
+                raise UsageError(
+                    f'output.metrics "{each.name}" is not the same in {other} and {file}: numbers that are taken in two ways '
+                    "cannot be compared; make it the same, or give one of them another name"
+                )
+    return [each for _, each in known.values()]
 
 
-def _names(files: tuple[Path, Path]) -> tuple[str, str]:
-    """Return the names of the arms: those of the files, or of their folders where the files have the same."""
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return the names of the arms: those of the files, or of their folders where files have the same, or "a", "b", "c"."""
     whole = [each.absolute() for each in files]
-    for one, other in ((each.stem for each in whole), (each.parent.name for each in whole)):
-        if one != other and all(
-            re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,63}", each) for each in (one, other)
+    for names in ([each.stem for each in whole], [each.parent.name for each in whole]):
+        if len(set(names)) == len(names) and all(
+            re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,63}", each) for each in names
         ):
-            return one, other
-    return "a", "b"
+            return names
+    letters = string.ascii_lowercase
+    return (
+        list(letters[: len(files)])
+        if len(files) <= len(letters)
+        else [f"arm-{i + 1}" for i in range(len(files))]
+    )
 
 
 def _shared(descriptor: Descriptor) -> dict[str, Any]:
-    """Return what both must say alike."""
+    """Return what all must say alike."""
     table = descriptor.model_dump()
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}

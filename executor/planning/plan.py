@@ -284,6 +284,7 @@ def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str], fi
     benchmark = _benchmark(whole, arguments, inherit_env=False, exclusive=False)
     return Arm(
         name=written.name,
+        labels=dict(written.labels),
         argv=benchmark.argv,
         script=benchmark.script,
         env=benchmark.env,

@@ -24,14 +24,14 @@ def keep_request(
     *,
     leave_out: Sequence[Path] = (),
 ) -> None:
-    """Write down what was asked for. What came through the service is not: its messages say it; nor what two files say together.
+    """Write down what was asked for. What came through the service is not: its messages say it; nor what several files say together.
 
     scripts: what they are taken from; it may be an archive. Raises StoreError, ScriptsError.
     """
     # Whoever only looks at jobs on this machine loads this module, and nothing that reads descriptors.
     from executor.descriptor.overrides import recorded
 
-    if job_request.service is not None or job_request.other_arm is not None:
+    if job_request.service is not None or job_request.other_arms is not None:
         return
     content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
     table = {

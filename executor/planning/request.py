@@ -45,10 +45,10 @@ class FindingsError(BaiError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherArm:
-    """What turns a request into a comparison of two descriptors."""
+class OtherArms:
+    """What turns a request into a comparison of several descriptors."""
 
-    file: Path
+    files: tuple[Path, ...]
     runs: int | None = None
     """Of each arm."""
     until: float | None = None
@@ -76,8 +76,8 @@ class JobRequest:
     """Whether `scripts` or `script` is such a copy, which no folder's commit is that of."""
     git: Git | None = None
     """The commit that such a copy was taken at, as far as it is known."""
-    other_arm: OtherArm | None = None
-    """The second of two descriptors that are compared in one job; `file` is the first."""
+    other_arms: OtherArms | None = None
+    """The descriptors that are compared in one job with the first, which is `file`."""
     exclusive: bool = False
     """Whether it begins only when no other job runs on this machine."""
     service: ServiceRequest | None = None
@@ -119,15 +119,18 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
         )
     if descriptor is None:
         raise FindingsError(findings)
-    if (arm := job_request.other_arm) is not None:
+    if (arms := job_request.other_arms) is not None:
         from executor.planning.arms import as_arms
 
-        other, more = load(arm.file, script=job_request.script, overrides=job_request.overrides)
-        findings = [*findings, *more]
-        if other is None:
-            raise FindingsError(findings)
-        files = job_request.file, arm.file
-        descriptor = as_arms(files, (descriptor, other), runs=arm.runs, until=arm.until, seed=arm.seed)
+        each = [descriptor]
+        for file in arms.files:
+            other, more = load(file, script=job_request.script, overrides=job_request.overrides)
+            findings = [*findings, *more]
+            if other is None:
+                raise FindingsError(findings)
+            each.append(other)
+        files = job_request.file, *arms.files
+        descriptor = as_arms(files, each, runs=arms.runs, until=arms.until, seed=arms.seed)
     return descriptor, findings
 
 

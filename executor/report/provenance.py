@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import string
 from collections.abc import Iterator
 
 from bai_agent.job.descriptor import Git, Job, Source, SourceKind
@@ -83,12 +84,16 @@ def again(report: Report) -> str:
     repeat = report.job.repeat
     if not report.of_two_files or repeat is None:
         return shlex.join(["bai", "run", "--like", report.job.job.id])
-    # With `until` the number of runs is a bound, which both files say.
+    # With `until` the number of runs is a bound, which the files say.
+    arms = len(repeat.arms)
     each = (
-        ("--runs", str(repeat.runs // 2)) if repeat.until is None else ("--until", f"{100 * repeat.until:g}%")
+        ("--runs", str(repeat.runs // arms))
+        if repeat.until is None
+        else ("--until", f"{100 * repeat.until:g}%")
     )
+    files = [f"{string.ascii_uppercase[i % 26]}.toml" for i in range(arms)]
     overrides = [word for key, text in report.job.set.items() for word in ("--set", f"{key}={text}")]
-    return shlex.join(["bai", "ab", "A.toml", "B.toml", *each, "--seed", str(repeat.seed), *overrides])
+    return shlex.join(["bai", "ab", *files, *each, "--seed", str(repeat.seed), *overrides])
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:

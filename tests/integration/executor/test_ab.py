@@ -42,6 +42,34 @@ def test_two_arms_take_turns_and_are_compared(cli: LocalCli) -> None:
     assert loss["verdict"] == "worse"
 
 
+def test_three_arms_take_turns_and_each_is_compared_with_the_first(cli: LocalCli) -> None:
+    files = [arm(cli, "one", 1000), arm(cli, "two", 2000), arm(cli, "three", 3000)]
+
+    answer = cli.bai("ab", *files, "--runs", "3", "--job-id", "three", "--json")
+
+    assert answer.code == 1, answer.stderr
+    arms = [each["arm"] for each in cli.result("three")["repeats"]]
+    assert len(arms) == 9
+    assert all({*arms[i : i + 3]} == {"one", "two", "three"} for i in (0, 3, 6))
+    pairs = [
+        json.loads(line) for line in answer.stdout.splitlines() if '"metrics":[' in line.replace(" ", "")
+    ]
+    assert [(each["a"]["name"], each["b"]["name"]) for each in pairs] == [
+        ("three one", "three two"),
+        ("three one", "three three"),
+    ]
+
+
+def test_an_arm_that_fails_is_named(cli: LocalCli) -> None:
+    files = [arm(cli, "good", 1), arm(cli, "bad", 1, '[env.vars]\nMORE = "x"\n'), arm(cli, "other", 1)]
+
+    answer = cli.bai("ab", *files, "--runs", "2", "--job-id", "fails")
+
+    assert answer.code == 1, answer.stderr
+    assert "(bad)" in cli.result("fails")["sentence"]
+    assert "(bad)" in answer.stderr + answer.stdout
+
+
 def test_what_differs_beyond_the_arms_is_named(cli: LocalCli) -> None:
     one = arm(cli, "one", 1)
     other = arm(cli, "other", 2, "[env]\nuser = 'nobody'\n")

@@ -34,8 +34,8 @@ def version(folder: Path, text: str, **tables: Any) -> tuple[Path, Descriptor]:
 
 
 def merged(*versions: tuple[Path, Descriptor]) -> Descriptor:
-    (one, first), (other, second) = versions
-    return as_arms((one, other), (first, second), runs=3, until=None, seed=1)
+    files, descriptors = zip(*versions, strict=True)
+    return as_arms(files, descriptors, runs=3, until=None, seed=1)
 
 
 def on_ec2(descriptor: Descriptor, folder: Path) -> tuple[Job, dict[str, list[str]]]:
@@ -129,7 +129,7 @@ def test_one_place_of_the_machine_cannot_hold_the_data_of_both(tmp_path: Path, p
         sources = [{"src": f"https://example.com/{name}", "path": path}]
         return version(tmp_path / name, name, data={"sources": sources})
 
-    with pytest.raises(UsageError, match="one place for both arms: write relative paths"):
+    with pytest.raises(UsageError, match="one place for all arms: write relative paths"):
         merged(of("old", "/data/x"), of("new", place))
     merged(of("old", "/data/x"), of("new", "/data/xy"))
 
@@ -144,3 +144,44 @@ def test_hardware_and_the_rest_must_be_the_same(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=key):
             merged(old, version(tmp_path / "new", "2", **tables))
+
+
+def test_three_files_are_three_arms_in_blocks_of_three(tmp_path: Path) -> None:
+    versions = [version(tmp_path / name, name) for name in ("one", "two", "three")]
+
+    job, packed = on_ec2(merged(*versions), tmp_path)
+
+    assert job.repeat is not None
+    assert [each.name for each in job.repeat.arms] == ["one", "two", "three"]
+    assert len(packed) == 3
+    turns = job.repeat.sequence
+    assert len(turns) == 9
+    assert all(sorted(turns[i : i + 3]) == [0, 1, 2] for i in (0, 3, 6))
+
+
+def test_a_third_file_that_differs_elsewhere_is_named(tmp_path: Path) -> None:
+    versions = [version(tmp_path / name, name) for name in ("one", "two")]
+    odd = version(tmp_path / "odd", "odd", hardware={"instance_type": "t3.large"})
+
+    with pytest.raises(
+        UsageError, match=r"hardware.instance_type: .*one.* says t3.small, .*odd.* says t3.large"
+    ):
+        merged(*versions, odd)
+
+
+def test_labels_may_differ_between_arms(tmp_path: Path) -> None:
+    files = [
+        version(
+            tmp_path / name,
+            "same",
+            info={"description": name, "labels": {"team": "x", "branch": name}, "task_name": name},
+        )
+        for name in ("old", "new")
+    ]
+
+    job, _ = on_ec2(merged(*files), tmp_path)
+
+    assert job.job.labels == {"team": "x"}
+    assert job.repeat is not None
+    assert [each.labels for each in job.repeat.arms] == [{"branch": "old"}, {"branch": "new"}]
+    assert parse_job(job_toml(job).encode(), where="job.toml") == job
