@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import VERSION, Job, check_patterns, check_results
+from bai_agent.job.source_schemes import shown_address
 from bai_agent.job.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 
@@ -57,3 +59,8 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
 def job_table(job: Job) -> dict[str, Any]:
     """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
     return {"version": job.version, **write_table(job)}
+
+
+def without_credentials(job: Job) -> Job:
+    """Return `job` as everybody may see it: no address of a source holds a password or a query, which may be a key."""
+    return replace(job, sources=tuple(replace(each, src=shown_address(each.src)) for each in job.sources))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor_file import parse_job
+from bai_agent.job.descriptor_file import parse_job, without_credentials
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import JobStore, MissingObjectError, RecordError, StoredObject
 
@@ -50,7 +50,14 @@ class JobRecord:
         return bool(self.store.find(self.key("job.toml")))
 
     def job(self) -> Job:
-        """Return the job descriptor. Raises StoreError where there is none, DescriptorError where it is wrong."""
+        """Return the job descriptor as everybody may see it. Raises StoreError if there is none, DescriptorError if it is wrong.
+
+        Its sources' addresses hold no password and no query: all views and exports read a job here.
+        """
+        return without_credentials(self.exact_job())
+
+    def exact_job(self) -> Job:
+        """Return the job descriptor as its agents have it, for what starts them; see `job` for the errors."""
         content = self._read(self.key("job.toml"))
         if content is None:
             raise StoreError(f'there is no job "{self.job_id}" in {self.store.url}')

@@ -21,6 +21,8 @@ _SIGNATURE = re.compile(
     re.I,
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
+_SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
+"""What `source_name` writes instead of a query: a name is its own name."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
 """Those of them that make an address a key to what it names."""
 
@@ -119,6 +121,8 @@ def source_name(src: str) -> str:
     except ValueError:  # no address: what it may hold of a password cannot be told apart
         return f"{scheme}://{src.partition('://')[2].partition('?')[0].rpartition('@')[2]}"
     host = parts.netloc.rpartition("@")[2]
+    if _SHOWN.fullmatch(parts.query):
+        return urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
     parameters = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
     digest = (
         hashlib.sha256("&".join(parameters).encode("utf-8", "surrogateescape")).hexdigest()[:8]
@@ -126,6 +130,12 @@ def source_name(src: str) -> str:
         else ""
     )
     return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
+
+
+def shown_address(src: str) -> str:
+    """Return `src` as a job's record shows it: a web address by its `source_name`, any other as it is."""
+    scheme = scheme_of(src)
+    return source_name(src) if scheme in SCHEMES and SCHEMES[scheme].is_url else src
 
 
 def grants_access(src: str) -> bool:

@@ -21,6 +21,7 @@ from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.store import StoredObject, check_key
 from executor.errors import UsageError
 from executor.jobs.extract import complete_sets, stream_of
+from executor.planning.job_toml import shown_job_toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,7 +70,7 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     _check_owner(record, folder)
     descriptor = record.key("job.toml")
     for each in record.store.find(descriptor):
-        if each.key == descriptor and (came := _copy(record, each, _place(folder, "job.toml"))):
+        if each.key == descriptor and (came := _write_descriptor(record, _place(folder, "job.toml"))):
             yield came
     wanted: list[tuple[str, list[StoredObject]]] = []
     attempts = record.store.folders(record.key("attempts/"))
@@ -159,6 +160,22 @@ def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Itera
     while position < end and (piece := read(position, min(_PIECE, end - position))):
         yield piece
         position += len(piece)
+
+
+def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
+    """Write the job descriptor as everybody may see it; it gets its name when it is complete."""
+    content = shown_job_toml(record).encode()
+    if path.is_symlink() or path.exists():
+        if path.is_file() and path.read_bytes() == content:
+            return None
+        raise _in_the_way(path)
+    part = draft_beside(path, ".part")
+    part.write_bytes(content)
+    try:
+        place_new(part, path)
+    except FileExistsError:
+        raise _in_the_way(path) from None
+    return Fetched(path, len(content))
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:

@@ -6,10 +6,15 @@ import os
 
 import tomli_w
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor_file import job_table
+from bai_agent.job.descriptor_file import job_table, parse_job, without_credentials
+from bai_agent.job.record import JobRecord
+from bai_agent.job.redaction import Redactor
 from executor.errors import UsageError
 
+_LIMIT = 16 * 2**20
+"""Bytes; a job descriptor is no larger."""
 _HEADER = """\
 # A job descriptor: what one job's agent needs, with nothing left to look up.
 # `bai-agent run THIS-FILE` runs it. Keys that have their default value are left out.
@@ -34,3 +39,18 @@ def job_toml(job: Job) -> str:
             ) from None
     # Scripts are pleasant to read in several lines; but there a TOML reader makes \n of \r\n.
     return _HEADER + (plain if "\\r" in plain else tomli_w.dumps(table, multiline_strings=True))
+
+
+def shown_job_toml(record: JobRecord) -> str:
+    """Return a job's `job.toml` as everybody may see it: as it was written, unless an address in it holds a secret.
+
+    Raises StoreError.
+    """
+    key = record.key("job.toml")
+    content = record.store.get(key, limit=_LIMIT)
+    try:
+        job = parse_job(content, where=f"{record.store.url}/{key}", checked=True)
+    except DescriptorError:  # of another version, or damaged
+        return Redactor().redact(content.decode(errors="replace"))
+    shown = without_credentials(job)
+    return content.decode() if shown == job else job_toml(shown)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Git, Identity, Job, Store
+from bai_agent.job.descriptor_file import without_credentials
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.errors import UsageError
@@ -235,7 +236,11 @@ def archive_of_request(job_request: JobRequest, descriptor: Descriptor) -> Scrip
 
 
 def _asked_for(job: Job) -> Job:
-    """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it."""
+    """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it.
+
+    An address that was signed again is the same one.
+    """
+    job = without_credentials(job)
     strategy = dataclasses.replace(job.strategy, gpus=None)
     repeat = job.repeat
     if repeat is not None:

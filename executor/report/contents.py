@@ -16,6 +16,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job, Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, NodeOutcome, Text
+from executor.planning.job_toml import shown_job_toml
 from executor.planning.repetition import REQUEST
 from executor.records.environments import NodeEnvironment, environments
 from executor.records.node_status import node_outcomes
@@ -64,7 +65,7 @@ class Report:
     record: JobRecord
     job: Job
     descriptor: str
-    """`job.toml`, as it is."""
+    """`job.toml`, without secrets in its addresses."""
     result: JobResult | None
     created: int
     """When the report was made."""
@@ -151,7 +152,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     return Report(
         record=record,
         job=job,
-        descriptor=record.store.get(record.key("job.toml"), limit=2**24).decode(errors="replace"),
+        descriptor=shown_job_toml(record),
         result=result,
         created=now,
         origin=origin,

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
@@ -100,6 +102,15 @@ def test_an_address_that_was_signed_again_keeps_its_name() -> None:
     first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
     again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
     assert source_name(first) == source_name(again)
+
+
+@given(
+    st.sampled_from(["http", "https", "gs"]),
+    st.text(st.sampled_from("ab:@/?#&=…%"), max_size=20),
+)
+def test_a_name_is_its_own_name(scheme: str, rest: str) -> None:
+    name = source_name(f"{scheme}://user:secret@host/{rest}")
+    assert source_name(name) == name
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def submit(
     record = JobRecord(bucket_store(settings), drawn)
     cache = cache_folder(os.environ)
     with planned_job(job_request, descriptor, settings, job_id=drawn) as (job, files):
-        there = record.job() if record.exists() else None
+        there = record.exact_job() if record.exists() else None
         if there is not None:
             try:
                 same_job(there, job, job_request)
@@ -106,7 +106,7 @@ def submit(
             return Submitted(record, there, new=False)
         if file is not None and there is None and record.exists():
             # A submission beside us has written both since we looked, the job first.
-            there = record.job()
+            there = record.exact_job()
             same_job(there, job, job_request)
         new, ours = False, None
         if file is None:
@@ -139,7 +139,7 @@ def submit(
                     raise UsageError(problem)
                 return Submitted(record, there, new=False)
     _launch_in_rounds(record, file, aws, deadman(job), file != ours, listener, sleep, now)
-    return Submitted(record, record.job(), new=new)
+    return Submitted(record, record.exact_job(), new=new)
 
 
 def _launch_in_rounds(
@@ -256,7 +256,7 @@ def _write_job(record: JobRecord, drawing: LaunchPlan, job_request: JobRequest) 
     content = job_toml(drawing.job).encode()
     new = record.store.put(record.key("job.toml"), content, if_absent=True)
     if not new:
-        same_job(record.job(), drawing.job, job_request)
+        same_job(record.exact_job(), drawing.job, job_request)
         check_job_bytes(record, drawing.job)
     # Before the launch, which may outlive us: whoever reaps has to know where to look.
     name_region(record.store, drawing.resolved.region)
