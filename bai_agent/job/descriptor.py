@@ -325,6 +325,13 @@ class Metric:
     """Values of so long from the benchmark's start, in each repeat of it, are left out of statistics and headline. They are records all the same."""
     warmup_values: int = 0
     """So many first values of each series are left out in the same way."""
+    revision: str | None = None
+    """The definition that a preset gave it, "fio/2": the preset, and a number that is raised only if the metric's numbers change."""
+
+    @property
+    def preset(self) -> str | None:
+        """The name of the preset that it comes from; None if the descriptor defines it itself."""
+        return None if self.revision is None else self.revision.partition("/")[0]
 
     def __post_init__(self) -> None:
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:

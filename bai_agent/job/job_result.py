@@ -73,6 +73,12 @@ def job_result(
         warnings += [
             f'output.results "{path}" gave no value on any node.' for path in metrics.results_missing
         ]
+    if whole and metrics is not None and outcome is Outcome.SUCCEEDED and not metrics.remaining_bytes:
+        warnings += [
+            f'The preset "{preset}" found nothing in the output: none of its metrics fits what was printed. '
+            f"`bai presets {preset}` shows what it looks for."
+            for preset in metrics.empty_presets
+        ]
     if whole and metrics is not None and metrics.required_results_missing and outcome is Outcome.SUCCEEDED:
         paths = ", ".join(f'"{path}"' for path in metrics.required_results_missing)
         outcome = Outcome.REQUIRED_METRIC_MISSING
@@ -188,6 +194,7 @@ def _extraction(nodes: Sequence[ExtractionSummary]) -> ExtractionSummary | None:
         not_numbers=_sum([node.not_numbers for node in nodes]),
         never_numbers={name: each for name, each in never.items() if not per_metric.get(name)},
         required_missing=_missing_on_all([node.required_missing for node in nodes]),
+        empty_presets=_missing_on_all([node.empty_presets for node in nodes]),
         results_missing=_missing_on_all([node.results_missing for node in nodes]),
         required_results_missing=_missing_on_all([node.required_results_missing for node in nodes]),
         emit_bad_lines=sum(node.emit_bad_lines for node in nodes),

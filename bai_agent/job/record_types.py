@@ -357,6 +357,8 @@ class ExtractionSummary:
     not_numbers: Counts = field(default_factory=dict)
     never_numbers: dict[Text, NeverNumber] | None = None
     required_missing: Texts = field(default_factory=list)
+    empty_presets: Texts = field(default_factory=list)
+    """Presets of which no metric matched anywhere."""
     results_missing: Texts = field(default_factory=list)
     """Paths of result files that gave no value."""
     required_results_missing: Texts = field(default_factory=list)

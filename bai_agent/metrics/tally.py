@@ -157,6 +157,7 @@ def summary(
             if not per_metric.get(name)
         },
         "required_missing": list(dict.fromkeys(missing)),
+        "empty_presets": _empty_presets(tally, metrics),
         "results_missing": [each.path for each in empty_results if not each.required],
         "required_results_missing": [each.path for each in empty_results if each.required],
         "emit_bad_lines": tally.emit_bad_lines,
@@ -164,6 +165,15 @@ def summary(
         "remaining_bytes": remaining_bytes,
         "warnings": [*warnings, *_warnings(tally, metrics, logs)],
     }
+
+
+def _empty_presets(tally: Tally, metrics: Sequence[Metric]) -> list[str]:
+    """Return the presets of which no metric matched anywhere, not even a text that is no number."""
+    matched = {metric.preset: False for metric in metrics if metric.preset is not None}
+    for metric, count in zip(metrics, tally.found, strict=True):
+        if metric.preset is not None and (count or metric.name in tally.not_numbers):
+            matched[metric.preset] = True
+    return [preset for preset, seen in matched.items() if not seen]
 
 
 def _warnings(tally: Tally, metrics: Sequence[Metric], logs: Mapping[str, LogPosition]) -> list[str]:

@@ -125,7 +125,9 @@ def presets(
                         "title": each.title,
                         "recorded": each.recorded,
                         "metrics": [
-                            metric.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                            metric.model_dump(
+                                mode="json", by_alias=True, exclude_unset=True, exclude={"preset"}
+                            )
                             for metric in each.metrics
                         ],
                     }

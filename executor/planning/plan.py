@@ -43,6 +43,7 @@ from executor.descriptor.command_checks import is_script
 from executor.descriptor.ec2_table import efa_interfaces
 from executor.descriptor.model import NOT_STARTED, ArmTable, Descriptor, Distributed, Ml, Strategy
 from executor.descriptor.overrides import Override, recorded
+from executor.descriptor.presets import PresetMetric
 from executor.descriptor.results_table import ResultsTable as WrittenResults
 from executor.descriptor.service_tables import MetricTable as WrittenMetric
 from executor.descriptor.sink_tables import SinkTable
@@ -355,6 +356,7 @@ def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric
         tolerance=written.tolerance,
         warmup=warmup if isinstance(warmup, timedelta) and warmup else None,
         warmup_values=warmup if isinstance(warmup, int) else 0,
+        revision=written.full_revision if isinstance(written, PresetMetric) else None,
     )
 
 

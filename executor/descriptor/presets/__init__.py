@@ -1,10 +1,11 @@
 """Metrics of programs that people run, which `[output] preset` names: a file each in this folder.
 
-They become metrics of the job when it is planned; an agent knows nothing of presets.
+They become metrics of the job when it is planned; an agent knows them by their revision alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,20 @@ from bai_agent.job.toml import read_toml_text
 from executor.descriptor.service_tables import MetricTable
 
 _FOLDER = Path(__file__).parent
+
+
+class PresetMetric(MetricTable):
+    """One number that a preset takes."""
+
+    preset: str
+    """The preset's name."""
+    revision: int = 1
+    """Raised if the metric's numbers change: values of different revisions cannot be compared."""
+
+    @property
+    def full_revision(self) -> str:
+        """The preset and the revision, as a job descriptor has them."""
+        return f"{self.preset}/{self.revision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +42,7 @@ class Preset:
     """The command whose output the metrics were tried on."""
     note: str
     """More about that output; "" for nothing."""
-    metrics: tuple[MetricTable, ...]
+    metrics: tuple[PresetMetric, ...]
     text: str
     """The metrics as they would stand in a benchmark descriptor."""
 
@@ -55,12 +70,13 @@ def read_preset(name: str) -> Preset:
     text = (_FOLDER / f"{name}.toml").read_text("utf-8")
     table = read_toml_text(text)
     metrics = text[text.index("[[metrics]]") :].replace("[[metrics]]", "[[output.metrics]]")
+    metrics = re.sub(r"^revision = \d+\n", "", metrics, flags=re.MULTILINE)
     return Preset(
         name=name,
         title=table["title"],
         recorded=table["recorded"],
         note=table.get("note", ""),
-        metrics=tuple(MetricTable.model_validate(each) for each in table["metrics"]),
+        metrics=tuple(PresetMetric.model_validate({**each, "preset": name}) for each in table["metrics"]),
         text=metrics,
     )
 

@@ -149,6 +149,23 @@ def test_presets_are_listed_and_what_they_give_is_told(cli: LocalCli) -> None:
     assert "^Time: " in planned.stdout
 
 
+def test_a_preset_that_finds_nothing_is_a_warning_of_the_run(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(
+        'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
+        '[ml]\nbenchmark_code = "echo"\n[output]\npreset = "hackbench"\n'
+    )
+    named = 'The preset "hackbench" found nothing in the output'
+
+    silent = cli.bai("run", file, "--", "Zeit: 1.0")
+    found = cli.bai("run", file, "--", "Time: 1.0")
+    failed = cli.bai("run", file, "--set", "ml.benchmark_code=false")
+
+    assert (silent.code, found.code, failed.code) == (0, 0, 1)
+    assert named in silent.stdout + silent.stderr
+    assert "found nothing" not in found.stdout + found.stderr + failed.stdout + failed.stderr
+
+
 def test_findings_are_there_for_programs_too(cli: LocalCli) -> None:
     good, bad = cli.folder / "good.toml", cli.folder / "bad.toml"
     good.write_text(cli.bai("init").stdout)

@@ -43,6 +43,23 @@ def node(
     )
 
 
+@pytest.mark.parametrize(
+    ("on_nodes", "outcome", "warned"),
+    [((["fio"],), "succeeded", True), ((["fio"], []), "succeeded", False), ((["fio"],), "failed", False)],
+)
+def test_an_empty_preset_is_a_warning_where_all_nodes_succeeded(
+    on_nodes: tuple[list[str], ...], outcome: str, warned: bool
+) -> None:
+    nodes = [
+        replace(node(rank, outcome), metrics=ExtractionSummary(empty_presets=presets))
+        for rank, presets in enumerate(on_nodes)
+    ]
+
+    result = job_result("digits-1", nodes)
+
+    assert any('preset "fio" found nothing' in each for each in result.warnings or ()) == warned
+
+
 def test_a_job_of_one_node_ends_as_its_node_did() -> None:
     git = GitCommit(commit="abc")
 

@@ -61,6 +61,25 @@ def test_a_preset_becomes_metrics_of_the_job() -> None:
     assert (found[0].headline, found[0].warmup_values) == (Headline.MAX, 2)
 
 
+def test_a_metric_of_a_preset_carries_its_revision() -> None:
+    own = {"name": "iops", "units": "IOPS", "pattern": r"IOPS=(\d+)"}
+
+    found = {each.name: each for each in metrics({"preset": "fio", "metrics": [own]})}
+
+    assert (found["iops"].revision, found["iops"].preset) == (None, None)
+    assert found["bandwidth"].preset == "fio"
+    assert (found["bandwidth"].revision or "").startswith("fio/")
+    assert "revision" not in read_preset("fio").text
+
+
+def test_a_descriptor_gives_its_own_metrics_no_revision() -> None:
+    own = {"name": "iops", "units": "IOPS", "pattern": r"IOPS=(\d+)", "revision": 3}
+    descriptor, findings = load_table(table({"metrics": [own]}), file="b.toml", folder=None)
+
+    assert descriptor is None
+    assert [each.key for each in findings] == ["output.metrics[0].revision"]
+
+
 def test_own_metrics_come_first_and_win() -> None:
     own = {"name": "bandwidth", "units": "GB/s", "pattern": r"BW=(\d+)", "tolerance": "1%"}
     output = {"preset": ["fio", "hackbench"], "metrics": [own]}
