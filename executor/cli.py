@@ -21,7 +21,15 @@ from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.utf8 import speak_utf8, terminal_encoding
 from executor.commands.job_options import JobOptions
-from executor.commands.options import NOBODY_READS, nobody_reads, say, silence, with_given, write_error
+from executor.commands.options import (
+    NOBODY_READS,
+    nobody_reads,
+    print_json,
+    say,
+    silence,
+    with_given,
+    write_error,
+)
 from executor.errors import NoResultError, NotStartedError, UsageError
 from executor.view.text import tell
 
@@ -126,10 +134,17 @@ def _guarded(function: Callable[..., None], *, tidies: bool) -> Callable[..., No
             from executor.backends.ec2.session import unasked
 
             raise unasked() from error
-        except (UsageError, NoResultError) as error:
-            if error.next_step is None or not isinstance(given := options.get("options"), JobOptions):
+        except BaiError as error:
+            shown = error
+            if isinstance(error, (UsageError, NoResultError)) and error.next_step is not None:
+                given = options.get("options")
+                if isinstance(given, JobOptions):
+                    shown = type(error)(given.with_next_step(str(error), error.next_step))
+            if options.get("json_"):
+                print_json(_error_table(shown))
+            if shown is error:
                 raise
-            raise type(error)(given.with_next_step(str(error), error.next_step)) from error
+            raise shown from error
         except OSError as error:
             if not nobody_reads(error):
                 raise
@@ -213,9 +228,15 @@ def _refuse(error: BaiError) -> ExitCode:
 
     if isinstance(error, FindingsError):
         tell(str(error), stream=sys.stderr)
-        return ExitCode.USAGE
-    say(str(error))
-    if isinstance(error, (UsageError, DescriptorError)):
+    else:
+        say(str(error))
+    return _exit_code(error)
+
+
+def _exit_code(error: BaiError) -> ExitCode:
+    from executor.planning.request import FindingsError
+
+    if isinstance(error, (FindingsError, UsageError, DescriptorError)):
         return ExitCode.USAGE
     if isinstance(error, NotStartedError):
         return error.outcome.exit_code
@@ -224,3 +245,12 @@ def _refuse(error: BaiError) -> ExitCode:
     from executor.planning.scripts_folder import ScriptsError
 
     return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS
+
+
+def _error_table(error: BaiError) -> dict[str, Any]:
+    """Return what a program that reads `--json` is told of a refusal; a person reads the same on stderr."""
+    from executor.planning.request import FindingsError
+
+    findings = [each.as_table() for each in error.findings] if isinstance(error, FindingsError) else []
+    table = {"type": "error", "exit_code": int(_exit_code(error)), "message": str(error)}
+    return {**table, "findings": findings} if findings else table

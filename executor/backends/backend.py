@@ -41,8 +41,11 @@ class Plan(Protocol):
         """Return it as JSON values."""
         ...
 
-    def text(self) -> str:
-        """Return it for a person, as whole lines."""
+    def text(self, *, show_user_data: bool = False) -> str:
+        """Return the plan for a person, as whole lines.
+
+        show_user_data: include what a machine is started with. Raises UsageError if there is no such thing.
+        """
         ...
 
     def notes(self) -> list[str]:

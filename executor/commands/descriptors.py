@@ -29,7 +29,7 @@ from executor.view.text import tell
 
 # What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
 if TYPE_CHECKING:
-    from executor.descriptor import Descriptor, Finding
+    from executor.descriptor import Descriptor
     from executor.descriptor.presets import PresetUse
 
 
@@ -76,7 +76,7 @@ def validate(
                 {
                     "file": str(file),
                     "valid": descriptor is not None,
-                    "findings": [_finding_table(each) for each in findings],
+                    "findings": [each.as_table() for each in findings],
                     "examples": try_examples(descriptor) if descriptor is not None else [],
                     "presets": [asdict(each) for each in _uses(descriptor)] if descriptor is not None else [],
                 }
@@ -156,6 +156,10 @@ def plan(
             "--user-data", help="On EC2: only the user data, in base64, for the console's launch page."
         ),
     ] = False,
+    show_user_data: Annotated[
+        bool,
+        typer.Option("--show-user-data", help="On EC2: also the user data in clear, which is long."),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Print what would run.
@@ -191,7 +195,7 @@ def plan(
         if json_:
             print_json(planned.table())
         else:
-            tell(planned.text(), end="")
+            tell(planned.text(show_user_data=show_user_data), end="")
 
 
 def metrics_test(
@@ -236,17 +240,6 @@ def _uses(descriptor: Descriptor) -> list[PresetUse]:
     from executor.descriptor.presets import preset_uses
 
     return preset_uses(descriptor.output.metrics, descriptor.output.preset)
-
-
-def _finding_table(finding: Finding) -> dict[str, object]:
-    return {
-        "key": finding.key,
-        "path": list(finding.path),
-        "option": finding.option or None,
-        "severity": finding.severity.value,
-        "problem": finding.problem,
-        "fix": finding.fix,
-    }
 
 
 def _in_a_line(descriptor: Descriptor, *, here: bool) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from bai_agent.job.run_directory import now_ms
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, choices, say
+from executor.commands.options import JobArgument, JsonOption, choices, say
 from executor.errors import UsageError
 from executor.view.text import tell
 
@@ -44,6 +44,7 @@ def report(
             autocompletion=choices(*_FORMATS),
         ),
     ] = None,
+    json_: JsonOption = False,
 ) -> None:
     """Make a page of a job, to keep and to show.
 
@@ -51,7 +52,9 @@ def report(
     """
     from executor.report.contents import report_of
 
-    kind = _format(form, output)
+    if json_ and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} ask for two formats; leave one of them out")
+    kind = _format("json" if json_ else form, output)
     if open_ and (kind != "html" or output == Path("-")):
         raise UsageError(
             "--open shows a page in a file; leave out --format, or write --format html and another -o"
@@ -81,7 +84,12 @@ def _format(form: str | None, output: Path | None) -> str:
     if form is not None:
         return form
     ending = output.suffix.removeprefix(".").lower() if output is not None else ""
-    return {"htm": "html", "markdown": "md"}.get(ending, ending if ending in _FORMATS else "html")
+    ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
+    if ending not in _FORMATS:
+        raise UsageError(
+            f'-o {output}: no report is written as "{ending}"; end it with {known}, or add --format'
+        )
+    return ending
 
 
 def _write(report: Report, kind: str, output: Path | None) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from bai_agent.errors import StoreError
 from executor.commands.job_options import JobOptions
-from executor.commands.options import RunningJobArgument, say
+from executor.commands.options import JsonOption, RunningJobArgument, print_json, say
 from executor.errors import UsageError
 from executor.view.text import draws_in_place, speaks_unicode
 
@@ -36,19 +36,23 @@ _INTERRUPTED = 130
 _NEWEST = 100
 
 
-def top(job: RunningJobArgument = None, *, options: JobOptions) -> None:
+def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOption = False) -> None:
     """Look at a running job, and leave it alone.
 
-    Its phases, its nodes, and the last value of each metric with its trend. Without JOB at the newest one that runs. `q` and Ctrl-C leave, and the job goes on. Where the output is no terminal, one look is
+    Its phases, its nodes, and the last value of each metric with its trend. Without JOB at the newest one that runs. `q` and Ctrl-C leave, and the job goes on. If the output is no terminal, or with `--json`, one look is
     printed.
     """
     from executor.records.newest import JobGlance
-    from executor.view.top import TopPicture
+    from executor.view.top import TopPicture, glance_table
 
     record, others = _chosen(job, options)
     glance = JobGlance(record)
     picture = TopPicture(record.job_id, others=others, unicode=speaks_unicode())
     remote = options.backends.of(record).remote
+    if json_:
+        glance.look()
+        print_json(glance_table(record.job_id, glance, others=others))
+        return
     if not draws_in_place():
         glance.look()
         _print(picture, glance, trouble=None if remote or glance.result else _death(record, options))

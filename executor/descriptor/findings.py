@@ -37,6 +37,17 @@ class Finding:
         """The way to the key as one text: "output.metrics[0].pattern"."""
         return key_text(self.path)
 
+    def as_table(self) -> dict[str, object]:
+        """Return the finding as JSON values."""
+        return {
+            "key": self.key,
+            "path": list(self.path),
+            "option": self.option or None,
+            "severity": self.severity.value,
+            "problem": self.problem,
+            "fix": self.fix,
+        }
+
 
 def has_errors(findings: Sequence[Finding]) -> bool:
     return any(finding.severity is Severity.ERROR for finding in findings)

@@ -61,7 +61,7 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
         place = found.experiment_id if found is not None else client.create_experiment(experiment)
         return [_export_run(client, place, facts, run) for run in facts.runs]
     except MlflowException as error:
-        raise ExportError(f"MLflow at {uri or 'its default place'}: {_first_line(error)}") from error
+        raise ExportError(_sentence(error, place=uri or os.environ.get("MLFLOW_TRACKING_URI"))) from error
     except OSError as error:
         raise ExportError(f"MLflow at {uri or 'its default place'} cannot be written: {error}") from error
 
@@ -165,6 +165,22 @@ def _pieces(items: Any, size: int) -> Iterator[list[Any]]:
     iterator = iter(items)
     while piece := list(islice(iterator, size)):
         yield piece
+
+
+def _sentence(error: Exception, *, place: str | None) -> str:
+    """Return what went wrong in one sentence; the library nests four messages in each other if no server answers."""
+    from requests.exceptions import ConnectionError as NoConnection
+    from requests.exceptions import Timeout
+
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)  # type: ignore[arg-type]  # an Exception, as what it caused is one
+    where = f"MLflow at {place or 'its default place'}"
+    if not any(isinstance(each, (NoConnection, Timeout)) for each in causes):
+        return f"{where}: {_first_line(error)}"
+    reasons = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
+    reason = f" ({reasons[-1]})" if reasons else ""
+    return f"{where} cannot be reached{reason}; start it, or name another server with --tracking-uri"
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -166,6 +167,37 @@ class TopPicture:
 
     def _trend(self, series: Series, width: int) -> str:
         return sparkline(series.trend.points, width, unicode=self._unicode)
+
+
+def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) -> dict[str, Any]:
+    """Return one look at a job as JSON values: times in seconds, values in each metric's units.
+
+    others: other running jobs, oldest first.
+    """
+    host = by_node(glance.measurements.host, lambda series: series.last)
+    return {
+        "job_id": job_id,
+        "status": glance.result.status if glance.result is not None else "running",
+        "phase": glance.state.phase,
+        "repeat": glance.repeat,
+        "warnings": list(glance.state.cautions),
+        "result": glance.result.sentence if glance.result is not None else None,
+        "nodes": [
+            {
+                "rank": rank,
+                "phase": state.phase,
+                "finished_phases": dict(state.finished),
+                "host": host.get(str(rank) if glance.node_count > 1 else "", {}),
+            }
+            for rank, state in glance.states.items()
+        ],
+        "metrics": [
+            {"name": each.name, "units": each.units, "last": each.last}
+            for each in over_ranks(glance.measurements.benchmark.values(), glance.measurements.over_ranks)
+            if each.count
+        ],
+        "other_jobs": list(others),
+    }
 
 
 def _of(repeat: Repeat | None) -> str:

@@ -203,9 +203,11 @@ class LocalPlan:
 
         return job_table(self.job)
 
-    def text(self) -> str:
+    def text(self, *, show_user_data: bool = False) -> str:
         from executor.planning.job_toml import job_toml
 
+        if show_user_data:
+            raise UsageError("--show-user-data is for instances; add `--on ec2`")
         return job_toml(self.job)
 
     def notes(self) -> list[str]:

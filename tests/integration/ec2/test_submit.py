@@ -478,6 +478,8 @@ def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHar
     done = cli.bai("submit", "b.toml", "--job-id", "gang-1")
 
     assert (planned.code, done.code) == (0, 0), planned.stderr + done.stderr
+    assert planned.stdout.startswith(f"# Launches 2 × t3.small in {REGION} from the image ami-")
+    assert planned.stdout.splitlines()[1].startswith("# Costs at most ")
     assert f"# RunInstances: 2 × t3.small in {REGION}" in planned.stdout
     assert '# CreateSecurityGroup "bai ' in planned.stdout
     # A day, and what comes before and after it, the wait for each other too.
@@ -487,6 +489,19 @@ def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHar
     launched = json.loads(stored(moto_aws, "jobs/gang-1/attempts/0/launched.json"))["instances"]
     assert [ranks[0], ranks[1]] == launched
     assert len({each["SubnetId"] for each in machines}) == 1
+
+
+def test_plan_shows_user_data_in_clear_only_when_asked(moto_aws: MotoAws, cli: CliHarness) -> None:
+    short = cli.bai("plan", "b.toml", "--on", "ec2")
+    whole = cli.bai("plan", "b.toml", "--on", "ec2", "--show-user-data")
+    local = cli.bai("plan", "b.toml", "--on", "local", "--show-user-data")
+
+    assert (short.code, whole.code) == (0, 0), short.stderr + whole.stderr
+    assert "boothook" not in short.stdout
+    assert "`--show-user-data` prints it in clear" in short.stdout
+    assert "boothook" in whole.stdout
+    assert (local.code, local.stdout) == (2, "")
+    assert "--show-user-data is for instances" in local.stderr
 
 
 def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoAws, cli: CliHarness) -> None:

@@ -178,6 +178,35 @@ def test_findings_are_there_for_programs_too(cli: LocalCli) -> None:
     assert any(each["path"] == ["hardware", "strateg"] for each in answer.objects[1]["findings"])
 
 
+def test_json_reports_errors_with_their_exit_code(cli: LocalCli, tmp_path: Path, job: HandmadeJob) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('spec_version = "0.1.0"\n[hardware]\ninstance_type = "local"\n[ml]\nargz = ""\n')
+    answer = cli.bai("run", wrong, "--json")
+    error = json.loads(answer.stdout)
+    assert (answer.code, error["type"], error["exit_code"]) == (2, "error", 2)
+    assert ["ml", "argz"] in [finding["path"] for finding in error["findings"]]
+
+    answer = cli.bai("status", "nosuchjob", "--json")
+    error = json.loads(answer.stdout)
+    assert (answer.code, error["exit_code"], "findings" in error) == (2, 2, False)
+    assert error["message"] in answer.stderr
+
+
+def test_every_command_that_shows_something_takes_json() -> None:
+    commands = group().commands
+    without = {name for name in commands if all("--json" not in each.opts for each in commands[name].params)}
+    assert without == {"init", "schema", "serve"}
+
+
+def test_a_report_is_json_by_flag_and_refuses_unknown_endings(
+    cli: LocalCli, job: HandmadeJob, tmp_path: Path
+) -> None:
+    assert json.loads(cli.bai("report", "last", "--json").stdout)["job_id"]
+    answer = cli.bai("report", "last", "-o", tmp_path / "x.pdf")
+    assert (answer.code, (tmp_path / "x.pdf").exists()) == (2, False)
+    assert "html, md, json or csv" in answer.stderr
+
+
 def test_validate_names_secrets_that_are_not_set_here(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     kafka = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from functools import partial
@@ -100,3 +101,14 @@ def test_without_a_terminal_it_is_one_look(running: LocalCli) -> None:
 
 def test_an_unknown_job_is_a_sentence(cli: LocalCli, tmp_path: Path) -> None:
     assert cli.bai("top", "nothing").code == 2
+
+
+def test_json_prints_one_look_for_programs(running: LocalCli) -> None:
+    cli = running
+    answer = cli.bai("top", "one", "--json")
+    table = json.loads(answer.stdout)
+    assert answer.code == 0
+    assert (table["job_id"], table["status"], table["phase"]) == ("one", "running", "run")
+    assert {"name": "loss", "units": "nats", "last": 0.25} in table["metrics"]
+    assert [node["rank"] for node in table["nodes"]] == [0]
+    assert still_runs(cli)

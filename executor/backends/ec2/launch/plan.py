@@ -76,8 +76,8 @@ class Ec2Plan:
             "scripts": self.scripts.as_table() if self.scripts is not None else None,
         }
 
-    def text(self) -> str:
-        return "".join(f"{line}\n" for line in self._lines())
+    def text(self, *, show_user_data: bool = False) -> str:
+        return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
         """Return it in base64, and say what a machine needs that is launched with it by hand."""
@@ -95,14 +95,16 @@ class Ec2Plan:
         )
         return base64.b64encode(launch.user_data.content)
 
-    def _lines(self) -> Iterator[str]:
-        launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
+    def _lines(self, *, show_user_data: bool) -> Iterator[str]:
+        launch = self.launch
+        yield from self._summary()
+        yield ""
         if launch.security_group is not None:
             yield f'# CreateSecurityGroup "{launch.security_group["GroupName"]}" in {launch.security_group["VpcId"]}: all traffic from itself'
         yield from self._asked_in_turn()
         yield json.dumps({**launch.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
         yield ""
-        yield "# Goes into the bucket, where it is not yet:"
+        yield "# Uploaded to the bucket unless it is there already:"
         bundle = launch.user_data.boot.bundle
         yield f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else "")
         for each in self.uploads:
@@ -110,14 +112,24 @@ class Ec2Plan:
         for unknown in data_size(launch.job.sources).unknown:
             yield f"# The size of {unknown} is not known: [aws.ec2.volume] size makes sure that it fits."
         yield ""
-        yield f"# User data: {len(launch.user_data.content):,} of {LIMIT:,} bytes; in clear:"
-        yield readable(launch.user_data.boot)
+        used = f"# User data: {len(launch.user_data.content):,} of {LIMIT:,} bytes"
+        if show_user_data:
+            yield f"{used}; in clear:"
+            yield readable(launch.user_data.boot)
+        else:
+            yield f"{used}; `--show-user-data` prints it in clear."
+
+    def _summary(self) -> Iterator[str]:
+        """Yield the lines that are read first: the machines, their cost, and their share of the quota."""
+        launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
+        nodes, first = launch.job.strategy.nodes, launch.resolved.candidates[0]
+        image = launch.request.get("ImageId", "")
+        yield f"# Launches {nodes:,} × {first.type} in {launch.resolved.region} from the image {image}."
+        yield f"# Costs {cost.sentence()}."
         if (vcpus := launch.resolved.kind.vcpus) is not None:
-            nodes = launch.job.strategy.nodes
             yield f"# Takes {nodes * vcpus:,} vCPUs of the account's quota ({nodes:,} × {vcpus}); `bai doctor FILE` compares them."
         if launch.wait is not None:
             yield f"# {plan_sentence(launch.wait)}."
-        yield f"# Costs {cost.sentence()}."
 
     def _asked_in_turn(self) -> Iterator[str]:
         """Yield what is asked for: one type on one market in a line."""
