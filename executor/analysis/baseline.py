@@ -8,7 +8,8 @@ from typing import Any
 
 from bai_agent.job.descriptor import Better
 from executor.analysis.comparison import Verdict
-from executor.analysis.effect import ALPHA, bounded, centre, drift, holm, is_relative, prediction
+from executor.analysis.effect import ALPHA, bounded, centre, holm, is_relative
+from executor.analysis.history import drift, prediction
 from executor.analysis.runs import Run
 
 FEWEST = 3

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from bai_agent.job.descriptor import Better
-from executor.analysis.effect import (
-    ALPHA,
-    CONFIDENCE,
-    Effect,
-    centre,
-    effect,
-    holm,
-    runs_needed,
-)
-from executor.analysis.runs import Run
-
-ASSUMED_SCATTER = 0.05
-"""Of runs, where there are none to learn it from: a common figure for single instances of a cloud, said to be an assumption."""
-ASSUMED_DIFFERENCE = 0.05
-"""What is to be found, where a metric has no tolerance."""
+from executor.analysis.advice import how_many
+from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, centre, effect, holm, paired_effect
+from executor.analysis.runs import Run, RunValue
 
 
 class Verdict(str, Enum):
@@ -47,10 +35,12 @@ class MetricComparison:
     tolerance: float | None = None
     a: tuple[float, ...]
     b: tuple[float, ...]
-    """One number for each run that has the metric."""
+    """One number for each run that has the metric; of `paired` ones with one index a block."""
     effect: Effect
     p_corrected: float | None = None
-    """By Holm, over all metrics that say which direction is better."""
+    """By Holm, over the metrics of its family: those with a direction, or those without."""
+    corrected_for: int = 1
+    """Metrics in that family; with several arms those of each pair."""
     verdict: Verdict
     more_runs: int | None = None
     """About so many more a side are needed, where one cannot tell."""
@@ -64,6 +54,13 @@ class MetricComparison:
     def centre_b(self) -> float:
         return centre(self.b, relative=self.effect.relative)
 
+    @property
+    def verdict_text(self) -> str:
+        """The verdict for reading: where its interval alone would say more than can be said of so many metrics, with that word."""
+        if self.verdict is Verdict.NONE and self.effect.excludes_zero:
+            return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
+        return self.verdict.value
+
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return {
@@ -73,11 +70,14 @@ class MetricComparison:
             "tolerance": self.tolerance,
             "verdict": self.verdict.value,
             "relative": self.effect.relative,
+            "paired": self.effect.paired,
             "change": self.effect.change,
             "interval": [self.effect.low, self.effect.high] if self.effect.low is not None else None,
             "p": self.effect.p,
             "p_corrected": self.p_corrected,
+            "corrected_for": self.corrected_for,
             "permutation_p": self.effect.permutation_p,
+            "rank_p": self.effect.rank_p,
             "scatter": self.effect.scatter,
             "more_runs": self.more_runs,
             "a": {"value": self.centre_a, "runs": list(self.a)},
@@ -94,7 +94,9 @@ class Comparison:
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
-    """Metrics among which the verdicts keep the rate of false alarms."""
+    """Metrics with a direction, of all pairs of sides, among which the verdicts keep the rate of false alarms."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of all of them."""
 
     @property
     def worse(self) -> bool:
@@ -107,93 +109,140 @@ class Comparison:
 def compare(
     a: Sequence[Run], b: Sequence[Run], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> Comparison:
-    """Compare the runs `b` with the runs `a`.
+    """Compare the runs `b` with the runs `a`; see `compare_sides`."""
+    return compare_sides(a, [b], earlier_scatter=earlier_scatter)[0]
 
-    earlier_scatter: the relative standard deviation of earlier runs by metric, from which it is learnt how many are needed.
+
+def compare_sides(
+    first: Sequence[Run],
+    others: Sequence[Sequence[Run]],
+    *,
+    earlier_scatter: Mapping[str, float] | None = None,
+) -> list[Comparison]:
+    """Compare each side of `others` with the first one. The rate of false alarms is kept over all of them together.
+
+    Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of earlier runs by
+    metric, from which it is learnt how many are needed.
     """
-    names_a, names_b = ({name: None for run in side for name in run.values} for side in (a, b))
-    both = [name for name in names_a if name in names_b]
-    effects = {name: effect(_numbers(a, name), _numbers(b, name)) for name in both}
-    directed = [name for name in both if _better(a, name) is not None and effects[name].p is not None]
-    corrected = dict(zip(directed, holm([effects[name].p or 0.0 for name in directed]), strict=True))
-    return Comparison(
-        metrics=tuple(
-            _compared(name, a, b, effects[name], corrected.get(name), len(directed), earlier_scatter or {})
-            for name in both
-        ),
-        only_a=tuple(name for name in names_a if name not in names_b),
-        only_b=tuple(name for name in names_b if name not in names_a),
-        corrected_for=len(directed),
+    matched = [_matched(first, other) for other in others]
+    families: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
+    for i, metrics in enumerate(matched):
+        for name, each in metrics.items():
+            if each.effect.p is not None:
+                families[each.better is not None].append((i, name))
+    corrected: dict[tuple[int, str], float] = {}
+    for family in families.values():
+        ps = [matched[i][name].effect.p or 0.0 for i, name in family]
+        corrected |= dict(zip(family, holm(ps), strict=True))
+    return [
+        Comparison(
+            metrics=tuple(
+                _judged(
+                    replace(
+                        each,
+                        p_corrected=corrected.get((i, name)),
+                        corrected_for=len(families[each.better is not None]),
+                    ),
+                    (earlier_scatter or {}).get(name),
+                )
+                for name, each in metrics.items()
+            ),
+            only_a=_only(first, other),
+            only_b=_only(other, first),
+            corrected_for=len(families[True]),
+            notes=_block_notes(first, other),
+        )
+        for i, (metrics, other) in enumerate(zip(matched, others, strict=True))
+    ]
+
+
+def are_blocks(a: Sequence[Run], b: Sequence[Run]) -> bool:
+    """Return whether two sides are arms of one job, which took turns."""
+    runs = [*a, *b]
+    arms = {run.arm for run in a}.isdisjoint(run.arm for run in b)
+    return arms and len({run.job_id for run in runs}) == 1 and all(run.block is not None for run in runs)
+
+
+def _only(side: Sequence[Run], other: Sequence[Run]) -> tuple[str, ...]:
+    others = {name for run in other for name in run.values}
+    return tuple(dict.fromkeys(name for run in side for name in run.values if name not in others))
+
+
+def _matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison]:
+    """Return the metrics that both sides have, not judged yet."""
+    found = {}
+    for name in dict.fromkeys(name for run in a for name in run.values):
+        if any(name in run.values for run in b):
+            found[name] = _metric(name, a, b)
+    return found
+
+
+def _metric(name: str, a: Sequence[Run], b: Sequence[Run]) -> MetricComparison:
+    with_it = [run for run in a if name in run.values], [run for run in b if name in run.values]
+    notes = []
+    if len(with_it[0]) < len(a) or len(with_it[1]) < len(b):
+        notes.append(
+            f"only {len(with_it[0])} of {len(a)} runs of A and {len(with_it[1])} of {len(b)} of B have it"
+        )
+    blocks = [{run.block: run.values[name].value for run in side} for side in with_it]
+    both = [block for block in blocks[0] if block in blocks[1]]
+    numbers = [[run.values[name].value for run in side] for side in with_it]
+    if not are_blocks(a, b):
+        found = effect(*numbers)
+    elif both:
+        numbers = [[side[block] for block in both] for side in blocks]
+        found = paired_effect(*numbers)
+    else:
+        # No two of these runs were side by side.
+        found = effect([centre(numbers[0], relative=False)], numbers[1])
+    first: RunValue = with_it[0][0].values[name]
+    metric = first.metric
+    if first.ranks > 1 and (metric is None or metric.over_ranks.value == "each"):
+        notes.append(f"its {first.ranks} ranks are taken as their mean, as over_ranks names nothing else")
+    return MetricComparison(
+        name=name,
+        units=first.units,
+        better=metric.better if metric is not None else None,
+        tolerance=metric.tolerance if metric is not None else None,
+        a=tuple(numbers[0]),
+        b=tuple(numbers[1]),
+        effect=found,
+        verdict=Verdict.UNKNOWN,
+        notes=(*notes, *_unsteady_notes(name, a, b)),
     )
 
 
-def _numbers(side: Sequence[Run], name: str) -> list[float]:
-    return [run.values[name].value for run in side if name in run.values]
-
-
-def _better(side: Sequence[Run], name: str) -> Better | None:
-    metric = _first(side, name).metric
-    return metric.better if metric is not None else None
-
-
-def _first(side: Sequence[Run], name: str) -> Any:
-    return next(run.values[name] for run in side if name in run.values)
-
-
-def _compared(
-    name: str,
-    a: Sequence[Run],
-    b: Sequence[Run],
-    found: Effect,
-    p_corrected: float | None,
-    corrected_for: int,
-    earlier: Mapping[str, float],
-) -> MetricComparison:
-    first = _first(a, name)
-    metric = first.metric
-    better = metric.better if metric is not None else None
-    tolerance = metric.tolerance if metric is not None else None
-    numbers = tuple(_numbers(a, name)), tuple(_numbers(b, name))
+def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
+    """Return it with its verdict, and what is to be said of that in front of its notes."""
+    found = each.effect
     # What is compared with the change: where that is absolute, a share of A's level.
-    level = 1.0 if found.relative else abs(centre(numbers[0], relative=False))
-    bound = (tolerance or 0.0) * level
-    p = p_corrected if p_corrected is not None else found.p
+    level = 1.0 if found.relative else abs(each.centre_a)
+    bound = (each.tolerance or 0.0) * level
+    p = each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
     notes = [*found.notes]
     more: int | None = None
     if found.p is None:
         verdict = Verdict.UNKNOWN
-        more, why = _how_many(numbers, found, tolerance, earlier.get(name))
+        more, why = how_many((each.a, each.b), found, each.tolerance, earlier)
         notes.append(why)
-    elif tolerance is not None and found.within(bound):
+    elif each.tolerance is not None and found.within(bound):
         verdict = Verdict.WITHIN
     elif shown and abs(found.change) > bound:
-        verdict = _direction(found.change, better)
-    elif tolerance is not None:
+        verdict = _direction(found.change, each.better)
+    elif each.tolerance is not None:
         verdict = Verdict.UNKNOWN
-        more, why = _how_many(numbers, found, tolerance, None)
+        more, why = how_many((each.a, each.b), found, each.tolerance, None)
         notes.append(why)
     else:
         verdict = Verdict.NONE
     if found.excludes_zero and not shown:
-        notes.append(f"its interval excludes zero, but one such among {corrected_for} metrics may be chance")
-    if found.permutation_p is not None and found.p is not None and found.p > 0:
-        agrees = (found.permutation_p <= ALPHA) == (found.p <= ALPHA)
-        if not agrees:
-            notes.append(
-                f"a permutation test, which assumes less, does not agree (p = {found.permutation_p:.2g}): more runs would settle it"
-            )
-    if len(numbers[0]) < len(a) or len(numbers[1]) < len(b):
         notes.append(
-            f"only {len(numbers[0])} of {len(a)} runs of A and {len(numbers[1])} of {len(b)} of B have it"
+            f"its interval excludes zero, but one such among {each.corrected_for} metrics may be chance"
         )
-    if first.ranks > 1 and (metric is None or metric.over_ranks.value == "each"):
-        notes.append(f"its {first.ranks} ranks are taken as their mean, as over_ranks names nothing else")
-    notes += _unsteady_notes(name, a, b)
-    return MetricComparison(
-        name=name, units=first.units, better=better, tolerance=tolerance, a=numbers[0], b=numbers[1],
-        effect=found, p_corrected=p_corrected, verdict=verdict, more_runs=more, notes=tuple(notes),
-    )  # fmt: skip
+    return replace(
+        each, verdict=verdict, more_runs=more, notes=(*notes, *_second_opinions(found), *each.notes)
+    )
 
 
 def _direction(change: float, better: Better | None) -> Verdict:
@@ -202,39 +251,31 @@ def _direction(change: float, better: Better | None) -> Verdict:
     return Verdict.BETTER if (change > 0) == (better is Better.HIGHER) else Verdict.WORSE
 
 
-def _how_many(
-    numbers: tuple[Sequence[float], Sequence[float]],
-    found: Effect,
-    tolerance: float | None,
-    earlier: float | None,
-) -> tuple[int | None, str]:
-    """Return about how many more runs a side would tell, and a sentence that says from what that follows."""
-    fewest = min(len(side) for side in numbers)
-    one = "one run a side says nothing of how much runs scatter; " if fewest < 2 else ""
-    if not found.relative:
-        if found.scatter is None or tolerance is None:
-            return None, f"{one}five a side would show it"
-        difference = tolerance * abs(centre(numbers[0], relative=False))
-        scatter, source = found.scatter, "as these runs scatter"
-    else:
-        difference = tolerance or ASSUMED_DIFFERENCE
-        if found.scatter is not None:
-            scatter, source = found.scatter, f"as these runs scatter by {_percent(found.scatter)}"
-        elif earlier is not None:
-            scatter, source = earlier, f"as earlier runs scatter by {_percent(earlier)}"
-        else:
-            scatter = ASSUMED_SCATTER
-            source = f"if runs scatter by {_percent(scatter)}, an assumption, as there are no earlier ones to learn it from"
-    wanted = (
-        f"a difference of {difference:.3g}" if not found.relative else f"a difference of {difference:.2g}"
-    )
-    if found.relative:
-        wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
-    needed = runs_needed(scatter=scatter, difference=difference) if difference > 0 else None
-    if needed is None:
-        return None, f"{one}more than 10,000 a side would be needed for {wanted}, {source}"
-    more = max(1, needed - fewest)
-    return more, f"{one}about {more:,} more run{'s' if more > 1 else ''} a side would tell {wanted}, {source}"
+def _second_opinions(found: Effect) -> list[str]:
+    """Return a sentence where tests that assume less than the one that decides come to another answer."""
+    if found.p is None:
+        return []
+    opinions = {"a permutation test": found.permutation_p, "a rank test": found.rank_p}
+    others = [
+        f"{name} (p = {p:.2g})"
+        for name, p in opinions.items()
+        if p is not None and (p <= ALPHA) != (found.p <= ALPHA)
+    ]
+    if not others:
+        return []
+    return [
+        f"{' and '.join(others)}, which assume{'s' if len(others) == 1 else ''} less, "
+        f"do{'es' if len(others) == 1 else ''} not agree (p = {found.p:.2g}): look at the runs for outliers; more runs would settle it"
+    ]
+
+
+def _block_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
+    if not are_blocks(a, b):
+        return ()
+    blocks = [{run.block for run in side} for side in (a, b)]
+    both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
+    left_out = f"; {all_ - both} left out, as a run failed" if both < all_ else ""
+    return (f"compared within {both} block{'' if both == 1 else 's'} of one run of each{left_out}",)
 
 
 def _unsteady_notes(name: str, a: Sequence[Run], b: Sequence[Run]) -> list[str]:
@@ -248,13 +289,9 @@ def _unsteady_notes(name: str, a: Sequence[Run], b: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _percent(share: float) -> str:
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:,.0f} %"
-
-
 METHOD = (
-    f"The unit is the run. Intervals hold the true change with {CONFIDENCE * 100:.0f} % confidence (Welch's t, of logarithms where all "
-    f"values are positive); a difference is found where it is excluded that there is none, with {ALPHA * 100:.0f} % of false alarms over all metrics "
-    "that name their better direction (Holm)."
+    f"The unit is the run. Each interval holds the true change with {CONFIDENCE * 100:.0f} % confidence (Welch's t, for arms of one job Student's t of "
+    f"the differences within blocks; of logarithms where all values are positive). A difference is found where it is excluded that there is none, with "
+    f"{ALPHA * 100:.0f} % of false alarms over all metrics that name their better direction together, and over all others (Holm)."
 )
 """What is printed below a comparison."""

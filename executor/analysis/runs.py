@@ -49,6 +49,8 @@ class Run:
     job_id: str
     repeat: int | None = None
     arm: str | None = None
+    block: int | None = None
+    """Of a job whose arms take turns: which of its blocks of one run of each."""
     started: int = 0
     """ms UTC; 0 where that is unknown."""
     values: Mapping[str, RunValue]
@@ -91,13 +93,21 @@ def runs_of(
         run = Run(job_id=job_id, started=result.started or started or 0, values=values)
         return JobRuns(job_id=job_id, job=job, runs=(run,))
     runs, left_out = [], []
+    arms = len(job.repeat.arms) if job.repeat is not None else 0
     for each in result.repeats:
         if each.outcome != SUCCEEDED:
             left_out.append(f"{job_id} #{each.repeat} ended as {each.outcome}")
             continue
         values = _values(by_repeat.get(each.repeat, []), job, each.started, each.wall_seconds)
         runs.append(
-            Run(job_id=job_id, repeat=each.repeat, arm=each.arm, started=each.started or 0, values=values)
+            Run(
+                job_id=job_id,
+                repeat=each.repeat,
+                arm=each.arm,
+                block=each.repeat // arms if arms else None,
+                started=each.started or 0,
+                values=values,
+            )
         )
     return JobRuns(job_id=job_id, job=job, runs=tuple(runs), left_out=tuple(left_out))
 

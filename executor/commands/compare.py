@@ -81,7 +81,7 @@ def compare(
         )
     sides = reader.sides(jobs)
     pairs = [(sides[0], other) for other in sides[1:]]
-    compared = [(a, b, _compared(reader, a, b)) for a, b in pairs]
+    compared = [(a, b, each) for (a, b), each in zip(pairs, _compared(reader, sides), strict=True)]
     tables = [_as_table(a, b, comparison) for a, b, comparison in compared]
     if json_:
         for table in tables:
@@ -97,14 +97,14 @@ def compare(
     raise typer.Exit(_exit_code([comparison for _, _, comparison in compared], conditions))
 
 
-def _compared(reader: RunReader, a: Side, b: Side) -> Comparison:
-    from executor.analysis.comparison import compare as compare_runs
+def _compared(reader: RunReader, sides: Sequence[Side]) -> list[Comparison]:
+    from executor.analysis.comparison import compare_sides
 
     earlier = {}
-    if min(len(a.runs), len(b.runs)) < 2:
-        known = {job.runs.job_id for side in (a, b) for job in side.jobs}
-        earlier = reader.earlier_scatter(a, but=known)
-    return compare_runs(a.runs, b.runs, earlier_scatter=earlier)
+    if min(len(side.runs) for side in sides) < 2:
+        known = {job.runs.job_id for side in sides for job in side.jobs}
+        earlier = reader.earlier_scatter(sides[0], but=known)
+    return compare_sides(sides[0].runs, [side.runs for side in sides[1:]], earlier_scatter=earlier)
 
 
 def _differences(a: Side, b: Side) -> list[Any]:
@@ -122,6 +122,7 @@ def _as_table(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
         "b": {"name": b.name, "runs": [run.name for run in b.runs], "left_out": b.left_out},
         "differences": [each.as_table() for each in _differences(a, b)],
         "corrected_for": comparison.corrected_for,
+        "notes": list(comparison.notes),
         "metrics": [each.as_table() for each in comparison.metrics],
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),

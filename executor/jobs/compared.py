@@ -14,7 +14,7 @@ from bai_agent.errors import DescriptorError, StoreError
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
-from executor.analysis.effect import successive_scatter
+from executor.analysis.history import successive_scatter
 from executor.analysis.runs import SUCCEEDED, JobRuns, Run, runs_of, sides_of_arms
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids, started_of

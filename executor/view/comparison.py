@@ -42,6 +42,7 @@ def comparison_view(
         for letter, name, count in zip("AB", names, counts, strict=True)
     ]
     parts += [_line("left out", sentence, "yellow") for sentence in left_out]
+    parts += [_line("note", sentence) for sentence in comparison.notes]
     parts += _differences(differences, unicode=unicode)
     parts.append(Text())
     shown = comparison.metrics[:_ROWS]
@@ -141,7 +142,7 @@ def _table(shown: Sequence[MetricComparison], *, width: int, unicode: bool) -> T
             quantity(each.centre_b, each.units)[0],
             change_text(each.effect.change, relative=each.effect.relative, units=each.units),
             interval_text(each, unicode=unicode),
-            each.verdict.value,
+            each.verdict_text,
         )
         for each in shown
     ]
@@ -160,7 +161,7 @@ def _rows(
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
     # A number is never cut: the name is, and where that does not do, the two sides' numbers go, then the interval.
     kept = [0, 1, 2, 3]
-    verdicts = max(len(row[6]) for row in rows)
+    verdicts = max(len(line) for row in rows for line in row[6].splitlines())
 
     def taken() -> int:
         return verdicts + sum(2 + max(len(headings[i]), *map(len, columns[i])) for i in kept)
@@ -181,7 +182,7 @@ def _rows(
             if len(row[0]) + len(sign) <= name_width
             else _cut(row[0], name_width - len(sign), unicode=unicode)
         )
-        verdict = Text(row[6], style=_STYLES.get(row[6], ""))
+        verdict = Text(row[6], style=_STYLES.get(row[6].partition("\n")[0], ""))
         table.add_row(name + sign, *(columns[i][index] for i in kept), verdict)
     return table
 

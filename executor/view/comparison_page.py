@@ -74,7 +74,8 @@ def _page(body: str, *, title: str, method: str) -> str:
 
 
 def _pair(a: str, b: str, comparison: Comparison, differences: Sequence[Difference]) -> str:
-    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *_differing(differences, "A", "B")]
+    notes = (f"<p>{_text(note)}</p>" for note in comparison.notes)
+    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *notes, *_differing(differences, "A", "B")]
     headings = "".join(f'<th class="number">{each}</th>' for each in ("A", "B", "change", "95 % interval"))
     rows = "".join(map(_row, comparison.metrics))
     parts.append(
@@ -105,7 +106,7 @@ def _row(each: MetricComparison) -> str:
         change_text(each.effect.change, relative=each.effect.relative, units=each.units),
         interval_text(each),
     )
-    return _cells(each, numbers, each.verdict.value)
+    return _cells(each, numbers, each.verdict_text)
 
 
 def _band_row(each: BandedMetric) -> str:

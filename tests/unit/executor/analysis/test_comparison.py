@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from scipy import stats
 
 from bai_agent.job.descriptor import Better, Metric
 from executor.analysis.baseline import against_history
-from executor.analysis.comparison import Verdict, compare
+from executor.analysis.comparison import Comparison, Verdict, compare, compare_sides
 from executor.analysis.runs import Run, RunValue
 from executor.view.comparison import band_view, comparison_view
 from executor.view.comparison_page import band_page, comparison_page
@@ -137,6 +139,117 @@ def test_of_five_metrics_of_equal_sides_one_is_wrong_as_seldom_as_stated() -> No
         alarms += any(each.verdict in (Verdict.BETTER, Verdict.WORSE) for each in found.metrics)
 
     assert alarms <= stats.binom.ppf(0.9995, 500, 0.05)
+
+
+def test_an_interval_without_zero_of_one_of_many_metrics_has_a_word_beside_its_verdict() -> None:
+    a = {"m": [100.0, 103, 97, 101, 99]} | {f"n{k}": EVEN for k in range(4)}
+    b = {"m": [104.5, 107, 101, 105, 103]} | {f"n{k}": EVEN[::-1] for k in range(4)}
+
+    compared = compare(several(a), several(b))
+
+    found = compared.find("m")
+    assert found is not None
+    assert found.effect.excludes_zero
+    for shown in on_screen(compared), comparison_page([("a", "b", compared, ())]):
+        assert "no difference found" in shown
+        assert "(of 5 metrics, corrected)" in shown
+
+
+def several(values: dict[str, list[float]], arm: str | None = None, **described: Any) -> list[Run]:
+    """Return the runs of a side, with several metrics; of an arm its runs of each block."""
+    described = {"better": Better.HIGHER} | described
+    metrics = {name: Metric(name=name, pattern="x", **described) for name in values}
+    return [
+        Run(
+            job_id="ab" if arm else f"job-{i}",
+            arm=arm,
+            block=i if arm else None,
+            values={
+                name: RunValue(value=each, count=1, metric=metrics[name])
+                for name, each in zip(values, numbers, strict=True)
+            },
+        )
+        for i, numbers in enumerate(zip(*values.values(), strict=True))
+    ]
+
+
+def on_screen(compared: Comparison, width: int = 100) -> str:
+    console = Console(width=width)
+    with console.capture() as said:
+        console.print(
+            comparison_view(compared, names=("a", "b"), counts=(5, 5), differences=(), left_out=(), method="", width=width)
+        )  # fmt: skip
+    return said.get()
+
+
+def test_metrics_without_a_direction_are_a_family_of_their_own() -> None:
+    # Given one metric with a direction among nineteen without one
+    chance = random.Random(5)
+    names = [f"n{k}" for k in range(19)]
+    a = several({name: [chance.gauss(100, 3) for _ in range(5)] for name in names}, better=None)
+    b = several({name: [chance.gauss(100, 3) for _ in range(5)] for name in names}, better=None)
+    with_m = [several({"m": values}) for values in (EVEN, [value * 1.02 for value in EVEN])]
+    a, b = (
+        [replace(run, values={**run.values, **own.values}) for run, own in zip(side, owns, strict=True)]
+        for side, owns in zip((a, b), with_m, strict=True)
+    )
+
+    compared = compare(a, b)
+
+    found, other = compared.find("m"), compared.find("n0")
+    assert found is not None
+    assert other is not None
+    assert (found.verdict, found.corrected_for, other.corrected_for) == (Verdict.BETTER, 1, 19)
+
+
+def test_arms_of_one_job_are_compared_within_their_blocks() -> None:
+    drifting = [100.0, 104, 108, 112, 116, 120]
+    chance = random.Random(2)
+    a = several({"m": drifting}, "old")
+    b = several({"m": [value * 1.03 * math.exp(chance.gauss(0, 0.002)) for value in drifting]}, "new")
+
+    (apart,) = compare([replace(run, block=None) for run in a], b).metrics
+    compared = compare(a, b)
+
+    assert apart.verdict is Verdict.NONE
+    assert compared.metrics[0].verdict is Verdict.BETTER
+    assert compared.notes == ("compared within 6 blocks of one run of each",)
+    # A block with a failed run is left out
+    fewer = compare(a[1:], b)
+    assert len(fewer.metrics[0].b) == 5
+    assert "1 left out, as a run failed" in fewer.notes[0]
+    assert "1 left out" in on_screen(fewer)
+    # Runs of which no two were side by side tell nothing
+    assert compare(a[:3], b[3:]).metrics[0].verdict is Verdict.UNKNOWN
+
+
+def test_several_arms_are_corrected_together() -> None:
+    base = [100.0, 101, 99, 100.5, 99.5]
+    sides = [several({"m": base}, "a")]
+    for k in range(3):
+        sides.append(
+            several({"m": [x * f for x, f in zip(base, (1.03, 1.01, 1.02, 1.04, 1.0), strict=True)]}, f"b{k}")
+        )
+
+    alone = compare(sides[0], sides[1]).metrics[0]
+    together = compare_sides(sides[0], sides[1:])
+
+    assert alone.verdict is Verdict.BETTER
+    assert alone.p_corrected is not None
+    assert together[0].metrics[0].p_corrected == pytest.approx(3 * alone.p_corrected)
+    assert [each.metrics[0].verdict for each in together] == [Verdict.NONE] * 3
+
+
+def test_no_number_of_runs_is_advised_from_runs_that_do_not_scatter() -> None:
+    (found,) = compare(
+        runs("m", 5.0, 5.0, better=Better.LOWER, tolerance=0.01),
+        runs("m", 5.1, 5.1, better=Better.LOWER, tolerance=0.01),
+    ).metrics
+
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.more_runs is not None
+    assert found.more_runs > 100
+    assert any("an assumption, as these do not scatter" in note for note in found.notes)
 
 
 def test_metrics_of_one_side_and_missing_runs_are_named() -> None:

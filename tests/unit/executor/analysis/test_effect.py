@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,15 +17,15 @@ from scipy import stats
 from executor.analysis.effect import (
     ALPHA,
     CONFIDENCE,
-    POWER,
+    block_effects,
     centre,
-    drift,
     effect,
     holm,
-    prediction,
-    runs_needed,
-    successive_scatter,
+    is_relative,
+    paired_effect,
 )
+from executor.analysis.history import drift, prediction, successive_scatter
+from executor.analysis.power import POWER, runs_needed
 
 SIMULATIONS = 1000
 CAUTIOUS = {3: 0.035}
@@ -81,16 +82,47 @@ def test_intervals_hold_the_truth_as_often_as_stated(
     assert low <= held <= high
 
 
-def test_unequal_numbers_of_runs_that_scatter_unequally_keep_the_rate() -> None:
-    alarms = 0
+def two_levels(chance: random.Random, runs: int) -> list[float]:
+    """Return runs of a program that is in its slow mode one time of two."""
+    return [100 * chance.choice((1.0, 1.3)) * math.exp(chance.gauss(0, 0.01)) for _ in range(runs)]
+
+
+@pytest.mark.parametrize(
+    ("draw", "few", "many", "welch"),
+    [(two_levels, 3, 10, 0.08), (lambda chance, runs: normal(chance, 100, runs), 2, 20, 0.08)],
+)
+def test_sides_of_unequal_numbers_keep_the_rate_that_welch_exceeds(
+    draw: Callable[[random.Random, int], list[float]], few: int, many: int, welch: float
+) -> None:
+    alarms = by_welch = 0
     for seed in range(SIMULATIONS):
         chance = random.Random(seed)
-        a = [chance.gauss(100, 10) for _ in range(4)]
-        b = [chance.gauss(100, 2) for _ in range(12)]
+        a, b = draw(chance, few), draw(chance, many)
         alarms += effect(a, b, permutation=False).excludes_zero
+        by_welch += stats.ttest_ind(numpy.log(a), numpy.log(b), equal_var=False).pvalue < ALPHA
 
-    low, high = bounds(ALPHA)
-    assert low <= alarms <= high
+    assert by_welch > welch * SIMULATIONS
+    assert alarms <= bounds(ALPHA)[1]
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_rounded_numbers_of_equal_sides_keep_the_rate(runs: int) -> None:
+    alarms = by_welch = 0
+    for seed in range(SIMULATIONS):
+        chance = random.Random(seed)
+        level = chance.uniform(10, 10.1)
+        a, b = ([round(chance.gauss(level, 0.05), 1) for _ in range(runs)] for _ in "ab")
+        alarms += effect(a, b, permutation=False).excludes_zero
+        apart = numpy.mean(a) != numpy.mean(b)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            by_welch += apart and (
+                not numpy.ptp([a, b], axis=1).any() or stats.ttest_ind(a, b, equal_var=False).pvalue < ALPHA
+            )
+
+    assert alarms <= bounds(ALPHA)[1]
+    if runs == 2:
+        assert by_welch > bounds(ALPHA)[1]
 
 
 def test_the_advised_number_of_runs_finds_the_difference() -> None:
@@ -112,11 +144,11 @@ def test_no_number_of_runs_that_nobody_can_make_is_advised() -> None:
 
 
 @given(
-    st.lists(st.floats(-1000, 1000), min_size=2, max_size=9),
-    st.lists(st.floats(-1000, 0), min_size=2, max_size=9),
+    st.lists(st.floats(-1000, 1000), min_size=4, max_size=6),
+    st.lists(st.floats(-1000, 0), min_size=4, max_size=6),
 )
 def test_the_interval_is_that_of_the_library(a: list[float], b: list[float]) -> None:
-    if max(numpy.ptp(a), numpy.ptp(b)) < 1e-3:
+    if min(numpy.std(a), numpy.std(b)) < 1e-3 * max(numpy.ptp([*a, *b]), 1e-3) or least_step(*a, *b) > 1:
         return
     found = effect(a, [*b, -1.0], permutation=False)
 
@@ -127,19 +159,98 @@ def test_the_interval_is_that_of_the_library(a: list[float], b: list[float]) -> 
     assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-9)
 
 
-def test_the_permutation_test_is_that_of_the_library() -> None:
+def least_step(*values: float) -> float:
+    return float(numpy.diff(numpy.unique(values)).min(initial=math.inf))
+
+
+@given(st.lists(st.tuples(st.floats(1, 1000), st.floats(1, 1000)), min_size=2, max_size=9))
+def test_the_interval_of_blocks_is_that_of_the_library(blocks: list[tuple[float, float]]) -> None:
+    a, b = zip(*blocks, strict=True)
+    ratios = numpy.log(numpy.array(b) / numpy.array(a))
+    # Else the least step decides.
+    if numpy.std(ratios, ddof=1) < max(1e-3, min(least_step(*a, *b), 1000)):
+        return
+    found = paired_effect(a, b, permutation=False)
+
+    expected = stats.ttest_1samp(ratios, 0)
+    interval = expected.confidence_interval(CONFIDENCE)
+    assert found.low is not None
+    assert found.high is not None
+    assert (math.log1p(found.low), math.log1p(found.high)) == pytest.approx(interval, rel=1e-6, abs=1e-6)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-9)
+
+
+def test_what_drifts_from_block_to_block_hides_no_difference() -> None:
+    # Given a machine that becomes 12 % slower over ten blocks, and a program that is 3 % slower
+    chance = random.Random(0)
+    drifting = [1 + 0.12 * i / 19 for i in range(20)]
+    a = [100 * drifting[2 * i + 1] * math.exp(chance.gauss(0, 0.01)) for i in range(10)]
+    b = [103 * drifting[2 * i] * math.exp(chance.gauss(0, 0.01)) for i in range(10)]
+
+    assert not effect(a, b).excludes_zero
+    (found,) = block_effects(list(zip(a, b, strict=True)))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.01 < found.low < 0.03 < found.high < 0.045
+    assert found.permutation_p is not None
+    assert found.permutation_p < 0.01
+
+
+def test_each_arm_is_compared_with_the_first_in_the_blocks_that_have_both() -> None:
+    blocks: list[list[float | None]] = [
+        [100.0, 110.0, 50.0],
+        [200.0, 221.0, None],
+        [None, 1.0, 150.0],
+        [300.0, 328.0, None],
+    ]
+
+    one, other = block_effects(blocks)
+
+    assert one is not None
+    assert one == paired_effect([100.0, 200.0, 300.0], [110.0, 221.0, 328.0])
+    assert other is not None
+    assert other.change == pytest.approx(-0.5)
+    assert other.p is None
+    assert block_effects([[1.0, None], [None, 2.0]]) == [None]
+
+
+def studentised(x: Any, y: Any, axis: int) -> Any:
+    return stats.ttest_ind(numpy.log(x), numpy.log(y), axis=axis, equal_var=False).statistic
+
+
+def test_the_second_opinions_are_those_of_the_library() -> None:
+    a, b = [1.0, 4.0, 2.5, 3.1, 0.2, 2.2], [2.0, 6.0, 4.4, 5.1, 3.3, 7.0]
+
+    found, within = effect(a, b), paired_effect(a, b)
+
+    permuted = stats.permutation_test((b, a), studentised, vectorized=True, n_resamples=math.inf)
+    assert found.permutation_p == pytest.approx(permuted.pvalue)
+    assert found.rank_p == pytest.approx(stats.mannwhitneyu(a, b, method="exact").pvalue)
+    ratios = numpy.log(numpy.array(b) / numpy.array(a))
+    flipped = stats.permutation_test(
+        (ratios,), numpy.mean, permutation_type="samples", n_resamples=math.inf, vectorized=False
+    )
+    assert within.permutation_p == pytest.approx(flipped.pvalue)
+    assert within.rank_p == pytest.approx(stats.wilcoxon(ratios, method="exact").pvalue)
+
+
+def test_second_opinions_are_exact_for_few_runs_and_seeded_for_many() -> None:
     a, b = [1.0, 4.0, 2.5, 3.1, 0.2], [2.0, 6.0, 4.4, 5.1, 3.3]
 
-    def distance(x: Any, y: Any, axis: int) -> Any:
-        return numpy.log(x).mean(axis=axis) - numpy.log(y).mean(axis=axis)
+    assert effect(a * 4, b * 4).permutation_p == effect(a * 4, b * 4).permutation_p
+    assert paired_effect(a * 4, b * 4).permutation_p == paired_effect(a * 4, b * 4).permutation_p
+    # Three runs a side, and five blocks, have too few arrangements to find anything
+    assert (effect(a[:3], b[:3]).permutation_p, effect(a[:3], b[:3]).rank_p) == (None, None)
+    assert (paired_effect(a, b).permutation_p, paired_effect(a, b).rank_p) == (None, None)
 
-    expected = stats.permutation_test((b, a), distance, vectorized=True, n_resamples=math.inf)
-    assert effect(a, b).permutation_p == pytest.approx(expected.pvalue)
-    # Many runs are arranged at random, the same each time
-    many = effect(a * 4, b * 4)
-    assert many.permutation_p == effect(a * 4, b * 4).permutation_p
-    # Three runs a side have too few arrangements to find anything
-    assert effect(a[:3], b[:3]).permutation_p is None
+
+def test_runs_without_scatter_are_judged_by_the_least_step_seen() -> None:
+    assert not effect([5.0, 5.0], [5.1, 5.1]).excludes_zero
+    assert not paired_effect([5.0, 5.0], [5.1, 5.1]).excludes_zero
+    # One step is little for two runs a side, and enough for five
+    assert effect([5.0] * 5, [5.1] * 5).excludes_zero
+    assert effect([5.0, 5.0], [10.0, 10.1]).excludes_zero
 
 
 @given(st.lists(FINITE, min_size=1, max_size=6), st.lists(FINITE, min_size=1, max_size=6))
@@ -147,13 +258,21 @@ def test_the_permutation_test_is_that_of_the_library() -> None:
 @example([0.0, 1.0], [1e178, 1e178])
 @example([0.0, 5e-324], [1e308, 1e308])
 def test_whatever_the_numbers_nothing_is_nan_or_infinite(a: list[float], b: list[float]) -> None:
-    found = effect(a, b)
-
-    numbers = (found.change, found.low, found.high, found.p, found.permutation_p, found.scatter)
-    assert all(math.isfinite(each) for each in numbers if each is not None)
-    assert all(math.isfinite(centre(side, relative=found.relative)) for side in (a, b))
-    if found.low is not None and found.high is not None:
-        assert found.low <= found.high
+    several = min(len(a), len(b))
+    for found in (effect(a, b), paired_effect(a[:several], b[:several])):
+        numbers = (
+            found.change,
+            found.low,
+            found.high,
+            found.p,
+            found.permutation_p,
+            found.rank_p,
+            found.scatter,
+        )
+        assert all(math.isfinite(each) for each in numbers if each is not None)
+        assert all(math.isfinite(centre(side, relative=is_relative(*a, *b))) for side in (a, b))
+        if found.low is not None and found.high is not None:
+            assert found.low <= found.high
 
 
 @given(st.lists(FINITE, min_size=5, max_size=8))
@@ -177,7 +296,7 @@ def test_one_run_on_a_side_has_no_interval() -> None:
     ("a", "b", "change", "excludes", "word"),
     [
         ([5.0, 5.0], [5.0, 5.0], 0.0, False, "same number"),
-        ([5.0, 5.0], [10.0, 10.0], 1.0, True, "no width"),
+        ([5.0, 5.0], [10.0, 10.0], 1.0, False, "that of rounding to such steps"),
         ([5.0, 5.0], [10.0, 10.1, 9.9], 1.0, True, "side A"),
         ([0.0, 1.0], [0.0, 3.0], 1.0, False, "not all of its values are positive"),
         ([-2.0, -1.9, -2.1], [-3.0, -2.9, -3.1], -1.0, True, "not all of its values are positive"),

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 from handmade_job import START, HandmadeJob
 
-from bai_agent.job.descriptor import Identity, OverRanks
+from bai_agent.job.descriptor import Arm, Identity, OverRanks, Repeat
 from bai_agent.job.descriptor_file import job_table
 from executor.errors import UsageError
 from executor.jobs.compared import RunReader, job_runs
@@ -124,6 +124,7 @@ def test_each_repeat_that_succeeded_is_a_run(tmp_path: Path) -> None:
 
 def test_the_arms_of_one_job_are_its_sides(tmp_path: Path) -> None:
     job = made(tmp_path, "ab")
+    described(job, repeat=Repeat(runs=4, arms=(Arm(name="a", argv=("x",)), Arm(name="b", argv=("y",)))))
     measured_repeats(job, 1.0, 5.0, 2.0, 6.0)
     job.ends(repeats=[repeat(i, arm="ab"[i % 2]) for i in range(4)])
 
@@ -133,6 +134,7 @@ def test_the_arms_of_one_job_are_its_sides(tmp_path: Path) -> None:
         ("ab a", [1.0, 2.0]),
         ("ab b", [5.0, 6.0]),
     ]
+    assert [[run.block for run in side.runs] for side in (a, b)] == [[0, 1], [0, 1]]
 
 
 def test_a_run_of_several_nodes_has_one_number(tmp_path: Path) -> None:
