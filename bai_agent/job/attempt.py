@@ -16,31 +16,35 @@ the same, whatever the number of nodes and the length of their logs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
-from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer, peers_table, read_peers
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import NodeOutcome, as_table, from_table
+from bai_agent.job.record_checks import checked
+from bai_agent.job.record_types import Count, NodeOutcome, Seconds, Text, Truth, as_table
 from bai_agent.job.store import RecordError, StoredObject
+from bai_agent.job.tables import shown_value
 
 Version: TypeAlias = tuple[int, int]
 """When an object was written, by the store's clock, and its size: S3's clock knows whole seconds only."""
 COORDINATOR = 0
 """The rank of the node that decides for the job."""
+_RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
+"""The name of an object that is one node's: its rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOrder:
     """The coordinator's word that the job is over: it has finished, or node `rank` is why it is ended."""
 
-    finished: bool = False
-    rank: int = COORDINATOR
-    outcome: str = Outcome.SUCCEEDED.value
-    sentence: str = ""
+    finished: Truth = False
+    rank: Count = COORDINATOR
+    outcome: Text = Outcome.SUCCEEDED.value
+    sentence: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +78,10 @@ class AttemptRecord:
     def peer(self, rank: int) -> Peer:
         """Return where a node that has joined is reached. Raises BaiError."""
         key = self.key(f"joined/{rank}.json")
-        (peer,) = read_peers([{**self._read(key), "rank": 0}], where=f"{self.job.store.url}/{key}")
-        return Peer(**{**asdict(peer), "rank": rank})
+        found, where = self._read(key), f"{self.job.store.url}/{key}"
+        (peer,) = read_peers([{**found, "rank": 0}], where=where)
+        _require_rank(found.get("rank"), rank, where=where)
+        return replace(peer, rank=rank)
 
     def write_peers(self, peers: Collection[Peer]) -> bool:
         """Settle who takes part; return False where that was done before."""
@@ -103,8 +109,9 @@ class AttemptRecord:
         return self.job.store.put(self.key("control/stop.json"), content, if_absent=True)
 
     def stop_order(self) -> StopOrder:
-        """Return the coordinator's word, once it is there. Raises BaiError."""
-        return from_table(StopOrder, self._read(self.key("control/stop.json")))
+        """Return the coordinator's word, once it is there. Raises StoreError, RecordError."""
+        key = self.key("control/stop.json")
+        return checked(StopOrder, self._read(key), where=f"{self.job.store.url}/{key}")
 
     def sign(self, rank: int, content: Mapping[str, Any]) -> None:
         """Give a sign of life."""
@@ -121,9 +128,12 @@ class AttemptRecord:
 
     def silent_s(self, rank: int) -> float:
         """Return for how long a worker's benchmark had printed nothing at its last sign of life."""
-        found = self.job.read_object(self.key(f"signs/{rank}")) or {}
-        silent_s = found.get("silent_s")
-        return float(silent_s) if isinstance(silent_s, (int, float)) else 0.0
+        key = self.key(f"signs/{rank}")
+        try:
+            found = checked(_Sign, self.job.read_object(key) or {}, where=key)
+        except RecordError:
+            return 0.0  # it is a sign of life all the same
+        return found.silent_s
 
     def be_ready(self, run: int, rank: int) -> None:
         """Say that nothing of the runs before this one is left on this node."""
@@ -158,14 +168,14 @@ class AttemptRecord:
         return self._versions("ended/")
 
     def node_outcome(self, rank: int) -> NodeOutcome:
-        """Return how a node's part ended, once it has. Raises BaiError."""
+        """Return how a node's part ended, once it has. Raises StoreError, RecordError."""
         key = self.key(f"ended/{rank}.json")
-        try:
-            return from_table(NodeOutcome, self._read(key))
-        except (TypeError, AttributeError) as error:
-            raise RecordError(
-                f"{self.job.store.url}/{key} is corrupt or was written by another tool"
-            ) from error
+        where = f"{self.job.store.url}/{key}"
+        outcome = checked(NodeOutcome, self._read(key), where=where)
+        _require_rank(outcome.rank, rank, where=where)
+        if outcome.own_usage is not None:
+            _require_rank(outcome.own_usage.rank, rank, where=f"{where}: own_usage")
+        return outcome
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
         self.job.store.put(self.key(name), json.dumps(value).encode(errors="replace") + b"\n")
@@ -173,16 +183,30 @@ class AttemptRecord:
     def _read(self, key: str) -> dict[str, Any]:
         found = self.job.read_object(key)
         if found is None:
-            raise BaiError(f"{self.job.store.url}/{key} is gone")
+            raise RecordError(f"{self.job.store.url}/{key} is gone")
         return found
 
     def _versions(self, folder: str) -> dict[int, Version]:
         """Return the version of each rank's object below `folder`."""
-        names = (
-            (each.key.rpartition("/")[2].partition(".")[0], _version(each))
-            for each in self.job.store.find(self.key(folder))
+        found = self.job.store.find(self.key(folder))
+        names = ((_RANKED.fullmatch(each.key.rpartition("/")[2]), _version(each)) for each in found)
+        return {int(name[1]): version for name, version in names if name is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sign:
+    """What the coordinator reads of a worker's sign of life."""
+
+    silent_s: Seconds = 0.0
+
+
+def _require_rank(found: Any, rank: int, *, where: str) -> None:
+    """Raise RecordError if a node's object, named by its rank, speaks of another node."""
+    if type(found) is not int or found != rank:
+        shown = shown_value(found, limit=20)
+        raise RecordError(
+            f"{where}: expected the rank {rank} of its name, got {shown}; nothing is taken from it"
         )
-        return {int(name): version for name, version in names if name.isdecimal()}
 
 
 def _version(found: StoredObject) -> Version:

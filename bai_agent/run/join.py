@@ -23,6 +23,7 @@ from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import INTERFACE, Peer, peers_table, read_peers
 from bai_agent.job.run_directory import RunDir, read_json, write_atomic, write_json
+from bai_agent.job.store import RecordError
 from bai_agent.metrics.gpu import Gpus
 from bai_agent.run.call_with_deadline import call_with_deadline
 from bai_agent.run.clock import CLOCK, Clock
@@ -113,10 +114,10 @@ class Meeting:
             try:
                 if (found := look()) is not None:
                     return found
-            except StoreError as error:
-                self._wait(error)
-                continue
             except BaiError as error:
+                if isinstance(error, StoreError) and not isinstance(error, RecordError):
+                    self._wait(error)
+                    continue
                 raise RunEndedError(StopReason(Outcome.JOIN_FAILED, f"{error}.")) from error
             self._wait()
 
@@ -130,13 +131,21 @@ class Meeting:
         # Side by side: a thousand one after the other would take a bucket half a minute.
         with ThreadPoolExecutor(min(_READ_AT_ONCE, len(self._waited_for))) as pool:
             self._attempt.write_peers(list(pool.map(self._attempt.peer, self._waited_for)))
-        return self._attempt.peers()
+        return self._settled()
 
     def _hear(self) -> tuple[Peer, ...] | None:
         if self._attempt.control().peers:
-            return self._attempt.peers()
+            return self._settled()
         self._give_up([COORDINATOR])
         return None
+
+    def _settled(self) -> tuple[Peer, ...]:
+        peers = self._attempt.peers()
+        if len(peers) != len(self._waited_for):
+            raise RecordError(
+                f"{self._attempt.key('control/peers.json')} has {len(peers)} nodes, and this job {len(self._waited_for)}"
+            )
+        return peers
 
     def _give_up(self, ranks: Sequence[int]) -> None:
         """Raise RunEndedError where one of these nodes has given no sign of life for the whole time."""

@@ -22,6 +22,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
+from bai_agent.job.store import RecordError
 from bai_agent.run.stop import StopReason
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,9 @@ CUT_OFF_SECONDS = 60.0
 """A node whose own sign has not reached the store for so long ends itself: the others have given it up."""
 _GAP_SECONDS = 2 * SIGN_SECONDS
 """After so long without a look, such as while the store was away for all, the others get the time for new signs first."""
+
+
+_OUTCOMES = frozenset(each.value for each in Outcome)
 
 
 class SignAges:
@@ -253,13 +257,35 @@ class PeerMonitor(threading.Thread):
         with self._looking:
             self._observe_signs(self.attempt.signs())
             for rank, version in self.attempt.ended().items():
-                if self._ended.get(rank) != version:
-                    self.outcomes[rank] = self.attempt.node_outcome(rank)
+                if rank != self._rank and rank < self._nodes and self._ended.get(rank) != version:
+                    self.outcomes[rank] = self._read_outcome(rank)
                     self._ended[rank] = version
                     self.lost.discard(rank)
             for peer in self._peers:
                 if peer.rank != self._rank and not self._is_complete(peer.rank) and self._is_lost(peer.rank):
                     self._give_up(peer)
+
+    def _read_outcome(self, rank: int) -> NodeOutcome:
+        """Return how a node ended: a record that no agent writes is a failure of that node, and of no other one. Raises StoreError."""
+        try:
+            outcome = self.attempt.node_outcome(rank)
+            if outcome.outcome in _OUTCOMES:
+                return outcome
+            why = f'its outcome is "{outcome.outcome[:40]}", which no agent of this version writes'
+        except RecordError as error:
+            why = str(error)
+        log.warning("how node %d ended cannot be read: %s", rank, why)
+        sentence = f"What this node wrote of its end cannot be used: {why}."
+        return NodeOutcome(
+            rank=rank, outcome=Outcome.AGENT_ERROR.value, sentence=sentence, failed=now_ms(), ended=now_ms()
+        )
+
+    def _read_order(self) -> StopOrder:
+        try:
+            return self.attempt.stop_order()
+        except RecordError as error:
+            sentence = f"The coordinator's word that the job ends cannot be used: {error}."
+            return StopOrder(outcome=Outcome.AGENT_ERROR.value, sentence=sentence)
 
     def _observe_signs(self, signs: Mapping[int, Version]) -> None:
         now = self._clock()
@@ -290,7 +316,7 @@ class PeerMonitor(threading.Thread):
         self._observe_signs({} if control.sign is None else {COORDINATOR: control.sign})
         self._told = control.stop
         if control.stop and self._reason is None and not self.finished:
-            order = self.attempt.stop_order()
+            order = self._read_order()
             self.finished = order.finished
             if not order.finished:
                 lost = order.outcome == Outcome.PEER_LOST.value

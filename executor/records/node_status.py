@@ -16,7 +16,7 @@ from bai_agent.job.store import RecordError
 from executor.records.follower import events_of
 from executor.records.job_status import NODES_END, JobStatus, NodeStatus, is_over
 from executor.records.nodes import node_records
-from executor.records.reading import stop_order, validated
+from executor.records.reading import stop_order
 from executor.records.run_state import RunState
 
 _AT_ONCE = 16
@@ -48,8 +48,8 @@ def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
     found = []
     for rank in sorted(AttemptRecord(record, attempt).ended()):
         with suppress(RecordError):
-            found.append(_outcome(AttemptRecord(record, attempt), rank))
-    return [each for each in found if each is not None]
+            found.append(AttemptRecord(record, attempt).node_outcome(rank))
+    return found
 
 
 def _why_ending(record: JobRecord) -> str | None:
@@ -78,7 +78,7 @@ def _node_status(
     except BaiError as error:
         troubles.append(str(error))
     try:
-        outcome = _outcome(attempt, node.rank) if node.rank in ended else None
+        outcome = attempt.node_outcome(node.rank) if node.rank in ended else None
     except BaiError as error:
         troubles.append(str(error))
     try:
@@ -99,12 +99,3 @@ def _node_status(
         transports=state.transports or None,
         trouble="; ".join(troubles) or None,
     )
-
-
-def _outcome(attempt: AttemptRecord, rank: int) -> NodeOutcome | None:
-    key = attempt.key(f"ended/{rank}.json")
-    found = attempt.job.read_object(key)
-    if found is None:
-        return None
-    outcome: NodeOutcome = validated(NodeOutcome, found, where=f"{attempt.job.store.url}/{key}")
-    return outcome

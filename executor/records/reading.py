@@ -69,12 +69,7 @@ def node_result(node: NodeRecord) -> JobResult | None:
 
 def stop_order(attempt: AttemptRecord) -> StopOrder | None:
     """Return the word of the coordinator of several nodes that the job is over, once it is there. Raises StoreError, RecordError."""
-    key = attempt.key("control/stop.json")
-    if not attempt.control().stop:
-        return None
-    where = f"{attempt.job.store.url}/{key}"
-    order: StopOrder = validated(StopOrder, attempt.job.read_object(key), where=where)
-    return order
+    return attempt.stop_order() if attempt.control().stop else None
 
 
 def events_in(content: bytes) -> list[RunEvent]:

@@ -8,6 +8,7 @@ import pytest
 
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
+from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.record import JobRecord
@@ -315,3 +316,49 @@ def test_a_later_word_of_a_node_replaces_its_first(job: MonitoredNodes) -> None:
     job.look(0)
 
     assert job.monitors[0].outcomes[1].complete
+
+
+NO_AGENT = [
+    b"[",
+    b"[1]",
+    b"{}",
+    b'{"rank": 1, "outcome": "exploded", "sentence": ""}',
+    b'{"rank": 1, "outcome": ["failed"], "sentence": ""}',
+    b'{"rank": 1, "outcome": "failed", "sentence": 3}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "failed": "soon"}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "ended": -1}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "phases": {"run": NaN}}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "metrics": {"headlines": {"x": {"value": "1"}}}}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "repeats": [{"repeat": 0}]}',
+    b'{"rank": 1, "outcome": "failed", "sentence": "", "own_usage": {"rank": 2}}',
+    b'{"rank": true, "outcome": "failed", "sentence": ""}',
+    b'{"rank": 2, "outcome": "failed", "sentence": "I am another node."}',
+]
+
+
+@pytest.mark.parametrize("record", NO_AGENT)
+def test_an_end_record_that_no_agent_writes_is_that_nodes_failure(job: MonitoredNodes, record: bytes) -> None:
+    store = job.attempt.job.store
+    store.put(job.attempt.key("ended/1.json"), record)
+    # Names that are no node's, or no rank's, are nobody's end
+    for name in ("0.json", "7.json", "²", "01.json", "x.json"):
+        store.put(job.attempt.key(f"ended/{name}"), b'{"rank": 7, "outcome": "oom", "sentence": ""}')
+    job.attempt.end(ended(2))
+
+    job.look(0)
+    others = job.monitors[0].wait_for_others(over=lambda: False)
+    result = job_result("digits-1", [ended(0, "peer_failed"), *others])
+
+    assert [each.rank for each in others] == [1, 2]
+    assert (result.outcome, result.exit_code) == ("agent_error", 5)
+    assert result.sentence.startswith("Node 1: What this node wrote of its end cannot be used: ")
+    assert "ended/1.json" in result.sentence or '"exploded"' in result.sentence
+    assert job.reasons()[0] is Outcome.PEER_FAILED
+
+
+def test_a_stop_order_that_no_agent_writes_ends_the_worker(job: MonitoredNodes) -> None:
+    job.attempt.job.store.put(job.attempt.key("control/stop.json"), b'{"sentence": 5}')
+    job.look(1)
+
+    assert job.reasons()[1] is Outcome.PEER_FAILED
+    assert "control/stop.json: sentence: expected a text, got 5" in job.sentence(1)
