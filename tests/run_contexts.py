@@ -43,6 +43,10 @@ class SteppingClock(Clock):
     def time(self) -> float:
         return self._epoch + self.now
 
+    def set_forward(self, seconds: float) -> None:
+        """Set the time of day, as NTP does; the boot's own clock knows nothing of it."""
+        self._epoch += seconds
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         assert self.passed < self._limit, "it waits for ever"

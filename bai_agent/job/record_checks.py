@@ -73,7 +73,7 @@ def _record(kind: type[Any], table: Any, place: str) -> Any:
     if not isinstance(table, dict):
         raise _wrong(place, "a table", table)
     fields: dict[str, Any] = {}
-    for field, hint in _hints(kind):
+    for field, hint in _hints(typing.cast("Any", kind)):
         # A place without a colon is the object itself.
         inner = f"{place}.{field.name}" if ": " in place else f"{place}: {field.name}"
         if field.name in table:

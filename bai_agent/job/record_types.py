@@ -88,6 +88,8 @@ class PhaseEvent(RunEvent):
     """"started" or "finished"."""
     seconds: Seconds | None = None
     """How long it took, where it has finished."""
+    uptime: Seconds | None = None
+    """Since the machine's boot, by its monotonic clock: the time of day may be set meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,11 +167,17 @@ class NeighbourWatch:
     """Notes which other jobs ran while this one did, and from when to when."""
 
     def __init__(
-        self, others: Callable[[], list[Neighbour]], events: EventLog, *, now: Callable[[], int] = now_ms
+        self,
+        others: Callable[[], list[Neighbour]],
+        events: EventLog,
+        *,
+        now: Callable[[], int] = now_ms,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._others, self._events, self._now = others, events, now
-        self._began = now()
-        self._there: dict[str, NeighbourEvent] = {}
+        self._others, self._events, self._now, self._clock = others, events, now, clock
+        self._looked = clock()
+        self._there: dict[str, tuple[NeighbourEvent, float]] = {}
+        """What was said of each that is there, and since when it is, by the monotonic clock: the time of day may be set meanwhile."""
         self._seen: set[str] = set()
         self._blind = False
 
@@ -183,25 +190,29 @@ class NeighbourWatch:
                 log.warning("other jobs on this machine cannot be seen: %s", error)
             self._blind = True
             return
-        now = self._now()
+        now, looked = self._now(), self._clock()
         keys = {each.key for each in others}
         for key in [key for key in self._there if key not in keys]:
-            self._tell_end(key, now)
+            self._tell_end(key)
         for each in others:
             if each.key not in self._there and (each.key in self._seen or len(self._seen) < _MOST):
                 self._seen.add(each.key)
-                since = min(now, max(self._began, each.since))
-                self._there[each.key] = NeighbourEvent(job_id=each.job_id, since=since)
-                self._events.add(self._there[each.key])
+                # It was not there at the last look, nor before this job began.
+                age_s = min(max(0.0, (now - each.since) / 1000), looked - self._looked)
+                event = NeighbourEvent(job_id=each.job_id, since=now - round(1000 * age_s))
+                self._there[each.key] = (event, looked - age_s)
+                self._events.add(event)
+        self._looked = looked
 
     def end(self) -> None:
         """Note that this job has ended, and who is still there."""
         for key in list(self._there):
-            self._tell_end(key, self._now())
+            self._tell_end(key)
 
-    def _tell_end(self, key: str, now: int) -> None:
-        event = self._there.pop(key)
-        self._events.add(NeighbourEvent(job_id=event.job_id, since=event.since, until=max(event.since, now)))
+    def _tell_end(self, key: str) -> None:
+        event, since = self._there.pop(key)
+        until = event.since + round(1000 * (self._clock() - since))
+        self._events.add(NeighbourEvent(job_id=event.job_id, since=event.since, until=until))
 
 
 def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:

@@ -146,15 +146,31 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
     ctx.phase = phase
     if ctx.monitor is not None:
         ctx.monitor.phase = phase
-    begun = ctx.clock.monotonic()
-    for event in ctx.events.seen:
-        if isinstance(event, PhaseEvent) and event.phase == phase:
-            begun -= max(0, ctx.clock.time() - event.time / 1000)
-            break
-    else:
-        ctx.events.add(PhaseEvent(phase=phase, state="started"))
+    begun = _began(ctx, phase)
+    if begun is None:
+        begun = ctx.clock.monotonic()
+        ctx.events.add(PhaseEvent(phase=phase, state="started", uptime=round(begun, 3)))
     work(ctx)
-    ctx.events.add(PhaseEvent(phase=phase, state="finished", seconds=round(ctx.clock.monotonic() - begun, 3)))
+    now = ctx.clock.monotonic()
+    ctx.events.add(
+        PhaseEvent(phase=phase, state="finished", seconds=round(now - begun, 3), uptime=round(now, 3))
+    )
+
+
+def _began(ctx: RunContext, phase: str) -> float | None:
+    """Return when another agent began this phase, by this boot's monotonic clock; None if none did.
+
+    After a reboot only the time of day tells; that one may have been set in between, so within a boot it is not asked.
+    """
+    boot = None
+    for event in ctx.events.seen:
+        if isinstance(event, AgentEvent):
+            boot = event.boot_id
+        elif isinstance(event, PhaseEvent) and event.phase == phase:
+            if event.uptime is not None and boot is not None and boot == boot_id():
+                return min(event.uptime, ctx.clock.monotonic())
+            return ctx.clock.monotonic() - max(0.0, ctx.clock.time() - event.time / 1000)
+    return None
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:

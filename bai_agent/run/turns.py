@@ -14,11 +14,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bai_agent.benchmark.state import running_seconds
 from bai_agent.errors import BaiError
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord
 from bai_agent.job.descriptor import Repeat
 from bai_agent.job.repeats import RepeatsFile
-from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
+from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import peers_of
 
@@ -107,7 +108,8 @@ class Turns(threading.Thread):
     def _decide(self, run: int) -> bool | None:
         """Return whether a run begins; None while it is not known whether those before it are enough."""
         repeat, done = self._repeat, self._runs.known.runs
-        if repeat.max_time is not None and now_ms() - done[0].time >= 1000 * repeat.max_time.total_seconds():
+        # By the boot's own clock: the time of day may be set meanwhile.
+        if repeat.max_time is not None and running_seconds(vars(done[0])) >= repeat.max_time.total_seconds():
             return False
         measured = run - repeat.warmup_runs
         if repeat.decided_after is None or measured < repeat.decided_after:

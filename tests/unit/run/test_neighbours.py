@@ -95,7 +95,7 @@ def test_a_killed_job_is_gone(machine: str) -> None:
 def test_the_overlap_is_from_the_later_start_to_the_earlier_end(events: EventLog) -> None:
     now = 1000
     there = [Neighbour(job_id="older", key="a", since=10, use=Use.RUNS)]
-    watch = NeighbourWatch(lambda: list(there), events, now=lambda: now)
+    watch = NeighbourWatch(lambda: list(there), events, now=lambda: now, clock=lambda: now / 1000)
     watch.look()
     now = 2000
     there.append(Neighbour(job_id="newer", key="b", since=1900, use=Use.RUNS))
@@ -110,6 +110,28 @@ def test_the_overlap_is_from_the_later_start_to_the_earlier_end(events: EventLog
     assert neighbour_warnings(told(events)) == [
         "The job older ran on this machine at the same time, for 2.0 s: both took from each other.",
         "The job newer ran on this machine at the same time, for 2.1 s: both took from each other.",
+    ]
+
+
+def test_an_overlap_is_counted_through_a_clock_that_is_set(events: EventLog) -> None:
+    # Given a neighbour that is there from the beginning
+    years = 10 * 365 * 86_400_000
+    now, uptime = 1_000_000, 50.0
+    there = [Neighbour(job_id="older", key="a", since=now, use=Use.RUNS)]
+    watch = NeighbourWatch(lambda: list(there), events, now=lambda: now, clock=lambda: uptime)
+    watch.look()
+
+    # When the clock is set by ten years, and another one comes that was announced before that
+    there.append(Neighbour(job_id="newer", key="b", since=now + 900, use=Use.RUNS))
+    now, uptime = now + years, uptime + 1
+    watch.look()
+    now, uptime = now + 2000, uptime + 2
+    watch.end()
+
+    # Then both ran beside this job for seconds
+    assert neighbour_warnings(told(events)) == [
+        "The job older ran on this machine at the same time, for 3.0 s: both took from each other.",
+        "The job newer ran on this machine at the same time, for 3.0 s: both took from each other.",
     ]
 
 

@@ -150,7 +150,9 @@ def test_the_end_is_written_again_by_a_restarted_agent(rundir: RunDir) -> None:
     assert rundir.result.exists()
 
 
-def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir) -> None:
+@pytest.mark.parametrize("hours", [0, 1, -1])
+def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir, hours: int) -> None:
+    """hours: by which the clock is set between the two."""
     clock = SteppingClock()
 
     def pull(ctx: RunContext) -> None:
@@ -162,6 +164,7 @@ def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(make_context(rundir, clock=clock), phases)
     clock.sleep(7)
+    clock.set_forward(3600 * hours)
 
     ctx = make_context(rundir, clock=clock)
     run(ctx, phases)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Repeat
 from bai_agent.job.record import JobRecord
-from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.job.run_directory import RunDir, boot_id, read_json, write_json
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run import turns
 from bai_agent.run.turns import Turns
@@ -78,6 +82,20 @@ def test_what_the_store_takes_first_stays(ready: RunDir, tmp_path: Path, takes_i
     begins = not takes_it_late
     assert attempt.turn(5) is begins
     assert read_json(ready.turn) == {"run": 5, "begins": begins}
+
+
+def test_max_time_is_not_over_because_the_clock_was_set(ready: RunDir, tmp_path: Path) -> None:
+    # given a first run that began a moment ago, in the year 1970 by the clock of then
+    begun = round(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+    lines = ready.repeats.read_text().replace(
+        '"start": 1, "boot_id": "x"', f'"start": {begun}, "boot_id": "{boot_id()}"'
+    )
+    ready.repeats.write_text(lines)
+    attempt = AttemptRecord(JobRecord(DirectoryStore(tmp_path / "store"), "job-1"))
+
+    Turns(attempt, ready, replace(REPEAT, max_time=timedelta(hours=1)), rank=0, nodes=1).look()
+
+    assert attempt.turn(5) is True
 
 
 def test_what_cannot_be_written_is_said_once(
