@@ -43,6 +43,9 @@ class Loop:
         self.emit_bytes: int | None = None
         """The same of what was emitted."""
         self.exec_error: dict[str, Any] | None = None
+        self.before: list[float] | None = None
+        """When its command's own first instruction came (monotonic seconds), and what its process had used by then: user and system
+        seconds, voluntary and involuntary context switches. None if it was not reached."""
         self.childless = False
         """Whether nothing is left of the benchmark."""
 
@@ -82,11 +85,11 @@ class Loop:
             if ended is None:
                 return
             if self._benchmark is not None and ended.si_pid == self._benchmark.pid:
+                self.ended = time.monotonic()
                 # Before it leaves /proc: who waits for that prints after the end.
                 self.note_sizes()
                 _, self.status, self.usage = os.wait4(ended.si_pid, 0)
-                self.ended = time.monotonic()
-                self.exec_error = _read_error(self._benchmark.errors)
+                self.before, self.exec_error = _read_report(self._benchmark.errors)
                 continue
             os.wait4(ended.si_pid, 0)
             if ended.si_pid == self.helper:
@@ -111,11 +114,18 @@ class Loop:
             self.signal, self.signalled = number, time.monotonic()
 
 
-def _read_error(descriptor: int) -> dict[str, Any] | None:
-    """Return what the benchmark's process said when it could not become the benchmark."""
+def _read_report(descriptor: int) -> tuple[list[float] | None, dict[str, Any] | None]:
+    """Return what the benchmark's process said before it became the benchmark, and why it could not become it."""
     content = b""
     while part := os.read(descriptor, 65536):
         content += part
     os.close(descriptor)
-    error: dict[str, Any] | None = json.loads(content) if content else None
-    return error
+    before: list[float] | None = None
+    error: dict[str, Any] | None = None
+    for line in content.splitlines():
+        said = json.loads(line)
+        if isinstance(said, dict):
+            error = said
+        else:
+            before = said
+    return before, error

@@ -51,6 +51,8 @@ DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.2
 """Seconds between two looks for stop.json."""
+_WORD_TICK_S = 0.005
+"""Seconds between two looks for the agent's word, between two runs."""
 _SETTLE_S = 0.5
 """Seconds for processes that are on their way out anyway, when the benchmark has ended."""
 _FILTER_GRACE_S = 5.0
@@ -146,6 +148,9 @@ class Shim:
                 self._end(asked)
         self._heed_shutdown()
         self._end_what_is_left()
+        if self._loop.before is not None:
+            # From the command's own first instruction on, as far as it was reached.
+            started = max(started, self._loop.before[0])
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
@@ -170,8 +175,8 @@ class Shim:
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait a moment, in which nothing of the benchmark runs."""
-        self._loop.pump(_TICK_S)
+        """Wait a moment, in which nothing of the benchmark runs: short, as a person waits for the next run."""
+        self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:
         """Return how long what was printed and what was emitted is now."""
@@ -392,6 +397,7 @@ class Shim:
             else:
                 code = os.WEXITSTATUS(self._loop.status)
         usage = self._loop.usage
+        _, user, system, waited, preempted = self._loop.before or (0.0, 0.0, 0.0, 0, 0)
         return {
             "code": code,
             "signal": killer,
@@ -404,11 +410,11 @@ class Shim:
             "output_bytes": self._loop.output_bytes,
             "emit_bytes": self._loop.emit_bytes,
             "wall_seconds": round(wall, 6),
-            "user_seconds": usage.ru_utime if usage else 0.0,
-            "system_seconds": usage.ru_stime if usage else 0.0,
+            "user_seconds": round(max(0.0, usage.ru_utime - user), 6) if usage else 0.0,
+            "system_seconds": round(max(0.0, usage.ru_stime - system), 6) if usage else 0.0,
             "peak_memory_bytes": usage.ru_maxrss * 1024 if usage else 0,
-            "context_switches_voluntary": usage.ru_nvcsw if usage else 0,
-            "context_switches_involuntary": usage.ru_nivcsw if usage else 0,
+            "context_switches_voluntary": max(0, usage.ru_nvcsw - int(waited)) if usage else 0,
+            "context_switches_involuntary": max(0, usage.ru_nivcsw - int(preempted)) if usage else 0,
             "emit_lost_bytes": 0,
             "time": now_ms(),
             "lost": False,

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Spawned:
                 os.umask(umask)
                 _become(user, shim)
                 _enter(cwd)
-                _execute(argv, env)
+                _execute(argv, env, errors)
         except CannotRunError as error:
             _report(errors, error.number, str(error), not_found=error.not_found)
         except OSError as error:
@@ -121,7 +122,7 @@ def _enter(cwd: str) -> None:
         ) from error
 
 
-def _execute(argv: list[str], env: Mapping[str, str]) -> None:
+def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
     """Replace this process by the command. Raises CannotRunError."""
     command = argv[0]
     if "/" in command:
@@ -131,6 +132,7 @@ def _execute(argv: list[str], env: Mapping[str, str]) -> None:
             os.path.join(folder or ".", command) for folder in env.get("PATH", os.defpath).split(":")
         ]
     failed = CannotRunError(errno.ENOENT, _not_found(command, env), not_found=True)
+    _report_usage(errors)
     for candidate in candidates:
         try:
             _exec_patiently(candidate, argv, env)
@@ -195,6 +197,13 @@ def _other(path: str, error: OSError) -> str:
             "#!/bin/sh, a binary must be built for this CPU."
         )
     return f"The benchmark's command {path} cannot be executed: {error.strerror}."
+
+
+def _report_usage(descriptor: int) -> None:
+    """Tell the shim when the command's own first instruction comes, and what this process has used before: none of it is the command's."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    before = [time.monotonic(), used.ru_utime, used.ru_stime, used.ru_nvcsw, used.ru_nivcsw]
+    os.write(descriptor, json.dumps(before).encode() + b"\n")
 
 
 def _report(descriptor: int, number: int, message: str, *, not_found: bool = False) -> None:

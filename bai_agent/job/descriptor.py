@@ -294,13 +294,31 @@ class Source:
                 raise ValueError(f"{name} must be {digits} hexadecimal digits")
 
 
+class OfRun(str, Enum):
+    """What a run itself took, of which a metric can be made."""
+
+    WALL_TIME = "wall_time"
+    CPU_TIME = "cpu_time"
+    """User and system time together."""
+    USER_TIME = "user_time"
+    SYSTEM_TIME = "system_time"
+    PEAK_MEMORY = "peak_memory"
+
+    @property
+    def units(self) -> str:
+        """The units that it is measured in."""
+        return "bytes" if self is OfRun.PEAK_MEMORY else "s"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """One metric to extract: an item of `[[metrics]]`."""
 
     name: str
     pattern: str = ""
-    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for. Empty where `json` is set."""
+    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for. Empty where `json` or `of_run` is set."""
+    of_run: OfRun | None = None
+    """What the run itself took, in place of a number that it prints."""
     json: str | None = None
     """The way to the value in lines that are JSON objects; `job/json_path.py` reads it."""
     json_step: str | None = None
@@ -334,6 +352,10 @@ class Metric:
         return None if self.revision is None else self.revision.partition("/")[0]
 
     def __post_init__(self) -> None:
+        if self.of_run is not None and (self.pattern or self.json is not None):
+            raise ValueError("of_run excludes pattern and json; keep one of them")
+        if self.of_run is not None and self.units != self.of_run.units:
+            raise ValueError(f'units of {self.of_run.value} must be "{self.of_run.units}"')
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError("tolerance must be a finite number ≥ 0, for example 0.02 for two percent")
         if self.warmup_values < 0:
@@ -778,6 +800,8 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
         for key, text in (("after", metric.after), ("until", metric.until)):
             if text is not None and (problem := marker_problem(text)):
                 raise ValueError(f"{where}: {key} {problem}")
+        if metric.of_run is not None:
+            continue
         if metric.json is not None or not metric.pattern:
             _check_json(metric, where=where, labels=labels)
             continue
@@ -804,7 +828,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
 
 def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
     if metric.json is None:
-        raise ValueError(f"{where}: neither pattern nor json says what to take")
+        raise ValueError(f"{where}: neither pattern, json nor of_run says what to take")
     if metric.pattern:
         raise ValueError(f"{where}: pattern and json exclude each other; keep one of them")
     paths = {"json": metric.json}

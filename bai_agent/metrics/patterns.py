@@ -103,7 +103,9 @@ def compile_patterns(
     exact: dict[bytes, list[int]] = {}
     folded: dict[bytes, list[int]] = {}
     everywhere: list[int] = []
-    shapes = {i: shape_of(metric) for i, metric in enumerate(metrics) if i not in without}
+    shapes = {
+        i: shape_of(metric) for i, metric in enumerate(metrics) if i not in without and metric.of_run is None
+    }
     lines = JsonLines()
     for index, shape in shapes.items():
         literal = shape.literal.encode("utf-8")

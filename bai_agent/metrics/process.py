@@ -27,7 +27,7 @@ from bai_agent.metrics.headlines import headlines
 from bai_agent.metrics.logs import Log, Logs, source_of
 from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
 from bai_agent.metrics.reading import Doubt
-from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts, wait_for_room
+from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts, values_of_run, wait_for_room
 from bai_agent.metrics.repeats import RepeatGuide
 from bai_agent.metrics.results.note import FileValues, read_note
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
@@ -174,6 +174,7 @@ class Extractor:
         for run in repeats.finished(self._logs, self._emit):
             assert run.ended is not None
             assert run.repeat is not None
+            self._take_of_run(run.ended, timestamp=run.ended["time"], repeat=run.repeat)
             # A run's last records: who sees them has seen all of it.
             self._records.add_values(
                 "run", run.repeat, run_facts(run.ended), timestamp=run.ended["time"], repeat=run.repeat
@@ -262,6 +263,7 @@ class Extractor:
         if self._job.results:
             self._take_results(exited)
         if self._repeats is None:
+            self._take_of_run(exited, timestamp=self._now(), repeat=None)
             self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
         began = (read_json(self._rundir.started) or {}).get("time")
         content = summary(
@@ -321,6 +323,14 @@ class Extractor:
                     for index, table in enumerate(tables)
                     if not each.found[index] and index not in each.unread
                 ]
+
+    def _take_of_run(self, ended: Mapping[str, Any], *, timestamp: int, repeat: int | None) -> None:
+        """Record the metrics that say what the run itself took."""
+        values = values_of_run(self._job.metrics, ended)
+        for value in values:
+            # Not counted up: after a restart the runs are gone through from the first one on.
+            self._tally.found[value.i] = (repeat or 0) + 1
+        self._records.add_values("exit", repeat or 0, values, timestamp=timestamp, repeat=repeat)
 
     def _bytes_of(self, follower: Follower) -> int:
         place = follower.place

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bai_agent.backoff import Backoff
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor import Metric, OfRun
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import open_append, write_all
 from bai_agent.metrics.patterns import Found
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("log", "emit", "host", "run", "file")
+SOURCES = ("log", "emit", "host", "exit", "run", "file")
 """Whose records are looked for in the file, besides those of processes' logs."""
 _CHUNK = 2**20
 _LATE = ',"late":true'
@@ -199,6 +199,16 @@ _FACTS = (
 )
 
 
+_PARTS = {
+    OfRun.WALL_TIME: ("wall_seconds",),
+    OfRun.CPU_TIME: ("user_seconds", "system_seconds"),
+    OfRun.USER_TIME: ("user_seconds",),
+    OfRun.SYSTEM_TIME: ("system_seconds",),
+    OfRun.PEAK_MEMORY: ("peak_memory_bytes",),
+}
+"""The keys of exit.json whose sum it is."""
+
+
 def run_facts(exited: Mapping[str, Any]) -> list[Value]:
     """Return the run's own facts in `exit.json`, as the shim measured them, as metrics; what is not known there (null) is left out."""
     return [
@@ -206,6 +216,20 @@ def run_facts(exited: Mapping[str, Any]) -> list[Value]:
         for position, (key, units) in enumerate(_FACTS)
         if isinstance(exited.get(key), (int, float))
     ]
+
+
+def values_of_run(metrics: Sequence[Metric], exited: Mapping[str, Any]) -> list[Value]:
+    """Return the values of those metrics that say what the run itself took."""
+    found = []
+    for index, metric in enumerate(metrics):
+        if metric.of_run is None:
+            continue
+        every = [exited.get(key) for key in _PARTS[metric.of_run]]
+        parts = [each for each in every if isinstance(each, (int, float))]
+        if len(parts) == len(every):
+            value = parts[0] if len(parts) == 1 else round(sum(parts), 6)
+            found.append(Value(index, metric.name, json.dumps(value), metric.units))
+    return found
 
 
 def wait_for_room(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bai_agent.job.descriptor import Job, Metric, OverRanks
+from bai_agent.job.descriptor import Job, Metric, OfRun, OverRanks
 from bai_agent.job.interval import half_width, mean_of
 from bai_agent.job.record_types import JobResult
 from executor.analysis.figures import figures, measured, metric_of
@@ -156,7 +156,8 @@ def _values(
         value = _value(groups[name], metric_of(groups[name][0], metrics), started)
         if value is not None:
             values[name] = value
-    if wall_seconds is not None and WALL_TIME not in values:
+    of_wall = any(metric.of_run is OfRun.WALL_TIME for metric in job.metrics)
+    if wall_seconds is not None and WALL_TIME not in values and not of_wall:
         values[WALL_TIME] = RunValue(value=wall_seconds, count=1, units="s")
     return values
 

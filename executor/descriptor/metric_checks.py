@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job.descriptor import NumberForm, Repaint, compile_pattern, marker_problem
+from bai_agent.job.descriptor import NumberForm, OfRun, Repaint, compile_pattern, marker_problem
 from bai_agent.job.json_path import last_key, read_json_path
 from bai_agent.job.pattern_groups import RESERVED, Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
@@ -16,6 +16,9 @@ from bai_agent.metrics.units import PREFIXES, is_time
 from executor.descriptor.model import Descriptor
 from executor.descriptor.pattern_trial import Example, Trial, try_patterns
 from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
+
+_OF_LINES = ("pattern", "json", "json_step", "json_labels", "after", "until", "number", "repaint", "example")
+"""Keys about what the benchmark prints."""
 
 
 def metric_names(table: Raw) -> Iterator[RawFinding]:
@@ -39,9 +42,12 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
     """Check that each metric says in one way what to take, and where labels come from."""
     options = given_labels(table)
     for where, metric in _metrics(table):
+        if "of_run" in metric:
+            yield from _of_run(where, metric)
+            continue
         if "json" not in metric:
             if "pattern" not in metric:
-                fix = "add pattern = '…', or json = \"…\" where the benchmark prints JSON objects"
+                fix = 'add pattern = \'…\', json = "…" where the benchmark prints JSON objects, or of_run = "wall_time"'
                 yield (*where, "pattern"), "is missing: nothing says what to take", fix, ERROR
             for key in ("json_step", "json_labels"):
                 if key in metric:
@@ -68,6 +74,18 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
                 )
 
 
+def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
+    """Check that a metric of what the run took asks for nothing that the benchmark prints."""
+    for key in _OF_LINES:
+        if key in metric:
+            fix = "keep one of the two; of_run takes nothing from what the benchmark prints"
+            yield (*where, key), "stands beside of_run", fix, ERROR
+    known = {each.value: each.units for each in OfRun}
+    measured = known.get(text_of(metric, "of_run"))
+    if measured is not None and metric.get("units", measured) != measured:
+        yield (*where, "units"), f"are not those of {metric['of_run']}", f'write units = "{measured}"', ERROR
+
+
 def _last_key(path: Any) -> str:
     """Return the label's name; "" where what is wrong with the path has been said."""
     try:
@@ -78,7 +96,7 @@ def _last_key(path: Any) -> str:
 
 def metric_units(table: Raw) -> Iterator[RawFinding]:
     for where, metric in _metrics(table):
-        if "units" not in metric:
+        if "units" not in metric and "of_run" not in metric:
             fix = 'add units = "ms" or what they are; units = "" says that there are none'
             yield (*where, "units"), "is missing: nobody can tell what the numbers mean", fix, WARNING
 

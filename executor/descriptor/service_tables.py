@@ -60,7 +60,12 @@ class MetricTable(Table):
     """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else the first
     group without a name, else the only other named group, else the whole match. A group named `step` becomes the plots'
     axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`.
-    Required, unless `json` says what to take."""
+    Required, unless `json` or `of_run` says what to take."""
+    of_run: Literal["wall_time", "cpu_time", "user_time", "system_time", "peak_memory"] | None = Field(
+        default=None, examples=["wall_time"]
+    )
+    """In place of `pattern`: what the run itself took. Times are in seconds (`units = "s"`), the memory of its largest process in
+    `"bytes"`. `cpu_time` is user and system time together."""
     json_key: JsonPathText | None = Field(default=None, alias="json", examples=["train.loss"])
     """In place of `pattern`, where lines are JSON objects: the way to the value, keys with dots between; `'"a.b".c'` where a key has
     dots itself, `losses[0]` in an array."""

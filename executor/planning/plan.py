@@ -27,6 +27,7 @@ from bai_agent.job.descriptor import (
     Metric,
     MpiLaunch,
     NumberForm,
+    OfRun,
     Output,
     OverRanks,
     Power,
@@ -338,15 +339,19 @@ def metrics_of(descriptor: Descriptor) -> tuple[Metric, ...]:
 def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric:
     if written.warmup is not None:
         warmup = written.warmup
+    of_run = OfRun(written.of_run) if written.of_run is not None else None
+    if of_run is not None:
+        warmup = None  # one value of a run, at its end: there is nothing to leave out
     return Metric(
         name=written.name,
         pattern=written.pattern or "",
+        of_run=of_run,
         json=written.json_key,
         after=written.after,
         until=written.until,
         json_step=written.json_step,
         json_labels=tuple(written.json_labels),
-        units=written.units,
+        units=of_run.units if of_run is not None else written.units,
         better=Better(written.better) if written.better else None,
         required=written.required,
         number=NumberForm(written.number),

@@ -46,7 +46,7 @@ class SeriesKey:
     """What tells the series of a job apart."""
 
     src: str
-    """"log", of a process with a log of its own "log/3", "emit", "file", "host", "run"."""
+    """"log", of a process with a log of its own "log/3", "emit", "exit", "file", "host", "run"."""
     name: str
     labels: tuple[tuple[str, str], ...] = ()
     """Sorted, without those that say where a record comes from."""

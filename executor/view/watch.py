@@ -250,7 +250,7 @@ def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]
     from executor.analysis.runs import over_runs, runs_of
     from executor.records.points import read_points
 
-    points = read_points(record, sources=("log", "emit", "file"))
+    points = read_points(record, sources=("log", "emit", "exit", "file"))
     return over_runs(runs_of(record.job_id, job, result, points, started=None))
 
 

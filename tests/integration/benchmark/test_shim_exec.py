@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,3 +154,14 @@ def test_a_user_that_we_may_not_become(open_bench: Bench) -> None:
     assert ended["exec_error"]["errno"] in (errno.EPERM, errno.EINVAL)
     assert 'as the user "nobody"' in classify(ended)[1]
     assert os.geteuid() != 2**32 - 1
+
+
+def test_what_its_process_did_before_the_command_is_not_counted(bench: Bench) -> None:
+    # All that the process has used since its fork, as the command itself sees it right before its end.
+    code = "import os, resource; u = resource.getrusage(resource.RUSAGE_SELF); os.write(1, str(u.ru_utime + u.ru_stime).encode()); os._exit(0)"
+
+    bench.launch(sys.executable, "-I", "-S", "-c", code)
+
+    ended = bench.ended()
+    assert ended["code"] == 0
+    assert ended["user_seconds"] + ended["system_seconds"] < float(bench.output)

@@ -53,3 +53,67 @@ def test_several_runs_are_told_apart_and_together(cli: LocalCli) -> None:
     both = cli.bai("logs", "three", "--repeat", "3", "--follow")
     assert both.code == 2
     assert "--follow" in both.stderr
+
+
+OF_RUN = """
+[[output.metrics]]
+name = "took"
+of_run = "wall_time"
+better = "lower"
+[[output.metrics]]
+name = "worked"
+of_run = "cpu_time"
+[[output.metrics]]
+name = "memory"
+of_run = "peak_memory"
+"""
+
+
+def test_what_each_run_took_is_a_metric_like_any_other(cli: LocalCli) -> None:
+    file = cli.descriptor(PROGRAM, more=f"{OF_RUN}[repeat]\nruns = 3\n")
+
+    answer = cli.bai("run", file, "--job-id", "took")
+
+    assert answer.code == 0, answer.stderr
+    runs = cli.result("took")["repeats"]
+    records = [
+        each for each in cli.bai("metrics", "took", "--format", "jsonl").objects if each["src"] == "exit"
+    ]
+    taken = {
+        name: [each["value"] for each in records if each["name"] == name]
+        for name in ("took", "worked", "memory")
+    }
+    assert taken == {
+        "took": [each["wall_seconds"] for each in runs],
+        "worked": [round(each["user_seconds"] + each["system_seconds"], 6) for each in runs],
+        "memory": [each["peak_memory_bytes"] for each in runs],
+    }
+    assert [each["repeat"] for each in records if each["name"] == "took"] == [0, 1, 2]
+    assert {each["name"]: each["units"] for each in records} == {
+        "took": "s",
+        "worked": "s",
+        "memory": "bytes",
+    }
+    (listed,) = cli.bai("list", "--json").objects
+    assert listed["headlines"]["took"]["value"] == sorted(taken["took"])[1]
+    again = cli.bai(
+        "run", file, "--job-id", "took-2", "--set", "repeat.until=900%", "--set", "repeat.metric=took"
+    )
+    assert again.code == 0, again.stderr
+    compared = cli.bai("compare", "took", "took-2", "--json", "--fail-if", "took > 100000%").objects[0][
+        "metrics"
+    ]
+    names = [each["name"] for each in compared]
+    assert "took" in names
+    assert "wall time" not in names
+
+
+def test_what_a_single_run_took_is_a_metric_too(cli: LocalCli) -> None:
+    answer = cli.bai("run", cli.descriptor("print('loss=1')", more=OF_RUN), "--job-id", "one")
+
+    assert answer.code == 0, answer.stderr
+    (took,) = (
+        each for each in cli.bai("metrics", "one", "--format", "jsonl").objects if each["name"] == "took"
+    )
+    assert took["value"] == cli.result("one")["benchmark"]["wall_seconds"]
+    assert re.search(r"took +\S*", answer.stdout)

@@ -98,7 +98,17 @@ GOOD_METRIC = "[[output.metrics]]\nname = 'm'\nunits = 's'\npattern = '(.)'\n"
 
 RESULTS = "[[output.results]]\npath = 'out/*'\n"
 
+OF_RUN = "[[output.metrics]]\nname = 'm'\nof_run = 'wall_time'\n"
+
 MISTAKES = [
+    ("of_run beside pattern", f"{OF_RUN}pattern = '(.)'", "output.metrics[0].pattern", "keep one of the two"),
+    ("units of a time", f"{OF_RUN}units = 'ms'", "output.metrics[0].units", 'write units = "s"'),
+    (
+        "unknown figure of a run",
+        OF_RUN.replace("wall_time", "walltime"),
+        "output.metrics[0].of_run",
+        "wall_time",
+    ),
     ("unknown key", "[limits]\nmax_runtme = '2h'", "limits.max_runtme", 'did you mean "max_runtime"?'),
     ("key of another table", "[output]\ngrace = '2s'", "output.grace", "move it: grace belongs to [limits]"),
     ("unknown table", "[limit]\ngrace = '2s'", "limit", 'did you mean "limits"?'),
