@@ -73,6 +73,7 @@ def watch_guardian(on: int, missing: int) -> int:
 def end(reason: str) -> None:
     """Ask for a power-off until the machine is gone, at last by force. The same as power_off in machine.sh, whose last step forks."""
     show("BAI-END " + reason)
+    write("/proc/sys/kernel/hung_task_panic", "1")
     spawn("sync")
     for pause in PAUSES:
         spawn("shutdown", "-h", "now")

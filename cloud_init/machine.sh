@@ -41,11 +41,19 @@ in_background() {
     "$@" </dev/null >/dev/null 2>&1 &
 }
 
+# A task that the kernel never gets back (a volume or a driver that hangs) holds up every shutdown, and the machine is paid for
+# meanwhile. The kernel panics of one from here on, restarts (boothook.sh), and the next boot powers off. Only at the end: before,
+# a slow disk would cost a benchmark.
+panic_if_hung() {
+    { echo 1 >/proc/sys/kernel/hung_task_panic; } 2>/dev/null
+}
+
 # Never returns. A power-off is asked for until the machine is gone, forced at last: a shutdown may be missing, hang, or do
 # nothing. The pauses leave a machine the time to stop its services. Never `halt`: a halted instance goes on costing.
 power_off() {
     # A shutdown that is already under way must not wait for us.
     trap - TERM
+    panic_if_hung
     in_background sync
     for pause in 5 5 10 10 20 30 60; do
         in_background shutdown -h now

@@ -44,7 +44,7 @@ class _Command(NamedTuple):
 
 _COMMANDS = {
     "run": _Command("runs:run", tidies=True),
-    "submit": _Command("runs:submit"),
+    "submit": _Command("runs:submit", tidies=True),
     "init": _Command("descriptors:init"),
     "validate": _Command("descriptors:validate"),
     "plan": _Command("descriptors:plan"),
@@ -53,7 +53,7 @@ _COMMANDS = {
     "metrics-test": _Command("descriptors:metrics_test"),
     "list": _Command("jobs:list_jobs", tidies=True),
     "status": _Command("jobs:status", tidies=True),
-    "top": _Command("top:top"),
+    "top": _Command("top:top", tidies=True),
     "logs": _Command("jobs:logs", tidies=True),
     "metrics": _Command("jobs:metrics", tidies=True),
     "report": _Command("report:report", tidies=True),

@@ -16,6 +16,8 @@ import pytest
 from cli_harness import CliHarness
 from handmade_job import HandmadeJob
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 from s3_gate import Gate
 from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
@@ -94,6 +96,7 @@ class Ec2Cli(CliHarness):
                 "bai:attempt": "0",
                 "bai:client-id": client,
                 "bai:expires": expires or moment(timedelta(hours=1)),
+                "bai:store": "s3://bucket/jobs",
             }
         answer = self.ec2.run_instances(
             ImageId=self.image,
@@ -107,6 +110,18 @@ class Ec2Cli(CliHarness):
             ],
         )
         return [each["InstanceId"] for each in answer["Instances"]]
+
+    def age(self, record: JobRecord, by: timedelta, *, but: str = "") -> None:
+        """Let what is in a job's record, but what begins with `but`, and the launches of all machines be so long ago."""
+        for account in s3_backends.values():
+            for bucket in account["aws"].buckets.values():
+                for key in bucket.keys.values():
+                    if key.name.startswith(f"jobs/{record.job_id}/") and not (
+                        but and key.name.startswith(f"jobs/{record.key(but)}")
+                    ):
+                        key.last_modified -= by
+        for each in ec2_backends[DEFAULT_ACCOUNT_ID][REGION].all_instances():
+            each.launch_time -= by
 
     def state(self, instance_id: str) -> str:
         found = self.ec2.describe_instances(InstanceIds=[instance_id])

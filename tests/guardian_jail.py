@@ -41,6 +41,7 @@ mkdir -p over/sys/kernel
 : >over/sysrq-trigger
 : >over/sys/kernel/sysrq
 echo 0 >over/sys/kernel/panic
+echo 0 >over/sys/kernel/hung_task_panic
 : >dev/calls
 mv usr/bin/sleep usr/bin/sleep.real
 ip link set lo up
@@ -51,7 +52,7 @@ mount -t proc proc "$1/proc"
 # What is not laid over here stays as this host has it.
 mount --bind "$1/proc/sys" "$1/proc/sys"
 mount -o remount,bind,ro "$1/proc/sys"
-for file in sysrq-trigger sys/kernel/sysrq sys/kernel/panic uptime; do
+for file in sysrq-trigger sys/kernel/sysrq sys/kernel/panic sys/kernel/hung_task_panic uptime; do
     # Some kernels have no such key.
     [ ! -e "$1/over/$file" ] || [ ! -e "$1/proc/$file" ] || mount --bind "$1/over/$file" "$1/proc/$file"
 done

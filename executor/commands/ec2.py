@@ -138,13 +138,14 @@ def reap(
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Terminate machines whose time is up.
+    """Terminate machines that should be gone.
 
-    Those that have not gone by themselves, and only those that `bai` launched, whoever did; meant for cron too.
+    Those whose time is up, those that hang after their job's end, and those that never ran their user data: only such as `bai`
+    launched, whoever did; meant for cron too.
     Exit code 5 where one cannot be terminated.
     """
     from executor.backends.ec2.job_store import bucket_store, named_regions
-    from executor.backends.ec2.monitor.reaper import Reaped
+    from executor.backends.ec2.monitor.reaper import Reaped, unattended_jobs
     from executor.backends.ec2.monitor.reaper import reap as reap_region
     from executor.backends.ec2.session import AwsError, aws_of
     from executor.config import read_settings
@@ -163,31 +164,36 @@ def reap(
                     "type": instance.type,
                     "state": instance.state,
                     "expires": reaped.expires.isoformat() if reaped.expires else None,
+                    "reason": reaped.why,
                     "terminated": not reaped.trouble and not dry_run,
                     "trouble": reaped.trouble or None,
                 }
             )
             return
-        since = f"{reaped.expires:%Y-%m-%d %H:%M} UTC" if reaped.expires else "?"
         done = reaped.trouble or ("would be terminated" if dry_run else "terminated")
-        tell(
-            f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  time was up at {since}: {done}"
-        )
+        tell(f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  {reaped.why}: {done}")
 
     settings = read_settings({"profile": profile})
     count = 0
     regions = dict.fromkeys(region or [settings.need_region()])
-    if not region and settings.store_url is not None:
+    jobs = None
+    if settings.store_url is not None:
         try:
-            regions.update(dict.fromkeys(named_regions(bucket_store(settings))))
+            store = bucket_store(settings)
+            jobs = unattended_jobs(store, settings)
+            if not region:
+                regions.update(dict.fromkeys(named_regions(store)))
         except StoreError as error:
             troubles += 1
+            jobs = None
             say(f"in which other regions jobs were launched is not known: {error}")
     for each in regions:
         try:
             ec2 = aws_of(settings, region=each).ec2()
             count += len(
-                reap_region(ec2, now=datetime.now(timezone.utc), dry_run=dry_run, on_reaped=on_reaped)
+                reap_region(
+                    ec2, now=datetime.now(timezone.utc), dry_run=dry_run, jobs=jobs, on_reaped=on_reaped
+                )
             )
         except AwsError as error:
             # A region that is out of reach does not keep the machines of the others.

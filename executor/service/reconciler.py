@@ -22,9 +22,10 @@ from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import Instance, instances_by_id
 from executor.backends.ec2.job_store import named_regions
-from executor.backends.ec2.monitor.job_status import end_lost_nodes, instances_of_jobs
+from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
+from executor.backends.ec2.monitor.job_status import instances_of_jobs
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.backends.ec2.monitor.reaper import Reaped, reap
+from executor.backends.ec2.monitor.reaper import Reaped, reap, unattended_jobs
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.config import Settings
 from executor.records.follower import LineStream
@@ -174,13 +175,16 @@ class Reconciler:
             self._attend(name, job, called=called)
 
     def reap(self) -> None:
-        """Terminate machines whose time is up, wherever jobs were launched. Raises StoreError."""
+        """Terminate machines that should be gone, wherever jobs were launched. Raises StoreError."""
+        # Jobs with an open entry are looked at by `attend`.
+        jobs = unattended_jobs(self._store, self._settings, attended=set(self._entries.open_names()))
         regions = {*named_regions(self._store), *filter(None, [self._settings.region])}
         for region in sorted(regions):
             try:
                 reap(
                     self._aws_in(region).quick_client(),
                     now=datetime.now(timezone.utc),
+                    jobs=jobs,
                     on_reaped=self._reaped,
                 )
             except BaiError as error:
@@ -261,8 +265,8 @@ class Reconciler:
             return
         self._life.say(entry, job.outbox, due)
         if result is not None:
-            if result.lost and (ended := end_lost_nodes(job.monitor, result)) is not None:
-                log.info("%s", ended)
+            if (left := end_leftovers_or_say(job.monitor, result)) is not None:
+                log.info("%s", left)
             self._entries.close(entry)
             self._jobs.pop(name, None)
 
@@ -316,7 +320,7 @@ class Reconciler:
 
     def _reaped(self, reaped: Reaped) -> None:
         if reaped.trouble:
-            log.warning("%s: its time is up: %s", reaped.instance.id, reaped.trouble)
+            log.warning("%s: %s: %s", reaped.instance.id, reaped.why, reaped.trouble)
             return
         self._counters.reaped()
-        log.info("%s was terminated: its time was up", reaped.instance.id)
+        log.info("%s was terminated: %s", reaped.instance.id, reaped.why)

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from executor.backends.ec2.console import Console, read_console
-from executor.backends.ec2.session import FAILURES, aws_error, code_of
+from executor.backends.ec2.session import FAILURES, AwsError, aws_error, code_of
 from executor.descriptor.ec2_table import ON_DEMAND
 
 if TYPE_CHECKING:
@@ -148,10 +148,27 @@ def read_consoles(
 
 
 def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> list[str]:
-    """Terminate those instances that carry this job's tag; return their ids. One that is gone is not an error. Raises BaiError."""
+    """Terminate those instances that carry this job's tag; return their ids. One that is gone is not an error.
+
+    One that EC2 refuses to terminate does not keep the others. Raises BaiError: at the end where some were refused, at once where
+    EC2 cannot be asked.
+    """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
+    refusals: list[AwsError] = []
     for instance_id in ours:
-        terminate_one(ec2, instance_id)
+        try:
+            terminate_one(ec2, instance_id)
+        except AwsError as error:
+            if not error.code:
+                raise
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        raise AwsError(
+            f"{len(refusals)} of {len(ours)} machines were not terminated; the first: {refusals[0]}",
+            code=refusals[0].code,
+        )
     return ours
 
 

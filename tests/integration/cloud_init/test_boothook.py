@@ -215,6 +215,27 @@ def test_a_kernel_that_panics_reboots(machine: GuardianJail) -> None:
     assert Path("/proc/sys/kernel/panic").read_text() == before
 
 
+@pytest.mark.parametrize("agent", ["end(0)", LONG])
+def test_a_task_that_hangs_at_the_power_off_panics_the_kernel(machine: GuardianJail, agent: str) -> None:
+    # Given a machine that its guardian ends, or its deadman
+    before = Path("/proc/sys/kernel/hung_task_panic").read_text()
+    hung = machine.root / "over/sys/kernel/hung_task_panic"
+
+    # When it works, and when it ends
+    machine.cloud_init(
+        boot(machine.services, agent=f"exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); {agent}")
+    )
+    machine.wait(lambda: (machine.root / RUN / "starts").exists())
+    working = hung.read_text()
+    (machine.root / STATE / "limit").write_text("1\n" if agent == LONG else "100000\n")
+    (machine.root / "go").touch()
+    machine.wait(lambda: machine.calls("shutdown"))
+
+    # Then only the end may panic, and this host never does
+    assert (working.strip(), hung.read_text().strip()) == ("0", "1")
+    assert Path("/proc/sys/kernel/hung_task_panic").read_text() == before
+
+
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shell: str) -> None:
     with GuardianJail(tmp_path, shell=shell) as machine:

@@ -22,6 +22,7 @@ from bai_agent.job.record import JobRecord
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.monitor.diagnosis import JobStage
+from executor.backends.ec2.monitor.ended_job import end_leftovers
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
@@ -214,14 +215,14 @@ def test_machines_of_nodes_that_were_given_up_are_terminated(cli: Ec2Cli) -> Non
     assert result is not None
 
     # When somebody looks while they still give signs of life, and later
-    early = monitor(record).end_lost(result)
-    late = monitor(record, later=timedelta(seconds=20)).end_lost(result)
+    early = end_leftovers(monitor(record), result).due
+    late = end_leftovers(monitor(record, later=timedelta(seconds=20)), result).due
 
     # Then those that are silent are ended, and no others
-    assert early == []
+    assert early == ()
     assert [each.id for each in late] == [machines[0], machines[2]]
     assert [cli.state(each) for each in machines] == ["terminated", "running", "terminated"]
-    assert monitor(record, later=timedelta(seconds=20)).end_lost(result) == []
+    assert end_leftovers(monitor(record, later=timedelta(seconds=20)), result).due == ()
 
 
 def test_status_says_which_machines_it_ended(cli: Ec2Cli) -> None:

@@ -17,6 +17,7 @@ from bai_agent.job.store import RecordError
 from executor.backends.ec2.instances import Instance, instances_by_id, instances_of
 from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage
+from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.config import Settings
@@ -53,8 +54,9 @@ def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
     """Do what is due for a job and return its status. Raises BaiError."""
     result = result_of(record)
     if result is not None:
-        kept, next_step = kept_machines(record, result, settings)
-        machine = kept or end_lost_nodes(monitor_of(record, settings), result)
+        left = end_leftovers_or_say(monitor_of(record, settings), result)
+        kept, next_step = kept_machines(record, result, settings) if left is None else (None, None)
+        machine = left or kept
         return replace(ended_status(record, result, where="ec2"), machine=machine, next_step=next_step)
     monitor = monitor_of(record, settings)
     found = monitor.reconcile()
@@ -62,19 +64,6 @@ def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
     if result is not None:
         return replace(ended_status(record, result, where="ec2"), machine=found.sentence)
     return _standing(record, found)
-
-
-def end_lost_nodes(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Terminate the machines of nodes that were given up; return a sentence about them, or None where there are none."""
-    if not result.lost:
-        return None
-    try:
-        ended = monitor.end_lost(result)
-    except BaiError as error:
-        ranks = ", ".join(map(str, result.lost))
-        return f"whether machines of nodes that were given up ({ranks}) still run is not known: {error}"
-    which = ", ".join(f"{each.id} (node {each.index})" for each in ended)
-    return f"{which} gave no sign of life any more and {_is_are(ended)} being terminated" if ended else None
 
 
 def _is_are(machines: Sequence[Instance]) -> str:

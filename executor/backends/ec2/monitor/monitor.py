@@ -14,11 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Job, Power
+from bai_agent.job.descriptor import Job
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import JobResult
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import InferredOutcome, write_result
 from executor.backends.ec2.instances import (
@@ -36,7 +34,7 @@ from executor.backends.ec2.launch.launch_record import (
     read_launch_table,
     read_waiting,
 )
-from executor.backends.ec2.monitor.diagnosis import OVERDUE, STALE, Diagnosis, JobStage, Observation, diagnose
+from executor.backends.ec2.monitor.diagnosis import STALE, Diagnosis, JobStage, Observation, diagnose
 from executor.backends.ec2.session import AwsError
 from executor.backends.ec2.tags import parse_timestamp
 from executor.records.reading import result_of
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 _MARGIN = timedelta(seconds=60)
 """What a cancelled job may take beyond its grace and drain: the agent's looks, uploads, the power-off."""
-_RETURNED = timedelta(seconds=15)
-"""A node that was given up and whose last sign of life, of one each 5 s, is no older, is there again."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
 """Consoles that one look reads at most."""
@@ -110,25 +106,6 @@ class JobMonitor:
         return (
             observation.cancelled is None and not observation.unreported and observation.silence < STALE / 2
         )
-
-    def end_lost(self, result: JobResult) -> list[Instance]:
-        """Terminate what is left of nodes that were given up, of a job that ended with `result`; return those machines. Raises BaiError.
-
-        Such a machine hangs, or is cut off. One that gives signs of life again ends by itself; one that is to be kept is.
-        """
-        end = self.job.end
-        if not result.lost or end.power is Power.STAY or end.keep_on_failure is not None:
-            return []
-        now = datetime.fromtimestamp(self.clock(self.record.store.url) / 1000, tz=timezone.utc)
-        if self.expires is not None and now > self.expires + OVERDUE:
-            # Long over: what is left is `bai reap`'s, and every command's.
-            return []
-        signs = AttemptRecord(self.record, self.attempt).signs_of_all()
-        latest = (now - _RETURNED).timestamp() * 1000
-        silent = {rank for rank in result.lost if rank not in signs or signs[rank][0] < latest}
-        left = [each for each in self.instances() if each.index in silent and each.living]
-        terminate(self.aws(self.region).ec2(), left, job_id=self.record.job_id)
-        return left
 
     def end(self) -> list[str]:
         """Terminate the job's machines now; return their ids. Raises BaiError."""
@@ -223,6 +200,12 @@ class JobMonitor:
         return parse_timestamp((self.launch or {}).get("expires"))
 
     @property
+    def patience(self) -> timedelta:
+        """How long the job's agents take at most to end it, once they are asked."""
+        limits = self.job.limits
+        return limits.grace + limits.drain + _MARGIN
+
+    @property
     def boot_limit(self) -> timedelta | None:
         """After so long a machine has given a sign of life, or has ended; None where its launch does not say."""
         seconds = (self.launch or {}).get("boot_limit")
@@ -234,12 +217,11 @@ class JobMonitor:
         nodes = self.job.strategy.nodes
         launched = self._decision()
         signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}
-        limits = self.job.limits
         observation = Observation(
             now=datetime.fromtimestamp(now / 1000, tz=timezone.utc),
             job_id=self.record.job_id,
             nodes=nodes,
-            written=self._age(self.record.key("job.toml"), now),
+            written=self.age(self.record.key("job.toml"), now),
             launch_age=self._launch_age(now),
             accepted=bool(launched.get("instances")),
             refusal=_refusal(launched),
@@ -248,8 +230,8 @@ class JobMonitor:
             instances=None,
             signs=signs,
             done=frozenset(rank for rank in signs if nodes > 1 and self._has("result.json", rank)),
-            cancelled=self._age(self.record.key("cancel.json"), now),
-            patience=limits.grace + limits.drain + _MARGIN,
+            cancelled=self.age(self.record.key("cancel.json"), now),
+            patience=self.patience,
             boot_limit=self.boot_limit,
         )
         if known is None and not ask:
@@ -271,18 +253,18 @@ class JobMonitor:
         names = ["launch.json", "refused/", "launched.json"]
         if self.launch.get("wait") is not None:
             names += ["rounds/", "waiting.json"]
-        ages = [self._age(attempt_key(self.record, self.attempt, name), now) for name in names]
+        ages = [self.age(attempt_key(self.record, self.attempt, name), now) for name in names]
         return min((age for age in ages if age is not None), default=timedelta())
 
     def _sign(self, rank: int, now: int) -> timedelta | None:
         """Return the age of a node's last sign of life; None where it has not given any."""
         node = self.record.node(rank, attempt=self.attempt)
-        ages = [self._age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
+        ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
         # Whatever else a node has written is one too; mostly there is nothing, and that is soon listed.
-        return age if age is not None else self._age(node.key(""), now)
+        return age if age is not None else self.age(node.key(""), now)
 
-    def _age(self, key: str, now: int) -> timedelta | None:
+    def age(self, key: str, now: int) -> timedelta | None:
         """Return the age of an object, or of the youngest one below a key that ends in a slash; None where there is none."""
         found = self.record.store.find(key)
         times = [each.modified or now for each in found if key.endswith("/") or each.key == key]

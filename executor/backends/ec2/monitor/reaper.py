@@ -1,5 +1,5 @@
-"""Terminates machines whose time is up and that did not power off: found by their tags alone.
-The security groups of their own that jobs of several machines leave are deleted too.
+"""Terminates machines whose time is up and that did not power off: found by their tags alone; before that, those that their jobs no
+longer need (unattended.py). The security groups of their own that jobs of several machines leave are deleted too.
 
 Anybody may do it, several at once, from a terminal, cron or a schedule: a machine that is terminated twice is terminated once.
 Only what carries our tags is looked at.
@@ -8,10 +8,11 @@ Only what carries our tags is looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
@@ -29,8 +30,9 @@ from executor.backends.ec2.instances import (
 )
 from executor.backends.ec2.job_store import bucket_store, named_regions, open_bucket
 from executor.backends.ec2.monitor.diagnosis import OVERDUE
+from executor.backends.ec2.monitor.unattended import UnattendedJobs
 from executor.backends.ec2.security_group import delete_groups, groups_of
-from executor.backends.ec2.session import aws_of
+from executor.backends.ec2.session import AwsSession, aws_of
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,14 @@ class Reaped:
     """None where its tag is not a time."""
     trouble: str = ""
     """Why it is still there; empty where it was terminated, or would be."""
+    reason: str = ""
+    """Why it has to go, if its time is not up."""
+
+    @property
+    def why(self) -> str:
+        """Return why it has to go, for a person."""
+        since = f"{self.expires:%Y-%m-%d %H:%M} UTC" if self.expires else "?"
+        return self.reason or f"time was up at {since}"
 
 
 def overdue(instances: Sequence[Instance], *, now: datetime) -> list[tuple[Instance, datetime | None]]:
@@ -77,9 +87,10 @@ def reap(
     now: datetime,
     dry_run: bool = False,
     client_id: str | None = None,
+    jobs: UnattendedJobs | None = None,
     on_reaped: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate overdue machines and return them; `on_reaped` is called for each.
+    """Terminate overdue machines, and those that `jobs` no longer need, and return them; `on_reaped` is called for each.
 
     Raises BaiError where EC2 cannot be asked. client_id: only that client's. A machine that cannot be terminated does not keep the others.
     """
@@ -88,9 +99,18 @@ def reap(
         {"Name": "instance-state-name", "Values": list(_STATES)},
         *_of_client(client_id),
     ]
+    machines = described(ec2, filters)
+    late = overdue(machines, now=now)
     done = []
-    for instance, expires in overdue(described(ec2, filters), now=now):
+    for instance, expires in late:
         reaped = Reaped(instance, expires, _end(ec2, instance, expires, dry_run=dry_run))
+        on_reaped(reaped)
+        done.append(reaped)
+    seen = {instance.id for instance, _ in late}
+    others = [each for each in machines if each.id not in seen]
+    for each in jobs.end_unneeded(others, dry_run=dry_run) if jobs is not None else ():
+        expires = parse_timestamp(each.instance.tags.get(EXPIRES_TAG))
+        reaped = Reaped(each.instance, expires, each.trouble, each.reason)
         on_reaped(reaped)
         done.append(reaped)
     if not dry_run:
@@ -129,27 +149,39 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
-    """Terminate this client's overdue machines; failures are ignored, as the next command tries again.
+    """Terminate this client's overdue and unneeded machines; failures are ignored, as the next command tries again.
 
     In the configured region, and in all in which jobs were launched: those of `store` where it is a bucket, else of the configured one. Raises UsageError, DescriptorError where the
     configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
+    jobs = None
     try:
         for bucket in _buckets(settings, store):
             regions.update(named_regions(bucket))
+            jobs = unattended_jobs(bucket, settings)
     except BaiError as error:
         log.info("the regions of other jobs are not known: %s", error)
 
     def reap_region(region: str) -> None:
         try:
             ec2 = aws_of(settings, region=region).quick_client()
-            reap(ec2, now=datetime.now(timezone.utc), client_id=settings.client)
+            reap(ec2, now=datetime.now(timezone.utc), client_id=settings.client, jobs=jobs)
         except BaiError as error:
             log.info("nothing was reaped in %s: %s", region, error)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(reap_region, sorted(regions)))
+
+
+def unattended_jobs(store: JobStore, settings: Settings, *, attended: Collection[str] = ()) -> UnattendedJobs:
+    """Return the jobs of `store` but those `attended`, whose machines are described in the name of `settings`."""
+
+    @cache
+    def aws(region: str | None) -> AwsSession:
+        return aws_of(settings, region=region)
+
+    return UnattendedJobs(store=store, aws=aws, attended=attended)
 
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
