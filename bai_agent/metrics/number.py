@@ -53,6 +53,8 @@ _CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):([0-5]\d(?:\.\d+)?)", re.ASCII
 _SPANS = re.compile(
     r"(?=.*\d[dhm] ?\d)(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII
 ).fullmatch
+_SPAN = re.compile(r"(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+(?:\.\d+)?s)?(?!\w)", re.ASCII).match
+_SPAN_BEFORE = re.compile(r"\d[dhm]$", re.ASCII).search
 _EXACT = Context(prec=60, traps=[])
 _LONGEST = 1000
 """Characters of a number that is read as a decimal; what is longer is read as a float."""
@@ -60,6 +62,9 @@ _GOES_ON = re.compile(r"[0-9]|:[0-5][0-9](?![0-9])").match
 _FRACTION = re.compile(r"\.[0-9]").match
 _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
 _SHORT = re.compile(r"[-+]?[0-9]{1,3}").fullmatch
+_REST_BEFORE = re.compile(r"[0-9dhm]*$").search
+_MOST_BEFORE = 40
+"""Characters of a duration in front of one of its parts."""
 _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
 
 
@@ -157,6 +162,20 @@ def clock_seconds(text: str) -> str | None:
     return str(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
+def span_end(text: str, start: int, end: int) -> int:
+    """Return where the duration ends whose first part, with its unit, is `text[start:end]`: of "1m2.5s" the "1m"; `end` if it has one part.
+
+    Go prints durations so: a pattern that takes a number and a unit would take a minute for 62.5 seconds.
+    """
+    found = _SPAN(text, start)
+    return max(end, found.end()) if found else end
+
+
+def begins_within_span(text: str, start: int) -> bool:
+    """True when the number at `start` is a later part of a duration: of "1m2.5s" the "2.5"."""
+    return _SPAN_BEFORE(text, max(0, start - 2), start) is not None
+
+
 def exponent_end(text: str, start: int, end: int) -> int:
     """Return where the exponent ends that follows the number in `text[start:end]`; `end` where none does.
 
@@ -188,6 +207,11 @@ def rest_end(text: str, end: int) -> int:
     """Return where that ends which goes on at `end`: digits, separators, a unit."""
     found = _REST(text, end)
     return found.end() if found else end
+
+
+def rest_start(text: str, start: int) -> int:
+    """Return where that begins which goes on at `start`: the first part of a duration."""
+    return start - len(_REST_BEFORE(text[max(0, start - _MOST_BEFORE) : start])[0])  # type: ignore[index]
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:

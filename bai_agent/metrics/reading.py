@@ -11,6 +11,7 @@ from typing import Protocol
 from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.job.pattern_groups import Groups
 from bai_agent.metrics.number import (
+    begins_within_span,
     clock_seconds,
     fast_number,
     form_end,
@@ -19,7 +20,9 @@ from bai_agent.metrics.number import (
     json_number,
     needs_look,
     rest_end,
+    rest_start,
     scaled,
+    span_end,
 )
 from bai_agent.metrics.units import SAME, Conversion, contradicts, conversion, is_measured, is_prefix, is_time
 
@@ -92,6 +95,30 @@ class Reader:
             findings.not_a_number(self._index, "")
             return None, end
         unit = self._unit_of(text, match) if self._unit else ""
+        if unit and self._second is not None:
+            return self._read_time(text, match, unit, findings)
+        return self._read(text, start, end, unit, findings)
+
+    def _read_time(
+        self, text: str, match: re.Match[str], unit: str, findings: MatchFindings
+    ) -> tuple[str | None, int]:
+        """Return a time with its unit, or the whole of a duration in several units."""
+        start, end = match.span(self._group)
+        behind = match.end(self._unit)
+        if behind >= end:
+            reach = span_end(text, start, end)
+            if reach >= behind and (seconds := clock_seconds(text[start:reach])) is not None:
+                return scaled(seconds, self._second or SAME), reach
+            if text[behind : behind + 1].isdigit():
+                self._tell(findings, Doubt.GOES_ON, text, start, behind, rest_end(text, behind))
+            elif begins_within_span(text, start):
+                whole = rest_start(text, start)
+                self._tell(findings, Doubt.GOES_ON, text, start, behind, behind, begin=whole)
+        return self._read(text, start, end, unit, findings)
+
+    def _read(
+        self, text: str, start: int, end: int, unit: str, findings: MatchFindings
+    ) -> tuple[str | None, int]:
         reach = form_end(text, start, end, self._form) if end > start and not unit else end
         value = text[start:reach]
         if reach > end and self._form is NumberForm.PLAIN:
@@ -155,13 +182,21 @@ class Reader:
         return self._form in (NumberForm.SI, NumberForm.AUTO)
 
     def _tell(
-        self, findings: MatchFindings, doubt: Doubt, text: str, start: int, end: int, reach: int
+        self,
+        findings: MatchFindings,
+        doubt: Doubt,
+        text: str,
+        start: int,
+        end: int,
+        reach: int,
+        *,
+        begin: int | None = None,
     ) -> None:
         findings.doubtful(
             self._index,
             doubt,
             self._shown(text[start:end]),
-            self._shown(text[start:reach]),
+            self._shown(text[start if begin is None else begin : reach]),
             # All of it: of a secret that is cut nobody knows what it was.
             self._text(text),
         )

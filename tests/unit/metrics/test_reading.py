@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Metric, NumberForm
 from bai_agent.metrics.extract import Extraction
@@ -124,6 +126,39 @@ def test_forms_of_numbers_are_those_of_the_documentation(row: list[str]) -> None
 
 def test_what_follows_a_unit_after_a_slash_belongs_to_it() -> None:
     assert value("3MB/s", r"(\d+)(?P<unit>[kMG]B)", units="B/s") == 3_000_000
+
+
+@given(
+    hours=st.integers(0, 30),
+    minutes=st.integers(1, 59),
+    milliseconds=st.integers(0, 59_999),
+    pattern=st.sampled_from([UNIT, r"max=(?P<value>[\d.]+)(?P<unit>\S+)"]),
+)
+def test_a_duration_in_several_units_is_read_whole(
+    hours: int, minutes: int, milliseconds: int, pattern: str
+) -> None:
+    spelled = (f"{hours}h" if hours else "") + f"{minutes}m{milliseconds / 1000:g}s"
+    listener = Listener()
+
+    found = read(f"min=1ms max={spelled} p(90)=2s", pattern, listener, units="ms")
+
+    assert [each["value"] for each in found] == [(hours * 60 + minutes) * 60_000 + milliseconds]
+    assert listener.doubts == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "taken", "whole"),
+    [
+        ("max=1m2.5s", r"(?P<value>[\d.]+)(?P<unit>s)", "2.5s", "1m2.5s"),
+        ("max=1ms5us", UNIT, "1ms", "1ms5us"),
+    ],
+)
+def test_a_part_of_a_duration_is_told(text: str, pattern: str, taken: str, whole: str) -> None:
+    listener = Listener()
+
+    read(text, pattern, listener, units="ms")
+
+    assert listener.doubts == [(Doubt.GOES_ON, taken, whole)]
 
 
 def test_a_unit_is_read_in_bytes_that_are_no_text() -> None:
