@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from bai_agent.job.json_path import last_key, read_json_path
-from bai_agent.job.pattern_groups import RESERVED, read_groups, taken_names
+from bai_agent.job.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
 from bai_agent.job.star_path import path_mistakes, read_star_path
 
 VERSION = 1
@@ -329,6 +329,8 @@ class Metric:
     """A regular expression: the metric counts only behind lines that match it, and not in those."""
     until: str | None = None
     """A regular expression: it no longer counts from a line on that matches it, until `after` matches again."""
+    context: tuple[str, ...] = ()
+    """Regular expressions: the named groups of the last line that matched one of them are labels, step or unit of the values from that line on."""
     units: str = ""
     better: Better | None = None
     required: bool = False
@@ -350,6 +352,11 @@ class Metric:
     def preset(self) -> str | None:
         """The name of the preset that it comes from; None if the descriptor defines it itself."""
         return None if self.revision is None else self.revision.partition("/")[0]
+
+    @property
+    def context_has_unit(self) -> bool:
+        """Whether an earlier line says the unit of its values."""
+        return any("(?P<unit>" in pattern for pattern in self.context)
 
     def __post_init__(self) -> None:
         if self.of_run is not None and (self.pattern or self.json is not None):
@@ -800,6 +807,10 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
         for key, text in (("after", metric.after), ("until", metric.until)):
             if text is not None and (problem := marker_problem(text)):
                 raise ValueError(f"{where}: {key} {problem}")
+        if problem := context_problem(
+            metric.context, pattern=metric.pattern, units=metric.units, labels=labels
+        ):
+            raise ValueError(f"{where}: context {problem}")
         if metric.of_run is not None:
             continue
         if metric.json is not None or not metric.pattern:
@@ -852,6 +863,27 @@ def marker_problem(text: str) -> str | None:
     except ValueError as error:
         return f"does not compile: {error}"
     return "matches an empty text, and empty lines do not count" if pattern.search("") else None
+
+
+def context_problem(
+    context: Sequence[str], *, pattern: str, units: str, labels: Collection[str]
+) -> str | None:
+    """Return why a metric with this `pattern` cannot have this `context`; None if it can. labels: the names of the job's own."""
+    unit_groups = int("(?P<unit>" in pattern)
+    for text in context:
+        if problem := marker_problem(text):
+            return problem
+        names = set(compile_pattern(text).groupindex)
+        if not names:
+            return f"has no named group in '{text}', so its lines say nothing"
+        if VALUE in names:
+            return f"has a group value in '{text}'; the value is taken by pattern"
+        if taken := names & {*RESERVED, *labels}:
+            return f"has a group \"{min(taken)}\" in '{text}', which is a label of its own; rename the group"
+        unit_groups += UNIT in names
+    if unit_groups > 1:
+        return "takes a unit, and so does another pattern of the metric; keep one of them"
+    return "takes a unit, so units must say what to convert to" if unit_groups and not units else None
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:

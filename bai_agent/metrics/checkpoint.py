@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.job.run_directory import read_json, write_all
+from bai_agent.metrics.context import State
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.records import Key
 from bai_agent.metrics.tally import Tally
@@ -33,6 +34,8 @@ class Checkpoint:
     tally: Tally
     sections: dict[str, list[int]] = field(default_factory=dict)
     """By source of `logs`: the sections that are open there."""
+    context: dict[str, State] = field(default_factory=dict)
+    """By source of `logs`: what earlier lines said about later ones there."""
     own_usage: dict[str, Any] | None = None
     """What the extraction had taken of the machine by then."""
 
@@ -59,7 +62,7 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoi
         return None
     try:
         checkpoint = _read(value)
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
     try:
         size = metrics_file.stat().st_size
@@ -88,5 +91,9 @@ def _read(value: dict[str, Any]) -> Checkpoint:
         emit=LogPosition(**value["emit"]),
         tally=Tally(**value["tally"]),
         sections=value.get("sections", {}),
+        context={
+            src: {int(number): tuple(said) for number, said in state.items()}
+            for src, state in value.get("context", {}).items()
+        },
         own_usage=value.get("own_usage"),
     )

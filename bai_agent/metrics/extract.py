@@ -46,6 +46,15 @@ class Closed(NamedTuple):
     metrics: frozenset[int]
 
 
+class MatchingLine(NamedTuple):
+    """A line that patterns match."""
+
+    offset: int
+    """Where it starts in the file."""
+    matched: list[tuple[int, str]]
+    """The metrics' indexes, each with the line as it is searched."""
+
+
 class Guard(Protocol):
     """Bounds the time of a search; see `search_limit.py`."""
 
@@ -118,8 +127,8 @@ class Extraction:
             yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
         self._guard.rest()
 
-    def matching(self, data: bytes, offset: int) -> list[tuple[int, list[int]]]:
-        """Return the lines of `data` that patterns match: where each starts in the file, and the patterns' metrics."""
+    def matching(self, data: bytes, offset: int) -> list[MatchingLine]:
+        """Return the lines of `data` that patterns match, in their order."""
         clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         windows = len(data) > 4 * CHUNK
         lines = self._hits_by_windows(clean) if windows else _lines_of(clean, self._scan(clean))
@@ -134,9 +143,9 @@ class Extraction:
                     guard.search(searcher.metric, offset + place)
                 text = line.encode("latin-1").decode("utf-8", "replace") if searcher.decodes else line
                 if searcher.search(text):
-                    matched.append(searcher.metric)
+                    matched.append((searcher.metric, text))
             if matched:
-                found.append((offset + place, matched))
+                found.append(MatchingLine(offset + place, matched))
         guard.rest()
         return found
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from bai_agent.job.descriptor import Job
 from bai_agent.job.process_ends import ProcessLog, open_regular, process_end, process_logs
 from bai_agent.job.run_directory import RunDir
+from bai_agent.metrics.context import ContextMarkers, LogContext, State
 from bai_agent.metrics.follow import Block, Follower, LogPosition, open_log
 from bai_agent.metrics.patterns import wants_last_states
 from bai_agent.metrics.records import Key
@@ -41,6 +42,9 @@ class Log:
     sections: Sections | None = None
     """Which sections of it are open; None where no metric asks for that."""
 
+    context: LogContext | None = None
+    """What its lines said about later ones; None where no metric asks for that."""
+
     @property
     def name(self) -> str:
         """What people know the file as, in the run directory."""
@@ -69,9 +73,11 @@ class Log:
         return self.process is not None and end is not None and self.follower.position >= end
 
     def reset_sections(self) -> None:
-        """End all sections: what follows is another log in the same file, or another run's part of it."""
+        """End all sections and forget all context: what follows is another log in the same file, or another run's part of it."""
         if self.sections is not None:
             self.sections.reset()
+        if self.context is not None:
+            self.context.reset()
 
     def is_late(self, block: Block) -> bool:
         """Return whether the block was there before we were: it is read later than it was printed."""
@@ -82,7 +88,7 @@ class Log:
 class Logs:
     """All logs of a run: output.log, or those of its processes, as they appear.
 
-    places: how far each was read, and `opened` which sections were open there. last: the last record of each. again: whether another
+    places: how far each was read, and `opened` which sections were open there, `known` what was known there. last: the last record of each. again: whether another
     process of ours had begun.
     """
 
@@ -96,11 +102,14 @@ class Logs:
         again: bool,
         markers: SectionMarkers | None = None,
         opened: Mapping[str, Collection[int]] = MappingProxyType({}),
+        context: ContextMarkers | None = None,
+        known: Mapping[str, State] = MappingProxyType({}),
     ) -> None:
         self._folder = rundir.processes
         self._kind = RepaintFollower if wants_last_states(job.metrics) else Follower
         self._places, self._last = places, last
         self._markers, self._opened = markers, opened
+        self._context, self._known = context, known
         self._seen = self._looked = 0
         self.by_process = job.strategy.process_logs
         """Whether each process has a log of its own."""
@@ -127,6 +136,11 @@ class Logs:
     def opened(self) -> dict[str, list[int]]:
         """Which sections are open at those places, by source; of jobs without any, nothing."""
         return {each.src: sorted(each.sections.opened) for each in self if each.sections is not None}
+
+    @property
+    def known(self) -> dict[str, State]:
+        """What the lines up to those places said about later ones, by source; of jobs without any context, nothing."""
+        return {each.src: each.context.state for each in self if each.context is not None}
 
     @property
     def behind(self) -> bool:
@@ -183,7 +197,10 @@ class Logs:
         sections = None
         if self._markers:
             sections = Sections(self._markers, self._opened.get(src) if place is known else None)
-        self._logs[src] = Log(src, follower, late, process, sections)
+        context = None
+        if self._context:
+            context = LogContext(self._context, self._known.get(src) if place is known else None)
+        self._logs[src] = Log(src, follower, late, process, sections, context)
 
 
 def source_of(rank: int, repeat: int | None = None) -> str:

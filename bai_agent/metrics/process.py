@@ -20,6 +20,7 @@ from bai_agent.job.repeats import read_repeats
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
 from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from bai_agent.metrics.context import ContextMarkers
 from bai_agent.metrics.emit import begun_run, parse_emitted
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower, LogPosition
@@ -105,6 +106,8 @@ class Extractor:
             again=again,
             markers=SectionMarkers(job.metrics, guard=self._limit, fast=self._fast),
             opened=start.sections,
+            context=ContextMarkers(job.metrics, guard=self._limit, fast=self._fast),
+            known=start.context,
         )
         emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
         self._emit = Log("emit", emit, (emit.place.generation, emit.size() if again else 0))
@@ -344,8 +347,11 @@ class Extractor:
         labels = "" if source.process is None else f'"process_rank":"{source.process.rank}"'
         for part, without in self._parts(source, block):
             closed = source.sections.read(part.data, part.offset, without=without) if source.sections else ()
+            context = source.context
+            changes = context.read(part.data, part.offset, without=without) if context else ()
             extraction = self._extraction_without(without)
-            for found in extraction.find(part.data, part.offset, part.repainted, closed):
+            for each in extraction.find(part.data, part.offset, part.repainted, closed):
+                found = context.apply(each, changes, self) if context else each
                 self._tally.count_found(found)
                 self._records.add_found(
                     found,
@@ -456,6 +462,7 @@ class Extractor:
                 emit=self._emit.follower.place,
                 tally=self._tally,
                 sections=self._logs.opened,
+                context=self._logs.known,
                 own_usage=self._own_usage(),
             ),
         )
@@ -488,9 +495,8 @@ class Extractor:
         for each in sorted(found_first.values(), key=self._switched_off.index):
             metric = self._job.metrics[each.i]
             file = next((known.name for known in self._logs if known.src == each.src), each.src)
-            pattern = (
-                "pattern" if metric.after is None and metric.until is None else "pattern, after or until"
-            )
+            is_alone = metric.after is None and metric.until is None and not metric.context
+            pattern = "pattern" if is_alone else "pattern, after, until or context"
             sentences.append(
                 f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
                 f"byte {each.off} of {file} and was switched off from there on. Repeated groups within repeats, "

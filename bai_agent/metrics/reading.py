@@ -72,8 +72,10 @@ class Reader:
         self._group, self._unit = groups.value, groups.unit
         self._decodes = decodes
         self._open_end = open_end
-        self._second = conversion("s", metric.units) if is_time(metric.units) else None
-        self._measured = is_measured(metric.units)
+        # A unit that another line says is that of "1:30" as well: such a text is no number then.
+        has_own_unit = not metric.context_has_unit
+        self._second = conversion("s", metric.units) if has_own_unit and is_time(metric.units) else None
+        self._measured = has_own_unit and is_measured(metric.units)
         self._doubts: dict[tuple[str, bool], Doubt | None] = {}
 
     @property

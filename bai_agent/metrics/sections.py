@@ -6,11 +6,11 @@ so a restarted extractor goes on with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.metrics.extract import Closed, Extraction, Guard
-from bai_agent.metrics.patterns import compile_patterns
+from bai_agent.metrics.extract import Closed, Guard
+from bai_agent.metrics.line_markers import LineMarkers
 
 _Section = tuple[str | None, str | None]
 
@@ -27,9 +27,11 @@ class SectionMarkers:
         self._metrics = list(sections.values())
         """By section: the metrics that count in it alone."""
         self._patterns = list(dict.fromkeys(each for pair in sections for each in pair if each is not None))
-        self._guard = guard
-        self._fast = fast
-        self._search: tuple[frozenset[int], Extraction] | None = None
+        users = [
+            [metric for pair, indexes in sections.items() if pattern in pair for metric in indexes]
+            for pattern in self._patterns
+        ]
+        self._lines = LineMarkers(self._patterns, users, guard=guard, fast=fast)
         self.at_start = frozenset(number for number, (after, _) in enumerate(self._sections) if after is None)
         """The sections that are open where a log begins."""
 
@@ -45,8 +47,8 @@ class SectionMarkers:
         switched off.
         """
         closed = [Closed(offset, self._closed(opened))]
-        for line, matched in self._extraction(without).matching(data, offset):
-            patterns = {self._patterns[number] for number in matched}
+        for line, matched in self._lines.matching(data, offset, without=without):
+            patterns = {self._patterns[number] for number, _ in matched}
             at_line = set(opened)
             behind = set(opened)
             for number, (after, until) in enumerate(self._sections):
@@ -68,26 +70,6 @@ class SectionMarkers:
             for metric in metrics
         )
 
-    def _extraction(self, without: frozenset[int]) -> Extraction:
-        if self._search is None or self._search[0] != without:
-            users = {
-                number: [
-                    metric
-                    for pair, metrics in zip(self._sections, self._metrics, strict=True)
-                    for metric in metrics
-                    if pattern in pair and metric not in without
-                ]
-                for number, pattern in enumerate(self._patterns)
-            }
-            markers = [Metric(name="", pattern=pattern) for pattern in self._patterns]
-            unused = frozenset(number for number, metrics in users.items() if not metrics)
-            guard = _Blaming(
-                self._guard, {number: metrics[0] for number, metrics in users.items() if metrics}
-            )
-            patterns = compile_patterns(markers, without=unused, fast=self._fast)
-            self._search = without, Extraction(patterns, findings=_Silent(), guard=guard)
-        return self._search[1]
-
 
 class Sections:
     """Which sections are open in one log, up to where it has been read."""
@@ -105,25 +87,3 @@ class Sections:
         """Return which metrics do not count from where on in `data`, whole lines that follow what was read before."""
         closed, self.opened = self._markers.read(data, offset, self.opened, without=without)
         return closed
-
-
-class _Blaming:
-    """The guard of a search for markers: what takes too long is a metric's, which is then switched off."""
-
-    def __init__(self, guard: Guard, metrics: dict[int, int]) -> None:
-        self._guard = guard
-        self._metrics = metrics
-        self.careful = guard.careful
-        self.lines: Callable[[], None] = guard.lines
-        self.rest: Callable[[], None] = guard.rest
-        self.resume: Callable[[], None] = guard.resume
-
-    def search(self, index: int, offset: int) -> None:
-        self._guard.search(self._metrics[index], offset)
-
-
-class _Silent:
-    """Of a marker no value is read, so there is nothing to remark."""
-
-    def not_a_number(self, index: int, text: str) -> None: ...
-    def doubtful(self, *_about: object) -> None: ...

@@ -14,6 +14,7 @@ from executor.descriptor.file_checks import files
 from executor.descriptor.findings import Finding
 from executor.descriptor.metric_checks import (
     examples,
+    metric_context,
     metric_names,
     metric_sources,
     metric_units,
@@ -246,6 +247,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     metric_sources,
     metric_units,
     pattern_groups,
+    metric_context,
     section_marks,
     presets,
     result_files,

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bai_agent.job.descriptor import NumberForm, OfRun, Repaint, compile_pattern, marker_problem
+from bai_agent.job.descriptor import (
+    NumberForm,
+    OfRun,
+    Repaint,
+    compile_pattern,
+    context_problem,
+    marker_problem,
+)
 from bai_agent.job.json_path import last_key, read_json_path
 from bai_agent.job.pattern_groups import RESERVED, Groups, misspelled_names, read_groups, taken_names
 from bai_agent.metrics.literal import can_match_number
@@ -147,6 +154,20 @@ def section_marks(table: Raw) -> Iterator[RawFinding]:
                 yield (*where, key), problem, "write what stands in the line, such as '^== Latency'", ERROR
 
 
+def metric_context(table: Raw) -> Iterator[RawFinding]:
+    options = given_labels(table)
+    for where, metric in _metrics(table):
+        context = metric.get("context")
+        if not isinstance(context, list) or not all(
+            isinstance(each, str) and _compiled(each) is not None for each in context
+        ):
+            continue
+        pattern, units = text_of(metric, "pattern"), text_of(metric, "units")
+        if problem := context_problem(context, pattern=pattern, units=units, labels=options):
+            fix = "name what the line says: '^== (?P<test>\\w+) ==' or 'time in (?P<unit>\\w+)'"
+            yield (*where, "context"), problem, fix, ERROR
+
+
 def _no_number(pattern: str, groups: Groups) -> tuple[str, str]:
     fix = "put ( ) around the number alone, or call that group value: (?P<value>…)"
     if groups.value:
@@ -204,7 +225,8 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
                 json_step=each.json_step,
                 json_labels=tuple(each.json_labels),
                 line=each.example or "",
-                units=each.units,
+                # What another line says of its unit is not known here: the number is shown as it stands.
+                units="" if _unit_elsewhere(each.context) else each.units,
                 number=each.number,
                 repaint=each.repaint,
             )
@@ -212,9 +234,18 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
         ]
     )
     return [
-        {"name": each.name, "units": each.units, "values": list(trial.values)}
+        {
+            "name": each.name,
+            "units": "" if _unit_elsewhere(each.context) else each.units,
+            "values": list(trial.values),
+        }
         for each, trial in zip(written, trials, strict=True)
     ]
+
+
+def _unit_elsewhere(context: object) -> bool:
+    """Return whether an earlier line says the unit of the values."""
+    return isinstance(context, list) and any("(?P<unit>" in str(each) for each in context)
 
 
 def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
@@ -237,7 +268,7 @@ def _example(metric: Raw) -> Example | None:
     return Example(
         pattern=pattern,
         line=line,
-        units=text_of(metric, "units"),
+        units="" if _unit_elsewhere(metric.get("context")) else text_of(metric, "units"),
         number=number if number in {form.value for form in NumberForm} else NumberForm.PLAIN.value,
         repaint=repaint if repaint in {each.value for each in Repaint} else Repaint.ALL.value,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bai_agent.job.descriptor import compile_pattern
-from bai_agent.job.pattern_groups import read_groups
+from bai_agent.job.pattern_groups import STEP, UNIT, read_groups
 from executor.descriptor.metric_checks import given_labels
 from executor.descriptor.presets import preset_names, read_preset
 from executor.descriptor.raw_table import ERROR, Raw, RawFinding, at, items, text_of
@@ -37,7 +37,8 @@ def presets(table: Raw) -> Iterator[RawFinding]:
                 )
             first.setdefault(metric.name, name)
             groups = read_groups(compile_pattern(metric.pattern)).labels if metric.pattern else ()
-            for label, _ in groups:
+            context = {name for each in metric.context for name in compile_pattern(each).groupindex}
+            for label in sorted({name for name, _ in groups} | context - {STEP, UNIT}):
                 if label in labels:
                     problem = f'the metric {metric.name} of "{name}" has a label {label}, and so has {labels[label]}'
                     fix = f"rename the label in {labels[label]}, or write a metric {metric.name} yourself"

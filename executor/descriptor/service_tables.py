@@ -77,6 +77,11 @@ class MetricTable(Table):
     """A regular expression: the metric counts only behind a line that matches it. For logs with several tables of one shape."""
     until: Pattern | None = Field(default=None, examples=["^== "])
     """A regular expression: a line that matches it ends what `after` began; without `after`, what began with the log."""
+    context: list[Pattern] = Field(
+        default_factory=list, examples=[["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"]]
+    )
+    """Regular expressions for lines that say something about the values that follow: their named groups become labels, or the unit or step.
+    Several matches in one line are about the first value of a line, the second, and so on: the heads of columns."""
     number: Literal["plain", "thousands", "si", "auto"] = Field(default="plain", examples=["thousands"])
     """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     repaint: Literal["all", "last"] = Field(default="all", examples=["last"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bai_agent.job.descriptor import Metric
+from bai_agent.metrics.context import ContextMarkers, LogContext
 from bai_agent.metrics.extract import Extraction
 from bai_agent.metrics.follow import Block, Follower
 from bai_agent.metrics.patterns import (
@@ -222,7 +223,9 @@ def _search(
     patterns = compile_patterns(metrics, fast=fast)
     markers = SectionMarkers(metrics, guard=limit, fast=fast)
     sections = Sections(markers)
-    extraction = Extraction(patterns, findings=TrialFindings(tried), guard=limit)
+    context = LogContext(ContextMarkers(metrics, guard=limit, fast=fast))
+    findings = TrialFindings(tried)
+    extraction = Extraction(patterns, findings=findings, guard=limit)
     near = NearMisses(metrics, tried)
     follower = (RepaintFollower if wants_last_states(metrics) else Follower)([log])
     more = True
@@ -231,10 +234,11 @@ def _search(
         for block in blocks if more else follower.finish():
             begun = time.perf_counter()
             closed = sections.read(block.data, block.offset) if markers else ()
+            changes = context.read(block.data, block.offset)
             found = [
                 each
                 for batch in extraction.find(block.data, block.offset, block.repainted, closed)
-                for each in batch
+                for each in context.apply(batch, changes, findings)
             ]
             trial.seconds += time.perf_counter() - begun
             if write is not None:

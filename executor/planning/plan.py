@@ -349,6 +349,7 @@ def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric
         json=written.json_key,
         after=written.after,
         until=written.until,
+        context=tuple(written.context),
         json_step=written.json_step,
         json_labels=tuple(written.json_labels),
         units=of_run.units if of_run is not None else written.units,

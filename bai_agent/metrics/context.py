@@ -1,0 +1,178 @@
+"""Gives values what earlier lines of the log said about them: labels, a step, or the unit of a table. `context` of a metric's table.
+
+The last match of each pattern is kept with the log's place, so a restarted extractor goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from bai_agent.job.descriptor import Metric
+from bai_agent.job.pattern_groups import STEP as STEP_GROUP
+from bai_agent.job.pattern_groups import UNIT
+from bai_agent.metrics.extract import Guard
+from bai_agent.metrics.line_markers import LineMarkers
+from bai_agent.metrics.literal import read_shape
+from bai_agent.metrics.number import json_number, scaled
+from bai_agent.metrics.patterns import Found
+from bai_agent.metrics.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
+from bai_agent.metrics.units import conversion
+
+Said = tuple[Mapping[str, str], ...]
+"""What the groups of a pattern took in its last line, by match; one match is about all values, several are about one value of a line each."""
+State = Mapping[int, Said]
+"""By the pattern's number."""
+
+_MOST_MATCHES = 64
+"""Matches of a pattern in one line that are kept."""
+_CACHED = 4096
+
+
+class Change(NamedTuple):
+    """From an offset of the file on, this is known."""
+
+    offset: int
+    state: State
+
+
+class ContextMarkers:
+    """The lines that say something about the values of some metrics. Metrics with the same pattern share its lines."""
+
+    def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
+        users: dict[str, list[int]] = {}
+        for index, metric in enumerate(metrics):
+            for pattern in metric.context:
+                users.setdefault(pattern, []).append(index)
+        self._metrics = metrics
+        self._patterns = list(users)
+        numbers = {pattern: number for number, pattern in enumerate(self._patterns)}
+        self._of_metric = {
+            index: [numbers[pattern] for pattern in metric.context]
+            for index, metric in enumerate(metrics)
+            if metric.context
+        }
+        self._with_unit = {index for index, metric in enumerate(metrics) if metric.context_has_unit}
+        shapes = [read_shape(pattern) for pattern in self._patterns]
+        self._compiled = [
+            re.compile(pattern, 0 if shape.beyond_ascii else re.ASCII)
+            for pattern, shape in zip(self._patterns, shapes, strict=True)
+        ]
+        self._lines = LineMarkers(self._patterns, list(users.values()), guard=guard, fast=fast)
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def read(self, data: bytes, offset: int, state: State, *, without: frozenset[int]) -> list[Change]:
+        """Return what is known from where on in `data`, whole lines from `offset` of the file on; the first is `state`."""
+        changes = [Change(offset, state)]
+        guard = self._lines.guard(without)
+        for line in self._lines.matching(data, offset, without=without):
+            guard.lines()
+            known = dict(changes[-1].state)
+            for number, text in line.matched:
+                if guard.careful:
+                    guard.search(number, line.offset)
+                matches = islice(self._compiled[number].finditer(text), _MOST_MATCHES)
+                decodes = not self._compiled[number].flags & re.ASCII
+                known[number] = tuple(_groups(match, decodes=decodes) for match in matches)
+            guard.rest()
+            changes.append(Change(line.offset, known))
+        return changes
+
+    def apply(
+        self, found: Sequence[Found], changes: Sequence[Change], findings: MatchFindings
+    ) -> list[Found]:
+        """Return `found` with what was said about each value; without those whose unit nobody has said, or cannot be converted."""
+        offsets = [each.offset for each in changes]
+        applied = []
+        for each in found:
+            offset, index, k, number, extra = each
+            patterns = self._of_metric.get(index)
+            if patterns is None:
+                applied.append(each)
+                continue
+            state = changes[bisect_right(offsets, offset) - 1].state
+            groups: dict[str, str] = {}
+            for pattern in patterns:
+                said = state.get(pattern, ())
+                # Several matches are the heads of columns: each is about one value of a line.
+                groups.update(said[0] if len(said) == 1 else said[k] if k < len(said) else {})
+            unit = groups.pop(UNIT, None)
+            if index in self._with_unit:
+                converted = self._converted(index, number, unit)
+                if converted is None:
+                    findings.not_a_number(index, f"{number} {unit or '(unit not known)'}")
+                    continue
+                number = converted
+            applied.append((offset, index, k, number, self._extra(extra, groups)))
+        return applied
+
+    def _converted(self, index: int, number: str, unit: str | None) -> str | None:
+        if unit is None:
+            return None
+        factor = conversion(unit, self._metrics[index].units)
+        if factor is None:
+            return None
+        return number if factor.factor == 1 and not factor.inverse else scaled(number, factor)
+
+    def _extra(self, own: str, groups: Mapping[str, str]) -> str:
+        """Return the members of a record: its own, and what earlier lines said beside them."""
+        if not groups:
+            return own
+        key = own, tuple(groups.items())
+        merged = self._known.get(key)
+        if merged is None:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            merged = self._known[key] = _merged(own, groups)
+        return merged
+
+
+class LogContext:
+    """What is known in one log, up to where it has been read."""
+
+    def __init__(self, markers: ContextMarkers, state: State | None = None) -> None:
+        """state: as it was at the place where reading goes on; None: the log is read from its beginning."""
+        self._markers = markers
+        self.state: State = state or {}
+
+    def reset(self) -> None:
+        """Forget all, as at the beginning of a log."""
+        self.state = {}
+
+    def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[Change]:
+        """Return what is known from where on in `data`, whole lines that follow what was read before."""
+        changes = self._markers.read(data, offset, self.state, without=without)
+        self.state = changes[-1].state
+        return changes
+
+    def apply(
+        self, found: Sequence[Found], changes: Sequence[Change], findings: MatchFindings
+    ) -> list[Found]:
+        """Return `found` with what was said about each value."""
+        return self._markers.apply(found, changes, findings)
+
+
+def _groups(match: re.Match[str], *, decodes: bool) -> dict[str, str]:
+    groups = {}
+    for name, value in match.groupdict().items():
+        if value is not None:
+            text = value if decodes or value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
+            groups[name] = text.strip()[:LABEL_LIMIT]
+    return groups
+
+
+def _merged(own: str, groups: Mapping[str, str]) -> str:
+    members = json.loads(f"{{{own[1:]}}}") if own else {}
+    step = json_number(groups.get(STEP_GROUP, ""))
+    labels = {name: text for name, text in groups.items() if name != STEP_GROUP} | members.get("labels", {})
+    own_step = own.partition(LABELS)[0]
+    return (own_step or (f"{STEP}{step}" if step else "")) + (
+        f"{LABELS}{json.dumps(labels)}" if labels else ""
+    )
