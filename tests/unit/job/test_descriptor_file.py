@@ -81,7 +81,7 @@ required = true
             "[[metrics]]\nname = 'x'\npattern = 'x'\nwarmup = '1s'\nwarmup_values = 1",
             r"metrics\[0\]\]: warmup and warmup_values exclude each other",
         ),
-        ("[[metrics]]\nname = 'x'", r'0 "x": neither pattern nor json'),
+        ("[[metrics]]\nname = 'x'", r'0 "x": neither pattern, json nor of_run'),
         ("[[metrics]]\nname = 'x'\npattern = 'x'\njson = 'x'", r'0 "x": pattern and json exclude'),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
