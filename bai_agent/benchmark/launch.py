@@ -67,6 +67,8 @@ class Order:
     oom_score_adj: int = OOM_SCORE_ADJ
     py_spy: Path | None = None
     repeat: Repeat | None = None
+    discard_stdout: bool = False
+    """Whether the standard output of a run is /dev/null."""
     runs_together: bool = False
     """Whether a run but the first waits for a word that it begins on all nodes."""
     on_each_node: tuple[str, ...] = ()
@@ -166,6 +168,7 @@ def make_order(
         umask=umask if user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
         repeat=None if serves else job.repeat,
+        discard_stdout=job.output.discard_stdout and not serves,
         runs_together=job.runs_together,
         on_each_node=starts.on_each_node,
         hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
@@ -259,6 +262,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "umask": order.umask,
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
+        "discard_stdout": order.discard_stdout,
         "repeat": order.repeat and _repeat_table(order.repeat, order),
         "files": {
             "lock": str(rundir.shim_lock),
@@ -284,7 +288,7 @@ def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
                 "argv": list(each.argv),
                 "env": dict(each.env),
                 "cwd": str(each.cwd),
-                **_steps(repeat, each),
+                **_steps(repeat, each, arm),
             }
             for arm, each in zip(repeat.arms, order.arms, strict=True)
         ],
@@ -295,13 +299,18 @@ def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
         "runs_together": order.runs_together,
         "decided_after": repeat.decided_after,
         "max_time_seconds": repeat.max_time.total_seconds() if repeat.max_time is not None else None,
+        "min_runs": repeat.min_runs,
         "keep_going": repeat.keep_going,
+        "ignore_failure": repeat.ignore_failure,
     }
 
 
-def _steps(repeat: Repeat, order: Order) -> dict[str, list[str]]:
+def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, list[str]]:
     """Return the commands around a run, with the variables in them replaced by their values."""
-    steps = {"prepare": repeat.prepare, "cleanup": repeat.cleanup}
+    steps = {
+        "prepare": (arm.prepare if arm is not None else ()) or repeat.prepare,
+        "cleanup": (arm.cleanup if arm is not None else ()) or repeat.cleanup,
+    }
     return {
         name: [*order.on_each_node, *(expand(word, order.env) for word in command)] if command else []
         for name, command in steps.items()

@@ -118,6 +118,8 @@ class RepeatRunner:
 
         ended = self._shim.run_command(runs["argv"], env, cwd=runs["cwd"], begin=begin)
         self._shim.drain()
+        if self._repeat["ignore_failure"] and ended["code"]:
+            ended = {**ended, "code": 0, "ignored_code": ended["code"]}
         self._lines.append({"event": "ended", **place, **ended})
         self._take(ended)
         failed = ended["code"] != 0
@@ -128,7 +130,8 @@ class RepeatRunner:
 
     @property
     def _most(self) -> str:
-        return f"{'at most ' if self._repeat['decided_after'] is not None else ''}{self._repeat['runs']}"
+        bound = self._repeat["decided_after"] is not None or self._repeat["min_runs"] is not None
+        return f"{'at most ' if bound else ''}{self._repeat['runs']}"
 
     def _around(self, step: str, place: dict[str, Any], runs: dict[str, Any], what: str) -> bool:
         """Do what is to be done before or after a run, as `runs` says; return whether all is well."""
@@ -156,8 +159,12 @@ class RepeatRunner:
         """Return whether the runs before this one were the last."""
         if self._repeat["runs_together"]:
             return number > 0 and not self._begins(number, repeat)
-        limit = self._repeat["max_time_seconds"]
-        late = limit is not None and number > 0 and time.monotonic() - begun >= limit
+        arms = max(1, len(self._repeat["arms"]))
+        if repeat is not None and repeat % arms:
+            return False  # a block that was begun is finished: its runs are compared with each other
+        limit, least = self._repeat["max_time_seconds"], self._repeat["min_runs"]
+        may_end = number > 0 if least is None else repeat is not None and repeat >= least
+        late = limit is not None and may_end and time.monotonic() - begun >= limit
         return late or self._is_enough(repeat)
 
     def _begins(self, number: int, repeat: int | None) -> bool:

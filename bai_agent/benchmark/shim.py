@@ -194,6 +194,7 @@ class Shim:
             user=order["user"],
             umask=order["umask"],
             output=self._output,
+            discard_stdout=order["discard_stdout"],
         )
         self._pid = child.pid
         self._loop.watch(child)

@@ -36,6 +36,7 @@ class Spawned:
         user: Mapping[str, object] | None,
         umask: int,
         output: int,
+        discard_stdout: bool = False,
     ) -> None:
         gate, self._gate = os.pipe()
         self.errors, errors = os.pipe()
@@ -51,7 +52,7 @@ class Spawned:
             _forget_signals()
             if os.read(gate, 1):
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(output, 1)
+                os.dup2(os.open(os.devnull, os.O_WRONLY) if discard_stdout else output, 1)
                 os.dup2(output, 2)
                 os.umask(umask)
                 _become(user, shim)

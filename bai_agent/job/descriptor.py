@@ -576,6 +576,8 @@ class Output:
 
     artifacts: tuple[str, ...] = ()
     """Globs relative to the benchmark's working folder, kept in the store at the end."""
+    discard_stdout: bool = False
+    """Whether the benchmark's standard output is /dev/null; its standard error is in the log all the same."""
 
     def __post_init__(self) -> None:
         # Found out only at the end, it would cost a whole run its result.
@@ -605,6 +607,10 @@ class Arm:
     script: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     """All that `[benchmark] env` would be."""
+    prepare: tuple[str, ...] = ()
+    """Its command before each run; empty: that of `[repeat]`."""
+    cleanup: tuple[str, ...] = ()
+    """One after each run."""
     requirements: str | None = None
     """As that of `[benchmark]`, in its place, where arms have folders of their own."""
     scripts_sha256: str | None = None
@@ -632,13 +638,17 @@ class Repeat:
     metric: str | None = None
     """Whose headline `until` is about."""
     max_time: timedelta | None = None
-    """After so long no new run begins; unset: no limit."""
+    """After so long no new run begins, with arms no new block; unset: no limit."""
+    min_runs: int | None = None
+    """With `max_time`: so many runs are done in any case."""
     prepare: tuple[str, ...] = ()
     """A command before each run, and its arguments; empty: none."""
     cleanup: tuple[str, ...] = ()
     """One after each run."""
     keep_going: bool = False
     """Whether a run that fails is followed by the next one."""
+    ignore_failure: bool = False
+    """Whether a run counts whatever its exit code is."""
     arms: tuple[Arm, ...] = ()
     """Two or more that take turns, each for an equal part of `runs`; none: the benchmark itself."""
     seed: int = 0
@@ -653,7 +663,16 @@ class Repeat:
             raise ValueError("until must be a finite number > 0, for example 0.02 for two percent")
         if (self.until is None) != (self.metric is None):
             raise ValueError("until and metric go together: metric says whose interval until is about")
-        if any("\0" in word for word in (*self.prepare, *self.cleanup)):
+        if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
+            raise ValueError("min_runs must be an integer from 1 to runs")
+        if self.min_runs is not None and self.max_time is None:
+            raise ValueError("min_runs is for max_time: it says how many runs are done in any case")
+        steps = [
+            self.prepare,
+            self.cleanup,
+            *(step for each in self.arms for step in (each.prepare, each.cleanup)),
+        ]
+        if any("\0" in word for step in steps for word in step):
             raise ValueError("a NUL character cannot be passed to a process")
         if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
             raise ValueError("arms must be two or more, with names of their own")

@@ -415,6 +415,8 @@ class RepeatOutcome:
     user_seconds: Seconds | None = None
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
+    ignored_code: Count | None = None
+    """Its exit code, where that is ignored and was not 0: `code` is 0 then."""
 
 
 Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]

@@ -41,6 +41,8 @@ from bai_agent.strategy import node_environment, strategy_of
 log = logging.getLogger(__name__)
 
 _TICK = 0.05
+_SHORT_TICK = 0.01
+"""Seconds between two looks while short runs wait for the word whether they are enough."""
 """Seconds between two looks at everything while the benchmark runs."""
 
 _SHIM_MARGIN = 20.0
@@ -176,7 +178,7 @@ def _follow(
             log.error("the shim did not end the benchmark in time; ending both without it")
             end_lost(ctx.rundir, started=started)
             return
-        clock.sleep(_TICK)
+        clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
 
 
 class _PythonLook:

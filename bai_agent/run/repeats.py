@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20
 """Bytes of records that are read at a time: the watch over the benchmark goes on in between."""
+_SHORT_RUN_SECONDS = 2.0
 _EVENT_SECONDS = 1.0
 """Between two events about runs that are short."""
 _OF_A_RUN = b'"src":"run"'
@@ -67,6 +68,14 @@ class RepeatDecision:
         """By arm and series: one number for each run that ended well."""
         self._complete = 0
         """How many runs all records are there of."""
+        self._hurried, self._since = 0, 0.0
+        """How many it were at the last look, and since when."""
+
+    def hurries(self, now: float) -> bool:
+        """Return whether runs are so short that the pauses between them count. now: monotonic seconds."""
+        if self._complete != self._hurried:
+            self._hurried, self._since = self._complete, now
+        return self._complete > 0 and now - self._since < _SHORT_RUN_SECONDS
 
     def poll(self) -> None:
         """Look at what has come; cheap, to be called many times a second."""
@@ -190,6 +199,7 @@ def _outcome_of(
         user_seconds=ended["user_seconds"],
         system_seconds=ended["system_seconds"],
         peak_memory_bytes=ended["peak_memory_bytes"],
+        ignored_code=ended.get("ignored_code"),
     )
 
 
@@ -251,7 +261,11 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
             warnings.append(
                 f'The interval of "{repeat.metric}" {known}; [repeat] until asks for ±{repeat.until:.1%}.'
             )
-    elif done < repeat.runs and repeat.max_time is not None:
+    elif (
+        done < repeat.runs
+        and repeat.max_time is not None
+        and (repeat.min_runs is None or done < repeat.min_runs)
+    ):
         warnings.append(
             f"{done} of {repeat.runs} runs were done: after [repeat] max_time no further one was begun."
         )
@@ -285,7 +299,8 @@ def _run_name(run: int, number: int | None, arm: str | None, repeat: Repeat) -> 
     of_arm = f" ({arm})" if arm is not None else ""
     if number is None:
         return f"Warm-up run {run + 1} of {repeat.warmup_runs}{of_arm}"
-    return f"Run {number + 1} of {repeat.runs}{of_arm}"
+    of = f" of {repeat.runs}" if repeat.min_runs is None else ""
+    return f"Run {number + 1}{of}{of_arm}"
 
 
 def _step_sentence(step: FailedStep, repeat: Repeat) -> str:

@@ -108,10 +108,13 @@ class Turns(threading.Thread):
     def _decide(self, run: int) -> bool | None:
         """Return whether a run begins; None while it is not known whether those before it are enough."""
         repeat, done = self._repeat, self._runs.known.runs
-        # By the boot's own clock: the time of day may be set meanwhile.
-        if repeat.max_time is not None and running_seconds(vars(done[0])) >= repeat.max_time.total_seconds():
-            return False
         measured = run - repeat.warmup_runs
+        if measured > 0 and repeat.arms and measured % len(repeat.arms):
+            return True  # a block that was begun is finished
+        limit = repeat.max_time if repeat.min_runs is None or measured >= repeat.min_runs else None
+        # By the boot's own clock: the time of day may be set meanwhile.
+        if limit is not None and running_seconds(vars(done[0])) >= limit.total_seconds():
+            return False
         if repeat.decided_after is None or measured < repeat.decided_after:
             return True
         word = read_json(self._rundir.repeat_word) or {}

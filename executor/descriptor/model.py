@@ -174,6 +174,9 @@ class Ml(Table):
     are a script (`/bin/sh` unless `#!` says otherwise). `$(NAME)` becomes the value of that environment variable."""
     args: CommandText | None = Field(default=None, examples=["--epochs 8"])
     """More arguments, put behind the command with a space between."""
+    cwd: str | None = Field(default=None, min_length=1, examples=["/data/src"])
+    """The folder that the command starts in: absolute, or relative to its work folder. Unset: the scripts' folder where there is one,
+    else the work folder."""
     framework: Literal["tensorflow", "mxnet", "pytorch", ""] = Field(default="", examples=["pytorch"])
     """The framework, for other engines. Not read here."""
     framework_version: str | None = Field(default=None, examples=["2.4"])
@@ -200,6 +203,8 @@ class OutputTable(Table):
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
     """How the benchmark's output is buffered: `line` shows every line at once; `timed` flushes every 100 ms, for benchmarks that
     print very much; `own` leaves it alone, so that its last lines are lost when it is killed."""
+    discard_stdout: bool = False
+    """Whether what the benchmark prints to its standard output is thrown away: for timing a command that prints much. Its standard error is kept."""
     warmup: Warmup | None = Field(default=None, examples=["30s"])
     """`warmup` of every metric that does not say its own. Unset: nothing is left out."""
 
@@ -222,13 +227,17 @@ class ArmTable(Table):
     """Its environment variables, beside those of `[env.vars]`."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"branch": "main"}])
     """Its own labels, in addition to those of `[info]`. They are kept with the job; its metrics have the arm's name."""
+    prepare: CommandText | None = Field(default=None, examples=["make clean"])
+    """Its command before each run. Unset: that of `[repeat]`."""
+    cleanup: CommandText | None = Field(default=None, examples=["rm -rf out"])
+    """The same after each run."""
 
 
 class RepeatTable(Table):
     """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
 
     runs: int | None = Field(default=None, ge=1, le=100_000, examples=[10])
-    """How many runs there are. With `until` at most so many, 50 where it is unset."""
+    """How many runs there are. With `until` at most so many, 50 of each arm where it is unset."""
     warmup_runs: int = Field(default=0, ge=0, le=100_000, examples=[1])
     """Runs before those, which no metric is taken from."""
     until: Share | None = Field(default=None, examples=["2%"])
@@ -236,7 +245,9 @@ class RepeatTable(Table):
     metric: str | None = Field(default=None, min_length=1, examples=["throughput"])
     """Whose headline `until` is about. Unset: the only metric that has `better`."""
     max_time: PositiveDuration | None = Field(default=None, examples=["2h"])
-    """After so long no new run begins. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
+    """After so long no new run begins, with arms no new block. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
+    min_runs: int | None = Field(default=None, ge=1, le=100_000, examples=[10])
+    """With `max_time`: so many runs are done in any case. That further ones had no time left is then no warning."""
     prepare: CommandText | None = Field(default=None, examples=["sh drop_caches.sh"])
     """A command before each run, outside its timing; split as `benchmark_code` is, or several lines for /bin/sh. What it prints
     is in the log, and no metric. Where it fails, the job ends."""
@@ -244,6 +255,8 @@ class RepeatTable(Table):
     """The same after each run."""
     keep_going: bool = False
     """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` on several nodes."""
+    ignore_failure: bool = False
+    """Whether a run counts whatever its exit code is. A signal, or a command that cannot be started, is a failure all the same."""
     arms: list[ArmTable] = Field(default_factory=list)
     seed: int = Field(default=0, ge=0, lt=2**63, examples=[7])
     """Of the order in which the arms take turns."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from executor.descriptor.command_checks import is_script
 from executor.descriptor.preset_checks import preset_metrics
-from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, at, items, text_of
+from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
 from executor.descriptor.secret_values import looks_secret
 
 STEPS = ("prepare", "cleanup")
@@ -30,23 +30,36 @@ def repeats(table: Raw) -> Iterator[RawFinding]:
     if "runs" not in repeat and "until" not in repeat:
         fix = 'write runs = 10, or until = "2%" with the metric whose interval it is about'
         yield ("repeat", "runs"), "is missing: nothing says how many runs there are", fix, ERROR
+    if "min_runs" in repeat and "max_time" not in repeat:
+        fix = 'add max_time = "1m", or write runs alone'
+        yield ("repeat", "min_runs"), "is for max_time, which is not there", fix, ERROR
+    runs, least = repeat.get("runs"), repeat.get("min_runs")
+    if type(runs) is int and type(least) is int and least > runs:
+        yield ("repeat", "min_runs"), f"is more than runs, {runs}", "lower it, or raise runs", ERROR
     yield from _metric(table, repeat)
     yield from _arms(repeat)
+    yield from _steps(("repeat",), repeat)
+    for where, arm in items(table, "repeat", "arms"):
+        yield from _steps(where, arm)
+
+
+def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:
+    """Check the commands before and after a run."""
     for step in STEPS:
-        text = text_of(repeat, step)
+        text = text_of(table, step)
         if is_script(text):
             if text.lstrip().startswith("#!"):
                 fix = "leave that line out, as /bin/sh runs several lines, or name a file of [ml.script]"
-                yield ("repeat", step), "starts with #!, and is no file of its own", fix, ERROR
+                yield (*where, step), "starts with #!, and is no file of its own", fix, ERROR
             continue
         try:
-            empty = step in repeat and isinstance(repeat[step], str) and not shlex.split(text)
+            empty = step in table and isinstance(table[step], str) and not shlex.split(text)
         except ValueError:
             fix = "close each quote, or write several lines between three quotes ''', which /bin/sh runs"
-            yield ("repeat", step), "cannot be split into arguments: a quote is never closed", fix, ERROR
+            yield (*where, step), "cannot be split into arguments: a quote is never closed", fix, ERROR
         else:
             if empty:
-                yield ("repeat", step), "is empty", "write a command, or remove the key", ERROR
+                yield (*where, step), "is empty", "write a command, or remove the key", ERROR
 
 
 def _arms(repeat: Raw) -> Iterator[RawFinding]:

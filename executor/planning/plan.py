@@ -130,7 +130,9 @@ def plan(
             enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
         ),
         repeat=_repeat(descriptor, arguments, arms),
-        output=Output(artifacts=tuple(descriptor.output.artifacts)),
+        output=Output(
+            artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
+        ),
         store=store,
         end=_end(descriptor) if where == "ec2" else End(),
         git=git,
@@ -227,6 +229,7 @@ def _benchmark(
         inherit_env=inherit_env,
         python=env.python,
         requirements=ml.script.requirements if ml and ml.script else None,
+        cwd=ml.cwd if ml else None,
         user=env.user,
         buffering=Buffering(descriptor.output.buffering),
         exclusive=exclusive,
@@ -260,14 +263,16 @@ def _repeat(descriptor: Descriptor, arguments: Sequence[str], files: Mapping[str
     if written.until is not None:
         metric = written.metric or next(each.name for each in descriptor.output.every_metric if each.better)
     return Repeat(
-        runs=written.runs or _MOST_RUNS,
+        runs=written.runs or _MOST_RUNS * max(1, len(written.arms)),
         warmup_runs=written.warmup_runs,
         until=written.until,
         metric=metric,
         max_time=written.max_time,
         prepare=_words(written.prepare),
         cleanup=_words(written.cleanup),
+        min_runs=written.min_runs,
         keep_going=written.keep_going,
+        ignore_failure=written.ignore_failure,
         arms=tuple(_arm(descriptor, each, arguments, files.get(each.name)) for each in written.arms),
         seed=written.seed,
     )
@@ -287,6 +292,8 @@ def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str], fi
     return Arm(
         name=written.name,
         labels=dict(written.labels),
+        prepare=_words(written.prepare),
+        cleanup=_words(written.cleanup),
         argv=benchmark.argv,
         script=benchmark.script,
         env=benchmark.env,

@@ -117,3 +117,79 @@ def test_what_a_single_run_took_is_a_metric_too(cli: LocalCli) -> None:
     )
     assert took["value"] == cli.result("one")["benchmark"]["wall_seconds"]
     assert re.search(r"took +\S*", answer.stdout)
+
+
+def test_so_many_runs_are_done_whatever_the_time_is(cli: LocalCli) -> None:
+    repeat = "[repeat]\nruns = 50\nmin_runs = 4\nmax_time = '1ms'\n"
+    arms = "[[repeat.arms]]\nname = 'a'\n[[repeat.arms]]\nname = 'b'\n"
+
+    answer = cli.bai("run", cli.descriptor(PROGRAM, more=repeat + arms), "--job-id", "least")
+
+    assert answer.code == 0, answer.stderr
+    result = cli.result("least")
+    assert sorted(each["arm"] for each in result["repeats"]) == ["a", "a", "b", "b"]
+    assert not any("max_time" in each for each in result["warnings"])
+
+
+def test_a_block_of_arms_is_finished_when_the_time_is_over(cli: LocalCli) -> None:
+    repeat = "[repeat]\nruns = 30\nmax_time = '1ms'\n"
+    arms = "".join(f"[[repeat.arms]]\nname = '{name}'\n" for name in "abc")
+
+    answer = cli.bai("run", cli.descriptor(PROGRAM, more=repeat + arms), "--job-id", "block")
+
+    assert answer.code == 0, answer.stderr
+    assert sorted(each["arm"] for each in cli.result("block")["repeats"]) == ["a", "b", "c"]
+
+
+def test_each_arm_has_commands_of_its_own_around_its_runs(cli: LocalCli) -> None:
+    arms = """
+[repeat]
+runs = 2
+prepare = "sh -c 'echo all >> order'"
+[[repeat.arms]]
+name = "a"
+prepare = "sh -c 'echo own >> order'"
+cleanup = "sh -c 'echo after >> order'"
+[[repeat.arms]]
+name = "b"
+"""
+
+    answer = cli.bai("run", cli.descriptor(PROGRAM, more=arms), "--job-id", "steps")
+
+    assert answer.code == 0, answer.stderr
+    turns = [each["arm"] for each in cli.result("steps")["repeats"]]
+    said = (cli.rundir("steps").work / "order").read_text().split()
+    assert said == [word for arm in turns for word in (["own", "after"] if arm == "a" else ["all"])]
+
+
+def test_a_run_whose_exit_code_is_ignored_counts(cli: LocalCli) -> None:
+    file = cli.descriptor("print('loss=1')\nsys.exit(3)", more="[repeat]\nruns = 2\nignore_failure = true\n")
+    file.write_text(file.read_text().replace("print('loss", "import sys\nprint('loss"))
+
+    answer = cli.bai("run", file, "--job-id", "codes")
+
+    assert answer.code == 0, answer.stderr
+    runs = cli.result("codes")["repeats"]
+    assert [(each["outcome"], each["code"], each["ignored_code"]) for each in runs] == [
+        ("succeeded", 0, 3)
+    ] * 2
+
+
+def test_a_discarded_output_leaves_the_errors_in_the_log(cli: LocalCli) -> None:
+    code = "import os, sys\nprint('loss=1', flush=True)\nprint(os.getcwd(), file=sys.stderr)"
+    file = cli.descriptor(code, more="[output]\ndiscard_stdout = true\n")
+    file.write_text(file.read_text().replace("[ml]", "[ml]\ncwd = '/usr'"))
+
+    answer = cli.bai("run", file, "--job-id", "quiet")
+
+    assert answer.code == 0, answer.stderr
+    assert cli.bai("logs", "quiet").stdout == "/usr\n"
+
+
+def test_until_of_three_arms_has_a_bound_for_each(cli: LocalCli) -> None:
+    arms = "".join(f"[[repeat.arms]]\nname = '{name}'\n" for name in "abc")
+
+    answer = cli.bai("plan", cli.descriptor(PROGRAM, more=f"[repeat]\nuntil = '2%'\n{arms}"), "--json")
+
+    assert answer.code == 0, answer.stderr
+    assert answer.objects[0]["repeat"]["runs"] == 150

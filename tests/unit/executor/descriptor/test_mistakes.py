@@ -102,6 +102,13 @@ OF_RUN = "[[output.metrics]]\nname = 'm'\nof_run = 'wall_time'\n"
 
 MISTAKES = [
     ("of_run beside pattern", f"{OF_RUN}pattern = '(.)'", "output.metrics[0].pattern", "keep one of the two"),
+    ("least runs without a time", "[repeat]\nruns = 5\nmin_runs = 2", "repeat.min_runs", "add max_time"),
+    (
+        "more least runs than runs",
+        "[repeat]\nruns = 5\nmin_runs = 6\nmax_time = '1s'",
+        "repeat.min_runs",
+        "lower it",
+    ),
     ("units of a time", f"{OF_RUN}units = 'ms'", "output.metrics[0].units", 'write units = "s"'),
     (
         "unknown figure of a run",
