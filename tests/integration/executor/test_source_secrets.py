@@ -25,7 +25,7 @@ class _Signed(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 - the name that the server calls
 
     def log_message(self, *_: object) -> None:
         return
