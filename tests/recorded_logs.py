@@ -1,12 +1,14 @@
 """Outputs of other people's benchmark programs as they were printed, each with what a person reads off it.
 
 `tests/recorded/NAME.log` is the output, byte for byte, and `NAME.json` the values in the order in which they stand, read off by eye;
-what takes them is the preset NAME. `docs/patterns.md` is made of them: `.venv/bin/python tests/recorded_logs.py >docs/patterns.md`.
+what takes them is the preset NAME. `NAME-2.log` and so on are other forms: of another version, in another unit, of several jobs. The key "left out"
+of a JSON file has the metrics whose values cannot be read rightly, of which a run warns. `docs/patterns.md` is made of them: `.venv/bin/python tests/recorded_logs.py >docs/patterns.md`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +36,8 @@ preset = "fio"                  # or several: ["iperf3", "stress-ng"]
   Two presets with a metric of the same name are refused, unless your file has one of that name.
 - `[output] warmup` is that of their metrics, too.
 
-Each was tried on what the program really printed: `tests/recorded/` holds that output, and a test compares what is recorded with what a person reads off it.
-Try them on your own log: `bai metrics-test benchmark.toml run.log`.
+Each was tried on what the program really printed, in at least two forms, such as several jobs in one output or another unit: `tests/recorded/` holds that output, and a test compares what is recorded with what a person reads off it.
+A preset of which nothing is found in a run that succeeded is a warning. Try them on your own log: `bai metrics-test benchmark.toml run.log`.
 What groups named `step`, `unit` and others mean, and what `number` and `repaint` do, is in [extraction.md](extraction.md).
 """
 
@@ -52,12 +54,22 @@ class RecordedLog:
 
     @property
     def preset(self) -> Preset:
-        return read_preset(self.name)
+        return read_preset(re.sub(r"-\d+$", "", self.name))
 
     @property
     def values(self) -> dict[str, list[dict[str, Any]]]:
         """By metric, in order: value, and step and labels where there are any."""
-        found: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / f"{self.name}.json").read_text())
+        return {name: values for name, values in self._content.items() if name != "left out"}
+
+    @property
+    def left_out(self) -> list[str]:
+        """The metrics of which a run warns: their values cannot be read rightly."""
+        names: list[str] = self._content.get("left out", [])
+        return names
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((FOLDER / f"{self.name}.json").read_text())
         return found
 
 
@@ -70,9 +82,12 @@ def page() -> str:
     parts = [_HEAD]
     for each in recorded_logs():
         preset = each.preset
+        if each.name != preset.name:
+            continue
+        others = ", ".join(f"`{command}`" for command in preset.also)
         note = f"\n\n{preset.note}" if preset.note else ""
         parts.append(
-            f'## {preset.title}\n\n`preset = "{preset.name}"`, tried on `{preset.recorded}`{note}\n\n'
+            f'## {preset.title}\n\n`preset = "{preset.name}"`, tried on `{preset.recorded}`, and on {others}{note}\n\n'
             f"```toml\n{preset.text.rstrip()}\n```\n\n"
             f"| metric | recorded |\n|---|---|\n"
             + "\n".join(

@@ -40,6 +40,8 @@ class Preset:
     """What people call the program."""
     recorded: str
     """The command whose output the metrics were tried on."""
+    also: tuple[str, ...]
+    """Commands, or what they are about, of other forms of its output on which they were tried."""
     note: str
     """More about that output; "" for nothing."""
     metrics: tuple[PresetMetric, ...]
@@ -75,6 +77,7 @@ def read_preset(name: str) -> Preset:
         name=name,
         title=table["title"],
         recorded=table["recorded"],
+        also=tuple(table["also"]),
         note=table.get("note", ""),
         metrics=tuple(PresetMetric.model_validate({**each, "preset": name}) for each in table["metrics"]),
         text=metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.run_directory import RunDir
 from bai_agent.metrics.process import Extractor
 from executor.descriptor import load
-from executor.descriptor.presets import preset_names
+from executor.descriptor.presets import preset_names, read_preset
 from executor.planning.job_toml import job_toml
 from executor.planning.plan import plan
 
@@ -31,14 +32,19 @@ preset = "{preset}"
 """
 
 
-def test_every_preset_has_a_recorded_log_and_every_log_a_preset() -> None:
-    assert tuple(each.name for each in recorded_logs()) == preset_names()
+def test_every_preset_has_recorded_logs_of_two_forms() -> None:
+    logs = recorded_logs()
+    forms = Counter(each.preset.name for each in logs)
+
+    assert set(forms) == set(preset_names())
+    assert {name: 1 + len(read_preset(name).also) for name in preset_names()} == forms
+    assert min(forms.values()) >= 2
 
 
 @pytest.mark.parametrize("recorded", recorded_logs(), ids=lambda recorded: recorded.name)
 def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: RecordedLog) -> None:
     file = tmp_path / "benchmark.toml"
-    file.write_text(DESCRIPTOR.format(preset=recorded.name))
+    file.write_text(DESCRIPTOR.format(preset=recorded.preset.name))
     descriptor, findings = load(file)
     assert (descriptor is not None, findings) == (True, [])
     assert descriptor is not None
@@ -52,7 +58,10 @@ def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: Rec
     Extractor(rundir, parse_job(rundir.job.read_bytes(), where="job.toml")).run()
 
     assert values_in(rundir) == recorded.values
-    assert extracted(rundir)["warnings"] == []
+    told = extracted(rundir)
+    assert list(told["not_numbers"]) == recorded.left_out
+    assert len(told["warnings"]) == len(recorded.left_out)
+    assert told["empty_presets"] == ([] if recorded.values else [recorded.preset.name])
 
 
 def test_the_page_is_made_of_the_recorded_logs() -> None:

@@ -109,14 +109,14 @@ def test_an_unknown_preset_lists_those_there_are() -> None:
 
 
 def test_metrics_of_two_presets_need_names_of_their_own() -> None:
-    what, fix = problem({"preset": ["dd", "wrk"]})
+    what, fix = problem({"preset": ["dd", "siege"]})
 
-    assert what == '"dd" and "wrk" both have a metric throughput'
+    assert what == '"dd" and "siege" both have a metric throughput'
     assert "write a metric of this name yourself" in fix
     own = {"name": "throughput", "units": "MB/s", "pattern": r"(\d+) MB/s"}
-    assert [each.name for each in metrics({"preset": ["dd", "wrk"], "metrics": [own]})] == [
+    assert [each.name for each in metrics({"preset": ["dd", "siege"], "metrics": [own]})] == [
         "throughput",
-        "latency",
+        "availability",
     ]
 
 
@@ -153,6 +153,63 @@ def test_what_is_no_name_is_a_finding(tmp_path: Path, value: Any) -> None:
             [("eval_loss", "0.5", ',"step":2.0')],
         ),
         ("tqdm", "100%|##| 8/8 [00:00<00:00, 123.70it/s]", [("throughput", "123.70", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00,  2.00s/it]", [("throughput", "0.5", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50kit/s]", [("throughput", "1500", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50GB/s]", [("bandwidth", "1500", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50MiB/s]", [("bandwidth", "1.572864", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50key/s, val_loss=2]", []),
+        ("redis-benchmark", "GET: rps=0.0 (overall: -nan) avg_msec=-nan (overall: -nan)", []),
+        ("redis-benchmark", "98039.22 requests per second", [("throughput", "98039.22", "")]),
+        (
+            "redis-benchmark",
+            "SET: 98039.22 requests per second",
+            [("throughput", "98039.22", ',"labels":{"test": "SET"}')],
+        ),
+        ("iperf3", "[SUM]   0.00-2.00   sec  5.16 GBytes  2638 MBytes/sec                  receiver", []),
+        (
+            "iperf3",
+            "[  5]   0.00-2.00   sec  900 KBytes  3.69 Kbits/sec                  receiver",
+            [("bitrate", "3.69e-06", ',"labels":{"stream": "5"}')],
+        ),
+        ("7z", "Avr:             100   2658   2659  |            100   3170   3171", []),
+        ("pgbench", "tps = 12.58 (including connections establishing)", []),
+        ("pgbench", "tps = 12.58 (without initial connection time)", [("throughput", "12.58", "")]),
+        (
+            "wrk",
+            "    Latency     1.02m   300.00ms  2.00m    85.01%",
+            [("latency_mean", "61200", "")],
+        ),
+        ("hey", "  0% in 0.0000 secs", []),
+        ("hey", "  99%% in 0.0120 secs", [("latency", "12", ',"labels":{"percentile": "99"}')]),
+        ("ioping", "4 KiB <<< . (ext4 /dev/vda 252.0 GiB): request=1 time=79.7 us (warmup)", []),
+        (
+            "openssl-speed",
+            "rsa  2048 bits 0.000252s 0.000016s 0.000017s 0.000258s   3967.3  61945.5  58000.0   3800.0",
+            [
+                ("sign", "3967.3", ',"labels":{"algorithm": "rsa  2048 bits"}'),
+                ("verify", "61945.5", ',"labels":{"algorithm": "rsa  2048 bits"}'),
+            ],
+        ),
+        (
+            "google-benchmark",
+            "Sort/64   1.2e+09 ns   1.1e+09 ns     1",
+            [("time", "1.2e+09", ',"labels":{"benchmark": "Sort/64"}')],
+        ),
+        (
+            "cyclictest",
+            "T: 0 ( 6214) P: 0 I:1000 C:    100 Min:     41 Act:12345678 Avg:12345678 Max: 7387944",
+            [],
+        ),
+        (
+            "k6",
+            "http_req_duration....: avg=1m2.5s min=1h0m0s med=1.5ms max=2h p(90)=1s p(95)=2m0s",
+            [
+                ("latency_mean", "62500", ""),
+                ("latency_min", "3600000", ""),
+                ("latency_median", "1.5", ""),
+                ("latency_p95", "120000", ""),
+            ],
+        ),
         (
             "tqdm",
             " 5%| | 1/8 [00:00<00:00, 9.5img/s, loss=1e-3]",
@@ -167,10 +224,10 @@ def test_what_is_no_name_is_a_finding(tmp_path: Path, value: Any) -> None:
             "nccl-tests",
             " 8 2 bfloat16 none 0 12.90 0.01 0.02 0 12.87 0.03 0.04 N/A",
             [
-                ("busbw", "0.02", ',"step":8'),
-                ("busbw_in_place", "0.04", ',"step":8'),
-                ("algbw", "0.01", ',"step":8'),
-                ("time", "12.90", ',"step":8'),
+                ("busbw", "0.02", ',"step":8,"labels":{"type": "bfloat16", "redop": "none"}'),
+                ("busbw_in_place", "0.04", ',"step":8,"labels":{"type": "bfloat16", "redop": "none"}'),
+                ("algbw", "0.01", ',"step":8,"labels":{"type": "bfloat16", "redop": "none"}'),
+                ("time", "12.90", ',"step":8,"labels":{"type": "bfloat16", "redop": "none"}'),
             ],
         ),
     ],
