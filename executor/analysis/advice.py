@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from executor.analysis.effect import Effect, centre
-from executor.analysis.power import runs_needed
+from executor.analysis.effect import ALPHA, Effect, centre, student
 
 ASSUMED_SCATTER = 0.05
 """Of runs, where there are none to learn it from: a common figure for single instances of a cloud, said to be an assumption."""
 ASSUMED_DIFFERENCE = 0.05
 """What is to be found, where a metric has no tolerance."""
+POWER = 0.8
+"""With so many runs as we advise, a difference of the size that is named is found four times of five."""
+_MOST_RUNS = 10_000
 
 
 def how_many(
@@ -55,6 +58,30 @@ def how_many(
             f"{wanted} would be found with these runs, {source}: the change is too near to that for a verdict",
         )
     return more, f"{one}about {more:,} more run{'s' if more > 1 else ''} a side would tell {wanted}, {source}"
+
+
+def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
+    """Return how many runs a side find a difference of that size, both on one scale; None: more than 10,000.
+
+    By the usual approximation of a t test's power: `POWER`, with a false alarm in `ALPHA` of all cases. paired: `scatter` is that
+    of the differences within blocks, and as many blocks are needed.
+    """
+    from scipy import special
+
+    share = scatter / difference
+    # Not `**`, which raises where this is infinite.
+    ratio = (1 if paired else 2) * share * share
+    if not scatter:
+        return 2
+    if not ratio < _MOST_RUNS:
+        return None
+    runs = max(2, math.ceil(ratio * float(special.ndtri(1 - ALPHA / 2) + special.ndtri(POWER)) ** 2))
+    while runs <= _MOST_RUNS:
+        freedom = (runs - 1) * (1 if paired else 2)
+        if runs >= ratio * (student(freedom, 1 - ALPHA / 2) + student(freedom, POWER)) ** 2:
+            return runs
+        runs += 1
+    return None
 
 
 def _percent(share: float) -> str:

@@ -1,89 +1,19 @@
-"""Two sides of runs compared, metric by metric: what can be said of each, in one of six verdicts and a sentence."""
+"""Two sides of runs compared: the verdict of each metric, with the rate of false alarms kept over all of them together."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from bai_agent.job.descriptor import Better
 from executor.analysis.advice import how_many
-from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, centre, effect, holm, paired_effect
-from executor.analysis.runs import Run, RunValue
-
-
-class Verdict(str, Enum):
-    """What is said of a metric."""
-
-    BETTER = "better"
-    WORSE = "worse"
-    DIFFERENT = "different"
-    """The metric does not say which direction is better."""
-    NONE = "no difference found"
-    WITHIN = "within tolerance"
-    UNKNOWN = "cannot tell"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricComparison:
-    """One metric of the two sides."""
-
-    name: str
-    units: str = ""
-    better: Better | None = None
-    tolerance: float | None = None
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-    """One number for each run that has the metric; of `paired` ones with one index a block."""
-    effect: Effect
-    p_corrected: float | None = None
-    """By Holm, over the metrics of its family: those with a direction, or those without."""
-    corrected_for: int = 1
-    """Metrics in that family; with several arms those of each pair."""
-    verdict: Verdict
-    more_runs: int | None = None
-    """About so many more a side are needed, where one cannot tell."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def centre_a(self) -> float:
-        return centre(self.a, relative=self.effect.relative)
-
-    @property
-    def centre_b(self) -> float:
-        return centre(self.b, relative=self.effect.relative)
-
-    @property
-    def verdict_text(self) -> str:
-        """The verdict for reading: where its interval alone would say more than can be said of so many metrics, with that word."""
-        if self.verdict is Verdict.NONE and self.effect.excludes_zero:
-            return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
-        return self.verdict.value
-
-    def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        return {
-            "name": self.name,
-            "units": self.units,
-            "better": self.better.value if self.better is not None else None,
-            "tolerance": self.tolerance,
-            "verdict": self.verdict.value,
-            "relative": self.effect.relative,
-            "paired": self.effect.paired,
-            "change": self.effect.change,
-            "interval": [self.effect.low, self.effect.high] if self.effect.low is not None else None,
-            "p": self.effect.p,
-            "p_corrected": self.p_corrected,
-            "corrected_for": self.corrected_for,
-            "permutation_p": self.effect.permutation_p,
-            "rank_p": self.effect.rank_p,
-            "scatter": self.effect.scatter,
-            "more_runs": self.more_runs,
-            "a": {"value": self.centre_a, "runs": list(self.a)},
-            "b": {"value": self.centre_b, "runs": list(self.b)},
-            "notes": list(self.notes),
-        }
+from executor.analysis.compared_metric import Incomparable, MetricComparison, Verdict
+from executor.analysis.drift import DRIFTS
+from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, holm
+from executor.analysis.matching import matched, only_in, side_notes
+from executor.analysis.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +21,8 @@ class Comparison:
     """All metrics that both sides have, and those that only one has."""
 
     metrics: tuple[MetricComparison, ...]
+    incomparable: tuple[Incomparable, ...] = ()
+    """Metrics of which both sides have another definition."""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
@@ -101,6 +33,17 @@ class Comparison:
     @property
     def worse(self) -> bool:
         return any(each.verdict is Verdict.WORSE for each in self.metrics)
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether nobody can say if a metric with a direction is worse: it drifts, or is not the same on both sides."""
+        return any(each.better is not None for each in self.incomparable) or any(
+            each.drifts and each.better is not None for each in self.metrics
+        )
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return all metrics as JSON values."""
+        return [*(each.as_table() for each in self.metrics), *(each.as_table() for each in self.incomparable)]
 
     def find(self, name: str) -> MetricComparison | None:
         return next((each for each in self.metrics if each.name == name), None)
@@ -124,92 +67,65 @@ def compare_sides(
     Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of earlier runs by
     metric, from which it is learnt how many are needed.
     """
-    matched = [_matched(first, other) for other in others]
-    families: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
-    for i, metrics in enumerate(matched):
-        for name, each in metrics.items():
-            if each.effect.p is not None:
-                families[each.better is not None].append((i, name))
-    corrected: dict[tuple[int, str], float] = {}
-    for family in families.values():
-        ps = [matched[i][name].effect.p or 0.0 for i, name in family]
-        corrected |= dict(zip(family, holm(ps), strict=True))
+    every = [matched(first, other) for other in others]
+    metrics = {
+        (i, name): each
+        for i, found in enumerate(every)
+        for name, each in found.items()
+        if isinstance(each, MetricComparison)
+    }
+    tested = {key: each for key, each in metrics.items() if each.effect.p is not None}
+    for directed in (True, False):
+        family = {key: each for key, each in tested.items() if (each.better is not None) == directed}
+        for key, p in _corrected({key: each.effect.p or 0.0 for key, each in family.items()}).items():
+            metrics[key] = replace(metrics[key], p_corrected=p, corrected_for=len(family))
+    metrics |= _with_drifts(metrics)
     return [
         Comparison(
             metrics=tuple(
-                _judged(
-                    replace(
-                        each,
-                        p_corrected=corrected.get((i, name)),
-                        corrected_for=len(families[each.better is not None]),
-                    ),
-                    (earlier_scatter or {}).get(name),
-                )
-                for name, each in metrics.items()
+                _judged(each, (earlier_scatter or {}).get(name))
+                for (k, name), each in metrics.items()
+                if k == i
             ),
-            only_a=_only(first, other),
-            only_b=_only(other, first),
-            corrected_for=len(families[True]),
-            notes=_block_notes(first, other),
+            incomparable=tuple(each for each in found.values() if isinstance(each, Incomparable)),
+            only_a=only_in(first, other),
+            only_b=only_in(other, first),
+            corrected_for=sum(each.better is not None for each in tested.values()),
+            notes=side_notes(first, other),
         )
-        for i, (metrics, other) in enumerate(zip(matched, others, strict=True))
+        for i, (found, other) in enumerate(zip(every, others, strict=True))
     ]
 
 
-def are_blocks(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Return whether two sides are arms of one job, which took turns."""
-    runs = [*a, *b]
-    arms = {run.arm for run in a}.isdisjoint(run.arm for run in b)
-    return arms and len({run.job_id for run in runs}) == 1 and all(run.block is not None for run in runs)
+_LEAST = -1 + 1e-15
+"""A share that has a logarithm."""
+_Key = tuple[int, str]
+"""The number of a pair of sides, and a metric."""
 
 
-def _only(side: Sequence[Run], other: Sequence[Run]) -> tuple[str, ...]:
-    others = {name for run in other for name in run.values}
-    return tuple(dict.fromkeys(name for run in side for name in run.values if name not in others))
+def _corrected(ps: Mapping[Any, float]) -> dict[Any, float]:
+    return dict(zip(ps, holm(list(ps.values())), strict=True))
 
 
-def _matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison]:
-    """Return the metrics that both sides have, not judged yet."""
+def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
+    """Return the metrics of which both sides drift, marked, and those of which one does, with a note."""
+    seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
+    both = _corrected({key: drift.both_p for key, drift in seen.items()})
+    single = _corrected({(key, i): drift.each_p[i] for key, drift in seen.items() for i in (0, 1)})
     found = {}
-    for name in dict.fromkeys(name for run in a for name in run.values):
-        if any(name in run.values for run in b):
-            found[name] = _metric(name, a, b)
+    for key, drift in seen.items():
+        each = metrics[key]
+        change = each.effect.change
+        if both[key] <= DRIFTS and drift.explains(
+            math.log1p(max(change, _LEAST)) if each.effect.relative else change
+        ):
+            found[key] = replace(each, drifts=True)
+        elif alone := [letter for i, letter in enumerate("AB") if single[key, i] <= DRIFTS]:
+            sentence = (
+                f"the runs of {' and of '.join(alone)} drift: their scatter is more than that of the program"
+            )
+            found[key] = replace(each, notes=(*each.notes, sentence))
     return found
-
-
-def _metric(name: str, a: Sequence[Run], b: Sequence[Run]) -> MetricComparison:
-    with_it = [run for run in a if name in run.values], [run for run in b if name in run.values]
-    notes = []
-    if len(with_it[0]) < len(a) or len(with_it[1]) < len(b):
-        notes.append(
-            f"only {len(with_it[0])} of {len(a)} runs of A and {len(with_it[1])} of {len(b)} of B have it"
-        )
-    blocks = [{run.block: run.values[name].value for run in side} for side in with_it]
-    both = [block for block in blocks[0] if block in blocks[1]]
-    numbers = [[run.values[name].value for run in side] for side in with_it]
-    if not are_blocks(a, b):
-        found = effect(*numbers)
-    elif both:
-        numbers = [[side[block] for block in both] for side in blocks]
-        found = paired_effect(*numbers)
-    else:
-        # No two of these runs were side by side.
-        found = effect([centre(numbers[0], relative=False)], numbers[1])
-    first: RunValue = with_it[0][0].values[name]
-    metric = first.metric
-    if first.ranks > 1 and (metric is None or metric.over_ranks.value == "each"):
-        notes.append(f"its {first.ranks} ranks are taken as their mean, as over_ranks names nothing else")
-    return MetricComparison(
-        name=name,
-        units=first.units,
-        better=metric.better if metric is not None else None,
-        tolerance=metric.tolerance if metric is not None else None,
-        a=tuple(numbers[0]),
-        b=tuple(numbers[1]),
-        effect=found,
-        verdict=Verdict.UNKNOWN,
-        notes=(*notes, *_unsteady_notes(name, a, b)),
-    )
 
 
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
@@ -222,7 +138,12 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
     shown = found.excludes_zero and p is not None and p <= ALPHA
     notes = [*found.notes]
     more: int | None = None
-    if found.p is None:
+    if each.drifts:
+        verdict = Verdict.UNKNOWN
+        notes.append(
+            "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
+        )
+    elif found.p is None:
         verdict = Verdict.UNKNOWN
         more, why = how_many((each.a, each.b), found, each.tolerance, earlier)
         notes.append(why)
@@ -236,7 +157,7 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
         notes.append(why)
     else:
         verdict = Verdict.NONE
-    if found.excludes_zero and not shown:
+    if found.excludes_zero and not shown and not each.drifts:
         notes.append(
             f"its interval excludes zero, but one such among {each.corrected_for} metrics may be chance"
         )
@@ -267,26 +188,6 @@ def _second_opinions(found: Effect) -> list[str]:
         f"{' and '.join(others)}, which assume{'s' if len(others) == 1 else ''} less, "
         f"do{'es' if len(others) == 1 else ''} not agree (p = {found.p:.2g}): look at the runs for outliers; more runs would settle it"
     ]
-
-
-def _block_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
-    if not are_blocks(a, b):
-        return ()
-    blocks = [{run.block for run in side} for side in (a, b)]
-    both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
-    left_out = f"; {all_ - both} left out, as a run failed" if both < all_ else ""
-    return (f"compared within {both} block{'' if both == 1 else 's'} of one run of each{left_out}",)
-
-
-def _unsteady_notes(name: str, a: Sequence[Run], b: Sequence[Run]) -> list[str]:
-    notes = []
-    for label, side in (("A", a), ("B", b)):
-        marked = [run for run in side if name in run.values and run.values[name].unsteady is not None]
-        if marked:
-            notes.append(
-                f"{label}: {len(marked)} of {len(side)} not steady; {marked[0].name}: {marked[0].values[name].unsteady}"
-            )
-    return notes
 
 
 METHOD = (

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from executor.analysis.baseline import INSIDE, BandedMetric
+from executor.analysis.baseline import AgainstHistory, BandedMetric
+from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.comparison import Comparison
+from executor.analysis.effect import ALPHA, holm
 from executor.errors import UsageError
 
 _CONDITION = re.compile(
@@ -29,52 +31,74 @@ class Condition:
     bound: float
     relative: bool
 
-    def holds(self, comparison: Comparison) -> bool | None:
-        """Return whether the change is so, and no chance; None where one cannot tell for want of runs. Raises UsageError."""
-        found = comparison.find(self.metric)
+    def of(self, compared: Comparison | AgainstHistory) -> MetricComparison | BandedMetric | Incomparable:
+        """Return the metric that it is about. Raises UsageError."""
+        every: list[MetricComparison | BandedMetric | Incomparable] = [
+            *compared.metrics,
+            *compared.incomparable,
+        ]
+        found = next((each for each in every if each.name == self.metric), None)
         if found is None:
-            known = ", ".join(each.name for each in comparison.metrics) or "none"
+            known = ", ".join(each.name for each in every) or "none"
+            sides = "the two sides" if isinstance(compared, Comparison) else "the run and the history"
             raise UsageError(
-                f'--fail-if "{self.text}": the two sides have no metric "{self.metric}" in common; they have: {known}'
+                f'--fail-if "{self.text}": {sides} have no metric "{self.metric}" in common; they have: {known}'
             )
-        self._check_share(relative=found.effect.relative)
-        if found.effect.p is None:
-            return None
-        change = found.effect.change
-        if found.effect.relative and not self.relative:
-            change = found.centre_b - found.centre_a
-        return self._is_met(change, is_no_chance=found.effect.excludes_zero)
+        return found
 
-    def holds_of_band(self, banded: Sequence[BandedMetric]) -> bool | None:
-        """Return whether the change from the centre of the band is so, and the run lies outside it; None where there is no band.
-
-        Raises UsageError.
-        """
-        found = next((each for each in banded if each.name == self.metric), None)
-        if found is None:
-            known = ", ".join(each.name for each in banded) or "none"
-            raise UsageError(
-                f'--fail-if "{self.text}": the run and the history have no metric "{self.metric}" in common; they have: {known}'
-            )
-        self._check_share(relative=found.relative)
-        if found.low is None:
-            return None
-        change = found.value - found.typical if found.relative and not self.relative else found.change
-        return self._is_met(change, is_no_chance=found.verdict != INSIDE)
-
-    def _check_share(self, *, relative: bool) -> None:
+    def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
+        """Return whether the change is so, and no chance; p: corrected for all conditions. Raises UsageError."""
+        relative, change = found.relative, found.change
         if self.relative and not relative:
             raise UsageError(
                 f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
                 "write the bound in its units, without %"
             )
-
-    def _is_met(self, change: float, *, is_no_chance: bool) -> bool:
+        if relative and not self.relative:
+            change = found.centre_b - found.centre_a
         beyond = change < self.bound if self.less else change > self.bound
         beyond = beyond or (self.or_equal and change == self.bound)
         # A bound of the side where nothing has changed holds for equals as well: what is asked then needs no difference.
         permissive = (self.bound > 0) if self.less else (self.bound < 0)
-        return beyond and (permissive or is_no_chance)
+        return beyond and (permissive or p <= ALPHA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What became of a condition."""
+
+    condition: Condition
+    holds: bool | None
+    """None if nobody can tell."""
+    why: str = ""
+    """Why not."""
+
+
+def judge(
+    conditions: Sequence[Condition], compared: Sequence[Comparison | AgainstHistory]
+) -> list[Judgement]:
+    """Return whether each condition holds in each comparison. Raises UsageError.
+
+    What is no chance is settled over all metrics that conditions name, in all comparisons together (Holm): many conditions fail
+    healthy runs no more often than one.
+    """
+    cases = [(each, i, each.of(comparison)) for each in conditions for i, comparison in enumerate(compared)]
+    ps = {
+        (i, found.name): p
+        for _, i, found in cases
+        if not isinstance(found, Incomparable) and (p := found.p) is not None
+    }
+    corrected = dict(zip(ps, holm(list(ps.values())), strict=True))
+    judged = []
+    for condition, i, found in cases:
+        if isinstance(found, Incomparable):
+            judged.append(Judgement(condition=condition, holds=None, why=found.note))
+        elif found.unknown is not None:
+            judged.append(Judgement(condition=condition, holds=None, why=found.unknown))
+        else:
+            holds = condition.is_met(found, p=corrected[i, found.name])
+            judged.append(Judgement(condition=condition, holds=holds))
+    return judged
 
 
 def parse_condition(text: str) -> Condition:

@@ -67,7 +67,7 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
         return Effect(
             relative=relative, change=change, low=None, high=None, p=None, scatter=scatter, notes=notes
         )
-    floors = [_rounding(side, step=_least_step(a, b), relative=relative) for side in (a, b)]
+    floors = [rounding(side, step=least_step(a, b), relative=relative) for side in (a, b)]
     notes += _scatter_notes(a, b)
     low, high, p = _welch(first, second, floors=floors)
     return Effect(
@@ -93,10 +93,10 @@ def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool =
     if len(a) < 2:
         return Effect(relative=relative, change=change, low=None, high=None, p=None, paired=True, notes=notes)
     notes += _scatter_notes(a, b)
-    step = _least_step(a, b)
-    floor = math.hypot(*(_rounding(side, step=step, relative=relative) for side in (a, b)))
+    step = least_step(a, b)
+    floor = math.hypot(*(rounding(side, step=step, relative=relative) for side in (a, b)))
     scatter = deviation(differences)
-    low, high, p = _interval(middle, max(scatter, floor) / math.sqrt(len(a)), freedom=len(a) - 1)
+    low, high, p = interval(middle, max(scatter, floor) / math.sqrt(len(a)), freedom=len(a) - 1)
     return Effect(
         relative=relative, change=change, low=_back(low, relative=relative), high=_back(high, relative=relative), p=p,
         permutation_p=sign_flip_p(differences) if permutation else None,
@@ -172,11 +172,7 @@ def student(freedom: float, share: float) -> float:
     return float(special.stdtrit(freedom, share))
 
 
-def _back(difference: float, *, relative: bool) -> float:
-    return bounded(math.expm1(min(difference, 700.0))) if relative else bounded(difference)
-
-
-def _least_step(*sides: Sequence[float]) -> float:
+def least_step(*sides: Sequence[float]) -> float:
     """Return the least step between two values; 0 if all are the same."""
     values = sorted({value for side in sides for value in side})
     largest = max(map(abs, values))
@@ -185,10 +181,24 @@ def _least_step(*sides: Sequence[float]) -> float:
     return min(steps, default=0.0)
 
 
-def _rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
+def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
     """Return the standard deviation that rounding to multiples of `step` gives: the least that a side is taken to have."""
     error = step / math.sqrt(12)
     return bounded(error / centre(side, relative=True)) if relative else error
+
+
+def interval(difference: float, error: float, *, freedom: float) -> tuple[float, float, float]:
+    """Return the ends of the interval of a difference with this standard error, and the p of its being none."""
+    from scipy import special
+
+    half = bounded(student(freedom, 1 - ALPHA / 2) * error)
+    # No error: a scatter that is no number beside the values.
+    p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
+    return bounded(difference - half), bounded(difference + half), p
+
+
+def _back(difference: float, *, relative: bool) -> float:
+    return bounded(math.expm1(min(difference, 700.0))) if relative else bounded(difference)
 
 
 def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -> tuple[float, float, float]:
@@ -209,17 +219,7 @@ def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -
         # Welch and Satterthwaite's degrees of freedom.
         part = first / (first + second)
         freedom = 1 / (part**2 / (len(a) - 1) + (1 - part) ** 2 / (len(b) - 1))
-    return _interval(difference, error, freedom=freedom)
-
-
-def _interval(difference: float, error: float, *, freedom: float) -> tuple[float, float, float]:
-    """Return the ends of the interval of a difference with this standard error, and the p of its being none."""
-    from scipy import special
-
-    half = bounded(student(freedom, 1 - ALPHA / 2) * error)
-    # No error: a scatter that is no number beside the values.
-    p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
-    return bounded(difference - half), bounded(difference + half), p
+    return interval(difference, error, freedom=freedom)
 
 
 def _scale_notes(*, relative: bool) -> tuple[str, ...]:

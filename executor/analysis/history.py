@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 from statistics import median
 
 from bai_agent.job.interval import mean_of
-from executor.analysis.effect import ALPHA, bounded, deviation, is_relative, on_scale, student
+from bai_agent.job.trend import trend_p
+from executor.analysis.effect import (
+    bounded,
+    deviation,
+    interval,
+    is_relative,
+    least_step,
+    on_scale,
+    rounding,
+)
 
 
 def successive_scatter(values: Sequence[float]) -> float | None:
@@ -23,18 +33,32 @@ def successive_scatter(values: Sequence[float]) -> float | None:
     return median(abs(b - a) for a, b in pairwise(logs)) / 0.954
 
 
-def prediction(values: Sequence[float], runs: int = 1) -> tuple[float, float]:
-    """Return between which bounds the centre of so many further runs is expected, in `CONFIDENCE` of all cases.
+@dataclass(frozen=True)
+class Band:
+    """Where the centre of further runs is expected."""
 
-    Of two or more values; Student's t, on logarithms where all are positive.
+    low: float
+    high: float
+    """Between these in `CONFIDENCE` of all cases."""
+    p: float
+    """Of the centre that was seen."""
+
+
+def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
+    """Return the band in which the centre of so many further runs as `newest` is expected, and how likely theirs is.
+
+    Of two or more values; Student's t, on logarithms where all are positive. Runs scatter at least as rounding does.
     """
-    relative = is_relative(*values)
-    scaled = on_scale(values, relative=relative)
+    relative = is_relative(*values, *newest)
+    scaled, seen = on_scale(values, relative=relative), mean_of(on_scale(newest, relative=relative))
     middle = mean_of(scaled)
-    factor = student(len(values) - 1, 1 - ALPHA / 2) * math.sqrt(1 / runs + 1 / len(values))
-    half = factor * deviation(scaled)
+    scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
+    error = bounded(scatter * math.sqrt(1 / len(newest) + 1 / len(values)))
+    low, high, p = interval(bounded(seen - middle), error, freedom=len(values) - 1)
+    # The interval of the distance, seen from the middle.
+    half = bounded(high / 2 - low / 2)
     ends = (bounded(middle - half), bounded(middle + half))
-    return (_exp(ends[0]), _exp(ends[1])) if relative else ends
+    return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)
 
 
 def drift(values: Sequence[float]) -> tuple[float, float] | None:
@@ -42,20 +66,14 @@ def drift(values: Sequence[float]) -> tuple[float, float] | None:
 
     On the scale of `is_relative`.
     """
-    from scipy import stats
-
     if len(values) < 5:
         return None
     relative = is_relative(*values)
     scaled = on_scale(values, relative=relative)
-    if len(set(scaled)) == 1:
-        return 0.0, 1.0
-    order = range(len(scaled))
-    # The distance of two large values would overflow.
-    size = max(abs(value) for value in scaled)
-    slope = bounded(float(stats.theilslopes([value / size for value in scaled], list(order))[0]) * size)
-    p = float(stats.kendalltau(list(order), scaled).pvalue)
-    return (bounded(math.expm1(min(slope, 700.0))) if relative else slope), p
+    # Halved: the distance of two large values would overflow.
+    slopes = [(y / 2 - x / 2) / (j - i) for (i, x), (j, y) in combinations(enumerate(scaled), 2)]
+    slope = bounded(2 * median(slopes))
+    return (bounded(math.expm1(min(slope, 700.0))) if relative else slope), trend_p(scaled)
 
 
 def _exp(value: float) -> float:

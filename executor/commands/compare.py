@@ -14,7 +14,7 @@ from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
 if TYPE_CHECKING:
-    from executor.analysis.baseline import BandedMetric
+    from executor.analysis.baseline import AgainstHistory
     from executor.analysis.comparison import Comparison
     from executor.analysis.condition import Condition
     from executor.jobs.compared import RunReader, Side
@@ -62,7 +62,7 @@ def compare(
     """Compare runs: is one side better, and how sure is that?
 
     A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a condition
-    of --fail-if holds; 2: such a condition cannot be judged.
+    of --fail-if holds; 2: such a condition, or such a metric, cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
@@ -71,10 +71,7 @@ def compare(
     reader = RunReader(options.find, options.stores)
     if baseline is not None:
         banded = _against_history(reader, jobs or [], baseline, last, options, json_=json_, output=output)
-        if not conditions:
-            raise typer.Exit(FOUND if any(each.verdict == "worse" for each in banded) else 0)
-        judged = [(each, each.holds_of_band(banded)) for each in conditions]
-        raise typer.Exit(_code_of(judged, "the history is too short for a band; three runs are the least"))
+        raise typer.Exit(_exit_code([banded], conditions))
     if not jobs:
         raise UsageError(
             "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
@@ -123,7 +120,7 @@ def _as_table(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
         "differences": [each.as_table() for each in _differences(a, b)],
         "corrected_for": comparison.corrected_for,
         "notes": list(comparison.notes),
-        "metrics": [each.as_table() for each in comparison.metrics],
+        "metrics": comparison.tables(),
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
     }
@@ -154,23 +151,23 @@ def _show(compared: list[tuple[Side, Side, Comparison]]) -> None:
         )
 
 
-def _exit_code(comparisons: list[Comparison], conditions: list[Condition]) -> int:
+def _exit_code(compared: Sequence[Comparison | AgainstHistory], conditions: Sequence[Condition]) -> int:
+    """Say which conditions hold, and which cannot be judged and why; return the exit code."""
+    from executor.analysis.condition import judge
+
     if not conditions:
-        return FOUND if any(each.worse for each in comparisons) else 0
-    judged = [(each, each.holds(comparison)) for each in conditions for comparison in comparisons]
-    return _code_of(judged, "with one run on a side; take two or more, better five")
-
-
-def _code_of(judged: Sequence[tuple[Condition, bool | None]], unjudged: str) -> int:
-    """Say which conditions hold, and of which it cannot be said, for the reason `unjudged`; return the exit code."""
-    for condition, holds in judged:
-        if holds:
-            say(f"{condition.text}: so it is")
-        elif holds is None:
-            say(f"{condition.text}: cannot be judged, {unjudged}")
-    if any(holds for _, holds in judged):
+        if any(each.worse for each in compared):
+            return FOUND
+        return UNJUDGED if any(each.unjudged for each in compared) else 0
+    judged = judge(conditions, compared)
+    for each in judged:
+        if each.holds:
+            say(f"{each.condition.text}: so it is")
+        elif each.holds is None:
+            say(f"{each.condition.text}: cannot be judged, {each.why}")
+    if any(each.holds for each in judged):
         return FOUND
-    return UNJUDGED if any(holds is None for _, holds in judged) else 0
+    return UNJUDGED if any(each.holds is None for each in judged) else 0
 
 
 def _against_history(
@@ -182,10 +179,11 @@ def _against_history(
     *,
     json_: bool,
     output: Path | None,
-) -> list[BandedMetric]:
+) -> AgainstHistory:
     """Print how a job lies to the history, write the page `output` too; return how."""
     from executor.analysis.baseline import METHOD, against_history
     from executor.analysis.differences import descriptor_differences, environment_differences
+    from executor.jobs.compared import by_arm
 
     if len(words) > 1:
         raise UsageError(f"--baseline is for one job, and {len(words)} are named")
@@ -204,14 +202,22 @@ def _against_history(
         for job in reader.labelled(label, but=[newest.runs.job_id])
         if job.runs.runs and job.runs.runs[0].started <= newest.runs.runs[0].started
     ][-last:]
+    elsewhere = [job for job in before if job.machines != newest.machines]
+    before = [job for job in before if job not in elsewhere]
+    left_out = [
+        f"{job.runs.job_id} ran on {job.machines}, not on {newest.machines}: no history of it"
+        for job in elsewhere
+    ]
     if not before:
-        raise UsageError(f"there is no earlier job with the label {label} that has succeeded")
-    banded = against_history([run for job in before for run in job.runs.runs], newest.runs.runs)
+        why = f": {'; '.join(left_out)}" if left_out else ""
+        raise UsageError(f"there is no earlier job with the label {label} that has succeeded{why}")
+    runs = [run for job in before for run in job.runs.runs]
+    banded = against_history(by_arm(runs), by_arm(newest.runs.runs))
     differences = [
         *environment_differences([each for job in before for each in job.environments], newest.environments),
         *descriptor_differences([job.described() for job in before], [newest.described()]),
     ]
-    left_out = [sentence for job in (*before, newest) for sentence in job.runs.left_out]
+    left_out += [sentence for job in (*before, newest) for sentence in job.runs.left_out]
     count = sum(len(job.runs.runs) for job in before)
     history = f"{len(before)} job{'' if len(before) == 1 else 's'} with {label}, {count} run{'' if count == 1 else 's'}"
     if json_:
@@ -221,7 +227,7 @@ def _against_history(
                 "history": [job.runs.job_id for job in before],
                 "left_out": left_out,
                 "differences": [each.as_table() for each in differences],
-                "metrics": [each.as_table() for each in banded],
+                "metrics": banded.tables(),
             }
         )
     else:

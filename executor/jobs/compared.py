@@ -15,14 +15,15 @@ from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, RecordError
 from executor.analysis.history import successive_scatter
-from executor.analysis.runs import SUCCEEDED, JobRuns, Run, runs_of, sides_of_arms
+from executor.analysis.runs import SUCCEEDED, JobRuns, Run, RunValue, runs_of, sides_of_arms
 from executor.errors import UsageError
 from executor.jobs.jobs import job_ids, started_of
 from executor.planning.repetition import REQUEST
-from executor.records.environments import environments
+from executor.records.environments import environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.points import read_points
 from executor.records.reading import result_of
+from executor.records.statistics import labelled_name
 
 VERSUS = "vs"
 """The word between two sides of several jobs each."""
@@ -44,6 +45,14 @@ class ComparedJob:
         """What each node ran on, as far as it is known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
+    @property
+    def machines(self) -> str:
+        """What it ran on, "2 x c5.large", or "2 nodes" where no instance type is known. Raises StoreError."""
+        types = [table_in(each, "instance").get("type") for each in self.environments]
+        known = sorted({each for each in types if isinstance(each, str)})
+        nodes = self.runs.job.strategy.nodes
+        return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
+
     def described(self, arm: str | None = None) -> Job:
         """Return its descriptor, or what it is for `arm`; scripts of this machine with their checksum. Raises StoreError."""
         job = self.runs.job
@@ -61,6 +70,20 @@ class ComparedJob:
             for each in job.sources
         )
         return replace(job, sources=tuple(sources))
+
+
+def by_arm(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return runs with the arm of each among the labels of its metrics: numbers of different arms are not of one kind."""
+    return tuple(
+        run
+        if run.arm is None
+        else replace(run, values={_of_arm_name(each, run.arm): each for each in run.values.values()})
+        for run in runs
+    )
+
+
+def _of_arm_name(value: RunValue, arm: str) -> str:
+    return labelled_name({"name": value.name, "labels": {**dict(value.labels), "arm": arm}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +136,7 @@ class RunReader:
         groups = _groups(words)
         if len(groups) == 1:
             return self._arms(groups[0])
-        sides = [self._side(group) for group in groups]
+        sides = [replace(side, runs=by_arm(side.runs)) for side in map(self._side, groups)]
         counts = Counter(job.runs.job_id for side in sides for job in side.jobs)
         for job_id, count in counts.items():
             if count > 1:

@@ -15,14 +15,22 @@ from executor.quantities import aligned, quantity
 from executor.view.text import plain_text
 
 if TYPE_CHECKING:
-    from executor.analysis.baseline import BandedMetric
-    from executor.analysis.comparison import Comparison, MetricComparison
+    from executor.analysis.baseline import AgainstHistory, BandedMetric
+    from executor.analysis.compared_metric import Incomparable, MetricComparison
+    from executor.analysis.comparison import Comparison
     from executor.analysis.differences import Difference
 
 _DIFFERENCES = 12
 """That are shown; all of them are in the JSON and on the page."""
 _ROWS = 40
-_STYLES = {"better": "bold green", "worse": "bold red", "cannot tell": "yellow", "different": "bold"}
+_Cells = tuple[str, Better | None, str, str, str, str, str]
+_STYLES = {
+    "better": "bold green",
+    "worse": "bold red",
+    "cannot tell": "yellow",
+    "not comparable": "yellow",
+    "different": "bold",
+}
 
 
 def comparison_view(
@@ -45,15 +53,19 @@ def comparison_view(
     parts += [_line("note", sentence) for sentence in comparison.notes]
     parts += _differences(differences, unicode=unicode)
     parts.append(Text())
-    shown = comparison.metrics[:_ROWS]
-    if shown:
-        parts.append(_table(shown, width=width, unicode=unicode))
+    rows = [
+        *(_row(each, unicode=unicode) for each in comparison.metrics),
+        *map(_bare_row, comparison.incomparable),
+    ]
+    if rows:
+        headings = ("A", "B", "change", "95 % interval")
+        parts.append(_rows(rows[:_ROWS], headings, width=width, unicode=unicode))
     else:
         parts.append(Text("the two sides have no metric in common", style="yellow"))
-    if len(comparison.metrics) > _ROWS:
-        parts.append(Text(f"and {len(comparison.metrics) - _ROWS:,} more: --json", style="dim"))
-    notes = {each.name: each.notes for each in shown}
-    parts += _notes(notes)
+    if len(rows) > _ROWS:
+        parts.append(Text(f"and {len(rows) - _ROWS:,} more: --json", style="dim"))
+    notes = {each.name: each.notes for each in comparison.metrics[:_ROWS]}
+    parts += _notes(notes | {each.name: [each.note] for each in comparison.incomparable})
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
             more = f" and {len(only) - 6:,} more" if len(only) > 6 else ""
@@ -63,7 +75,7 @@ def comparison_view(
 
 
 def band_view(
-    banded: Sequence[BandedMetric],
+    banded: AgainstHistory,
     *,
     name: str,
     history: str,
@@ -78,24 +90,17 @@ def band_view(
     parts += [_line("left out", sentence, "yellow") for sentence in left_out]
     parts += _differences(differences, unicode=unicode)
     parts.append(Text())
-    if banded:
-        rows = [
-            (
-                plain_text(each.name),
-                each.better,
-                quantity(each.typical, each.units)[0],
-                quantity(each.value, each.units)[0],
-                change_text(each.change, relative=each.relative, units=each.units),
-                band_text(each, unicode=unicode),
-                each.verdict,
-            )
-            for each in banded[:_ROWS]
-        ]
+    rows = [
+        *(_band_row(each, unicode=unicode) for each in banded.metrics),
+        *map(_bare_row, banded.incomparable),
+    ]
+    if rows:
         headings = ("history", "run", "change", "band")
-        parts.append(_rows(rows, headings, width=width, unicode=unicode))
+        parts.append(_rows(rows[:_ROWS], headings, width=width, unicode=unicode))
     else:
         parts.append(Text("the run and the history have no metric in common", style="yellow"))
-    parts += _notes({each.name: each.notes for each in banded[:_ROWS]})
+    notes = {each.name: each.notes for each in banded.metrics[:_ROWS]}
+    parts += _notes(notes | {each.name: [each.note] for each in banded.incomparable})
     parts += [Text(), Text(method, style="dim")]
     return Group(*parts)
 
@@ -133,24 +138,37 @@ def _joined(ends: Sequence[str], *, unicode: bool) -> str:
     return (" … " if unicode else " to ").join(ends)
 
 
-def _table(shown: Sequence[MetricComparison], *, width: int, unicode: bool) -> Table:
-    rows = [
-        (
-            plain_text(each.name),
-            each.better,
-            quantity(each.centre_a, each.units)[0],
-            quantity(each.centre_b, each.units)[0],
-            change_text(each.effect.change, relative=each.effect.relative, units=each.units),
-            interval_text(each, unicode=unicode),
-            each.verdict_text,
-        )
-        for each in shown
-    ]
-    return _rows(rows, ("A", "B", "change", "95 % interval"), width=width, unicode=unicode)
+def _row(each: MetricComparison, *, unicode: bool) -> _Cells:
+    return (
+        plain_text(each.name),
+        each.better,
+        quantity(each.centre_a, each.units)[0],
+        quantity(each.centre_b, each.units)[0],
+        change_text(each.effect.change, relative=each.effect.relative, units=each.units),
+        interval_text(each, unicode=unicode),
+        each.verdict_text,
+    )
+
+
+def _band_row(each: BandedMetric, *, unicode: bool) -> _Cells:
+    return (
+        plain_text(each.name),
+        each.better,
+        quantity(each.centre_a, each.units)[0],
+        quantity(each.centre_b, each.units)[0],
+        change_text(each.change, relative=each.relative, units=each.units),
+        band_text(each, unicode=unicode),
+        each.verdict_text,
+    )
+
+
+def _bare_row(each: Incomparable) -> _Cells:
+    a, b = (" ".join(filter(None, quantity(*side))) for side in (each.a, each.b))
+    return (plain_text(each.name), None, a, b, "-", "-", "not comparable")
 
 
 def _rows(
-    rows: Sequence[tuple[str, Better | None, str, str, str, str, str]],
+    rows: Sequence[_Cells],
     headings: tuple[str, str, str, str],
     *,
     width: int,

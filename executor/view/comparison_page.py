@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from html import escape
 
 from executor.analysis.baseline import METHOD as BAND_METHOD
-from executor.analysis.baseline import BandedMetric
-from executor.analysis.comparison import METHOD, Comparison, MetricComparison
+from executor.analysis.baseline import AgainstHistory, BandedMetric
+from executor.analysis.compared_metric import Incomparable, MetricComparison
+from executor.analysis.comparison import METHOD, Comparison
 from executor.analysis.differences import Difference
 from executor.quantities import quantity
 from executor.view.comparison import band_text, change_text, interval_text
@@ -42,23 +43,22 @@ def comparison_page(pairs: Sequence[tuple[str, str, Comparison, Sequence[Differe
     return _page("".join(_pair(*pair) for pair in pairs), title="Comparison of runs", method=METHOD)
 
 
-def band_page(
-    banded: Sequence[BandedMetric], *, name: str, history: str, differences: Sequence[Difference]
-) -> str:
+def band_page(banded: AgainstHistory, *, name: str, history: str, differences: Sequence[Difference]) -> str:
     """Return the page of a run, or the runs of a job, seen against the history of its kind."""
     parts = [
         f"<h1>Run: {_text(name)}<br>History: {_text(history)}</h1>",
         *_differing(differences, "history", "run"),
     ]
     headings = "".join(f'<th class="number">{each}</th>' for each in ("history", "run", "change", "band"))
-    rows = "".join(map(_band_row, banded))
+    rows = "".join([*map(_band_row, banded.metrics), *map(_bare_row, banded.incomparable)])
     parts.append(
         f'<h2>Metrics</h2><div class="scroll"><table><tr><th>metric</th>{headings}<th></th></tr>{rows}</table></div>'
     )
-    for each in banded:
+    for each in banded.metrics:
         notes = "".join(f'<p class="note">{_text(note)}</p>' for note in each.notes)
         parts.append(f"<h2>{_name(each)}</h2>{_band_plot(each)}{notes}")
-    if not banded:
+    parts += map(_bare, banded.incomparable)
+    if not rows:
         parts.append("<p>The run and the history have no metric in common.</p>")
     return _page("".join(parts), title="A run against its history", method=BAND_METHOD)
 
@@ -77,11 +77,12 @@ def _pair(a: str, b: str, comparison: Comparison, differences: Sequence[Differen
     notes = (f"<p>{_text(note)}</p>" for note in comparison.notes)
     parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *notes, *_differing(differences, "A", "B")]
     headings = "".join(f'<th class="number">{each}</th>' for each in ("A", "B", "change", "95 % interval"))
-    rows = "".join(map(_row, comparison.metrics))
+    rows = "".join([*map(_row, comparison.metrics), *map(_bare_row, comparison.incomparable)])
     parts.append(
         f'<h2>Metrics</h2><div class="scroll"><table><tr><th>metric</th>{headings}<th></th></tr>{rows}</table></div>'
     )
     parts += map(_metric, comparison.metrics)
+    parts += map(_bare, comparison.incomparable)
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
             parts.append(f"<p>Only in {letter}: {_text(', '.join(only))}</p>")
@@ -111,21 +112,29 @@ def _row(each: MetricComparison) -> str:
 
 def _band_row(each: BandedMetric) -> str:
     numbers = (
-        _words(each.typical, each.units),
-        _words(each.value, each.units),
+        _words(each.centre_a, each.units),
+        _words(each.centre_b, each.units),
         change_text(each.change, relative=each.relative, units=each.units),
         band_text(each),
     )
-    return _cells(each, numbers, each.verdict)
+    return _cells(each, numbers, each.verdict_text)
 
 
-def _cells(each: MetricComparison | BandedMetric, numbers: Sequence[str], verdict: str) -> str:
+def _bare_row(each: Incomparable) -> str:
+    return _cells(each, (_words(*each.a), _words(*each.b), "-", "-"), "not comparable")
+
+
+def _bare(each: Incomparable) -> str:
+    return f'<h2>{_name(each)}</h2><p class="note">{_text(each.note)}</p>'
+
+
+def _cells(each: MetricComparison | BandedMetric | Incomparable, numbers: Sequence[str], verdict: str) -> str:
     cells = "".join(f'<td class="number">{_text(number)}</td>' for number in numbers)
     kind = verdict if verdict in ("better", "worse") else ""
     return f'<tr><td>{_name(each)}</td>{cells}<td class="{kind}">{_text(verdict)}</td></tr>'
 
 
-def _name(each: MetricComparison | BandedMetric) -> str:
+def _name(each: MetricComparison | BandedMetric | Incomparable) -> str:
     direction = {"lower": " (lower is better)", "higher": " (higher is better)"}
     return _text(each.name) + (direction[each.better.value] if each.better is not None else "")
 
@@ -197,7 +206,7 @@ def _band_plot(each: BandedMetric) -> str:
             f'<rect class="band" x="{_LEFT}" y="{y(each.high)}" width="{_WIDTH - _LEFT - _RIGHT}" height="{height}">'
             f"<title>band: {_text(band_text(each))}</title></rect>"
         )
-    marks.append(f'<line class="axis" {left} {right} y1="{y(each.typical)}" y2="{y(each.typical)}"/>')
+    marks.append(f'<line class="axis" {left} {right} y1="{y(each.centre_a)}" y2="{y(each.centre_a)}"/>')
     for index, value in enumerate(values):
         words = _text(_words(value, each.units))
         if index < len(each.history):

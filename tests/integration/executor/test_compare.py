@@ -157,6 +157,23 @@ def test_a_run_outside_the_band_fails_a_condition_and_is_drawn_beside_it(cli: Lo
     assert shown == {"a": 2 * 2 * RUNS, "b": 2, "band": 2}
 
 
+def test_a_metric_of_another_definition_is_not_compared_by_compare_and_history(cli: LocalCli) -> None:
+    path = cli.folder / "max.toml"
+    path.write_text(DESCRIPTOR.replace('headline = "median"', 'headline = "max"'))
+    done = cli.bai(
+        "run", path, "--job-id", "by-max", "--set", "info.labels.task_name=other", "--", "1", "500"
+    )
+    assert done.code == 0
+    condition = ("--fail-if", "throughput < -5%")
+
+    for words in (("fast0", "by-max"), ("by-max", "--baseline", "task_name=seeded")):
+        compared = cli.bai("compare", *words, *condition)
+        assert compared.code == 2
+        assert "not comparable" in compared.stdout
+        assert "headline: median and max" in " ".join(compared.stdout.split())
+        assert "cannot be judged, not comparable" in compared.stderr
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_a_narrow_screen_keeps_verdict_and_change(cli: LocalCli, columns: int) -> None:
     from rich.console import Console

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from bai_agent.job.descriptor import Better, Metric
+from bai_agent.job.descriptor import Better, Headline, Metric, OverRanks
 from executor.analysis.baseline import against_history
-from executor.analysis.comparison import Comparison, Verdict, compare, compare_sides
+from executor.analysis.compared_metric import Verdict
+from executor.analysis.comparison import Comparison, compare, compare_sides
 from executor.analysis.runs import Run, RunValue
 from executor.view.comparison import band_view, comparison_view
 from executor.view.comparison_page import band_page, comparison_page
@@ -250,6 +252,129 @@ def test_no_number_of_runs_is_advised_from_runs_that_do_not_scatter() -> None:
     assert found.more_runs is not None
     assert found.more_runs > 100
     assert any("an assumption, as these do not scatter" in note for note in found.notes)
+
+
+def test_units_that_convert_are_converted() -> None:
+    a = [
+        replace(run, values={"t": replace(run.values["t"], units="s")})
+        for run in runs("t", 1.0, 1.01, 0.99, **LOWER)
+    ]
+    b = [
+        replace(run, values={"t": replace(run.values["t"], units="ms")})
+        for run in runs("t", 1002, 1011, 989, **LOWER)
+    ]
+
+    (found,) = compare(a, b).metrics
+
+    assert (found.verdict, found.units) == (Verdict.NONE, "s")
+    assert found.b == (1.002, 1.011, 0.989)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"),
+    [
+        ({"units": "ms"}, {"units": "MB"}, "units: ms and MB"),
+        ({"units": "s/it"}, {"units": "it/s"}, "units: s/it and it/s"),
+        ({"units": "ms"}, {}, "units: ms and none"),
+        ({"headline": Headline.MEDIAN}, {"headline": Headline.MAX}, "headline: median and max"),
+        ({"warmup": timedelta(seconds=3)}, {}, "warmup: 3 s and 0 values"),
+        ({"warmup_values": 2}, {"warmup_values": 3}, "warmup: 2 values and 3 values"),
+        ({"over_ranks": OverRanks.SUM}, {}, "over_ranks: sum and each"),
+        (LOWER, HIGHER, "better: lower and higher"),
+        ({}, {"revision": "fio/2"}, "preset: revision 1 and revision fio/2"),
+        ({"revision": "fio/3"}, {"revision": "fio/2"}, "preset: revision fio/3 and revision fio/2"),
+    ],
+)  # fmt: skip
+def test_metrics_of_another_definition_are_not_comparable(
+    a: dict[str, Any], b: dict[str, Any], why: str
+) -> None:
+    def side(values: list[float], described: dict[str, Any]) -> list[Run]:
+        described = {**described}
+        units = described.pop("units", "")
+        return [
+            replace(run, values={"t": replace(run.values["t"], units=units)})
+            for run in runs("t", *values, **described)
+        ]
+
+    found = compare(side(EVEN, a), side(SLOW, b))
+
+    assert found.metrics == ()
+    (incomparable,) = found.incomparable
+    assert incomparable.why == why
+    assert found.tables()[0]["verdict"] == "not comparable"
+    assert "not comparable" in on_screen(found)
+    assert why in comparison_page([("a", "b", found, ())])
+    assert found.unjudged == ("better" in {**a, **b})
+
+
+def test_a_first_revision_and_a_direction_that_was_added_end_no_history() -> None:
+    old = runs("t", *EVEN)
+    new = runs("t", *SLOW, better=Better.HIGHER, revision="fio/1")
+
+    (found,) = compare(old, new).metrics
+
+    assert found.verdict is Verdict.WORSE
+
+
+def timed(values: list[float], start: int, **described: Any) -> list[Run]:
+    """Return runs that started one minute after the other."""
+    return [
+        replace(run, started=60_000 * (start + i)) for i, run in enumerate(runs("t", *values, **described))
+    ]
+
+
+def drifting(seed: int, count: int) -> list[float]:
+    """Return runs of one program on a machine that becomes 1.5 % slower with each."""
+    chance = random.Random(seed)
+    return [100 * 1.015**i * math.exp(chance.gauss(0, 0.01)) for i in range(count)]
+
+
+def test_equal_programs_on_a_drifting_machine_cannot_be_told_apart() -> None:
+    values = drifting(1, 14)
+
+    found = compare(timed(values[:7], 1, **LOWER), timed(values[7:], 8, **LOWER))
+
+    (metric,) = found.metrics
+    assert metric.effect.excludes_zero
+    assert (metric.verdict, metric.drifts, found.unjudged) == (Verdict.UNKNOWN, True, True)
+    assert "both sides drift" in metric.notes[0]
+    assert "use `bai ab`" in on_screen(found)
+
+
+def test_a_difference_much_larger_than_the_drift_is_still_found() -> None:
+    values = drifting(1, 14)
+
+    found = compare(timed(values[:7], 1, **LOWER), timed([2 * each for each in values[7:]], 8, **LOWER))
+
+    assert found.metrics[0].verdict is Verdict.WORSE
+
+
+def test_interleaved_runs_have_no_drift() -> None:
+    values = drifting(1, 14)
+    a = [replace(run, started=1 + 2 * i) for i, run in enumerate(timed(values[::2], 0, **LOWER))]
+    b = [replace(run, started=2 + 2 * i) for i, run in enumerate(timed(values[1::2], 0, **LOWER))]
+
+    (found,) = compare(a, b).metrics
+
+    assert (found.drifts, found.verdict) == (False, Verdict.NONE)
+
+
+def test_one_side_that_drifts_alone_is_a_note() -> None:
+    values = drifting(1, 8)
+
+    (found,) = compare(
+        timed(values, 1, **LOWER), timed([120.0, 121, 119, 120.5, 119.5, 121, 119, 120], 9, **LOWER)
+    ).metrics
+
+    assert not found.drifts
+    assert any("the runs of A drift" in note for note in found.notes)
+
+
+def test_with_few_runs_a_side_it_is_said_that_drift_cannot_be_seen() -> None:
+    few, enough = compare(timed(EVEN[:4], 1), timed(EVEN[:4], 5)), compare(timed(EVEN, 1), timed(EVEN, 6))
+
+    assert "a drift of the machine cannot be seen" in few.notes[0]
+    assert enough.notes == ()
 
 
 def test_metrics_of_one_side_and_missing_runs_are_named() -> None:

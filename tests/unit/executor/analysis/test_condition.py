@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from bai_agent.job.descriptor import Metric
-from executor.analysis.baseline import against_history
+from executor.analysis.baseline import AgainstHistory, against_history
 from executor.analysis.comparison import Comparison, compare
-from executor.analysis.condition import parse_condition
+from executor.analysis.condition import judge, parse_condition
 from executor.analysis.runs import Run, RunValue
 from executor.errors import UsageError
 
@@ -26,11 +29,16 @@ def compared(a: list[float], b: list[float], name: str = "throughput") -> Compar
     return compare(side(*a, name=name), side(*b, name=name))
 
 
+def holds(text: str, found: Comparison | AgainstHistory) -> bool | None:
+    (judged,) = judge([parse_condition(text)], [found])
+    return judged.holds
+
+
 SLOWER = compared([100, 101, 99], [90, 91, 89])
 
 
 @pytest.mark.parametrize(
-    ("text", "holds"),
+    ("text", "expected"),
     [
         ("throughput < -5%", True), ("throughput<-5%", True), (" throughput <= -5 % ", True),
         ('"throughput" < -5%', True), ("throughput < -15%", False), ("throughput > 5%", False),
@@ -38,16 +46,55 @@ SLOWER = compared([100, 101, 99], [90, 91, 89])
         ("throughput > -20%", True),
     ],
 )  # fmt: skip
-def test_a_condition_is_judged_by_the_change(text: str, holds: bool) -> None:
-    assert parse_condition(text).holds(SLOWER) is holds
+def test_a_condition_is_judged_by_the_change(text: str, expected: bool) -> None:
+    assert holds(text, SLOWER) is expected
 
 
 def test_a_change_that_may_be_chance_does_not_hold() -> None:
-    assert parse_condition("throughput < -5%").holds(compared([100, 130, 70], [90, 60, 110])) is False
+    assert holds("throughput < -5%", compared([100, 130, 70], [90, 60, 110])) is False
 
 
 def test_with_one_run_a_side_nothing_can_be_judged() -> None:
-    assert parse_condition("throughput < -5%").holds(compared([100], [50, 51])) is None
+    (judged,) = judge([parse_condition("throughput < -5%")], [compared([100], [50, 51])])
+
+    assert judged.holds is None
+    assert "one run on a side" in judged.why
+
+
+def test_many_conditions_fail_equal_sides_no_more_often_than_one() -> None:
+    names = [f"m{k}" for k in range(10)]
+    conditions = [parse_condition(f"{name} {sign} 0%") for name in names for sign in "<>"]
+    failed = alone = 0
+    for seed in range(300):
+        chance = random.Random(seed)
+        sides = [
+            [
+                Run(
+                    job_id=str(i),
+                    values={name: RunValue(value=chance.gauss(100, 3), count=1) for name in names},
+                )
+                for i in range(5)
+            ]
+            for _ in "ab"
+        ]
+        found = compare(*sides)
+        failed += any(each.holds for each in judge(conditions, [found]))
+        alone += any(each.effect.excludes_zero for each in found.metrics)
+
+    assert alone > 0.25 * 300
+    assert failed <= stats.binom.ppf(0.9995, 300, 0.05)
+
+
+def test_a_metric_that_is_not_the_same_on_both_sides_cannot_be_judged() -> None:
+    seconds = [
+        Run(job_id=f"{i}", values={"throughput": RunValue(value=each, count=1, units="MB")})
+        for i, each in enumerate((100.0, 101, 99))
+    ]
+
+    (judged,) = judge([parse_condition("throughput < -5%")], [compare(side(100, 101, 99), seconds)])
+
+    assert judged.holds is None
+    assert "units: none and MB" in judged.why
 
 
 @pytest.mark.parametrize(
@@ -67,12 +114,12 @@ def test_what_is_no_condition_is_refused_with_an_example(text: str, word: str) -
 
 def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match='no metric "speed" in common; they have: throughput'):
-        parse_condition("speed < -5%").holds(SLOWER)
+        holds("speed < -5%", SLOWER)
 
 
 def test_a_share_of_what_is_not_positive_is_refused() -> None:
     with pytest.raises(UsageError, match="write the bound in its units"):
-        parse_condition("throughput < -5%").holds(compared([-1, 1], [2, 3]))
+        holds("throughput < -5%", compared([-1, 1], [2, 3]))
 
 
 @given(st.text('ab <>=%"0.5-e+\n;_', max_size=40))
@@ -91,7 +138,7 @@ def test_any_name_can_be_quoted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "text", "holds"),
+    ("now", "text", "expected"),
     [
         # The band reaches from about 95 to 105.
         ([90.0], "throughput < -5%", True), ([90.0], "throughput < -15%", False), ([90.0], "throughput < -5", True),
@@ -99,17 +146,19 @@ def test_any_name_can_be_quoted(name: str) -> None:
         ([90.0, 89.0], "throughput < -10%", True), ([90.0], "throughput < -10.5", False),
     ],
 )  # fmt: skip
-def test_a_condition_on_a_history_is_about_the_bands_centre(now: list[float], text: str, holds: bool) -> None:
+def test_a_condition_on_a_history_is_about_the_bands_centre(
+    now: list[float], text: str, expected: bool
+) -> None:
     banded = against_history(side(98, 102, 100, 99, 101), side(*now))
 
-    assert parse_condition(text).holds_of_band(banded) is holds
+    assert holds(text, banded) is expected
 
 
 def test_a_condition_on_a_history_that_cannot_be_judged() -> None:
-    condition = parse_condition("throughput < -5%")
+    text = "throughput < -5%"
 
-    assert condition.holds_of_band(against_history(side(100, 101), side(50))) is None
+    assert holds(text, against_history(side(100, 101), side(50))) is None
     with pytest.raises(UsageError, match='no metric "throughput" in common; they have: loss'):
-        condition.holds_of_band(against_history(side(1, 2, 3, name="loss"), side(2, name="loss")))
+        holds(text, against_history(side(1, 2, 3, name="loss"), side(2, name="loss")))
     with pytest.raises(UsageError, match="write the bound in its units"):
-        condition.holds_of_band(against_history(side(-1, 0, 1), side(0)))
+        holds(text, against_history(side(-1, 0, 1), side(0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from executor.analysis.advice import POWER, runs_needed
 from executor.analysis.effect import (
     ALPHA,
     CONFIDENCE,
@@ -24,8 +25,6 @@ from executor.analysis.effect import (
     is_relative,
     paired_effect,
 )
-from executor.analysis.history import drift, prediction, successive_scatter
-from executor.analysis.power import POWER, runs_needed
 
 SIMULATIONS = 1000
 CAUTIOUS = {3: 0.035}
@@ -275,16 +274,6 @@ def test_whatever_the_numbers_nothing_is_nan_or_infinite(a: list[float], b: list
             assert found.low <= found.high
 
 
-@given(st.lists(FINITE, min_size=5, max_size=8))
-@example([-1.7e308, 0.0, 1.2e308, 0.0, 1.2e308])
-def test_whatever_the_history_it_is_judged_by_finite_numbers(history: list[float]) -> None:
-    low, high = prediction(history)
-    slope, p = drift(history) or (math.nan, math.nan)
-
-    assert low <= high
-    assert all(math.isfinite(each) for each in (low, high, slope, p))
-
-
 def test_one_run_on_a_side_has_no_interval() -> None:
     found = effect([100.0], [80.0, 81.0])
 
@@ -317,40 +306,3 @@ def test_holm_corrects_in_order_and_never_beyond_one() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-@pytest.mark.parametrize("runs", [1, 4])
-def test_the_band_holds_further_runs_as_often_as_stated(runs: int) -> None:
-    held = 0
-    for seed in range(SIMULATIONS):
-        chance = random.Random(seed)
-        low, high = prediction(normal(chance, 100, 8), runs)
-        held += low <= centre(normal(chance, 100, runs), relative=True) <= high
-
-    fewest, most = bounds(CONFIDENCE)
-    assert fewest <= held <= most
-
-
-def scattered(seed: int, slope: float) -> Sequence[float]:
-    chance = random.Random(seed)
-    return [100 * (1 + slope) ** i * math.exp(chance.gauss(0, 0.01)) for i in range(20)]
-
-
-def test_a_drift_of_the_history_is_found() -> None:
-    found = drift(scattered(0, 0.01))
-
-    assert found is not None
-    assert found[0] == pytest.approx(0.01, abs=0.003)
-    assert found[1] < 0.001
-    assert drift([1.0, 2.0]) is None
-    assert drift([3.0] * 9) == (0.0, 1.0)
-
-
-def test_the_scatter_of_a_history_leaves_out_what_was_changed_in_it() -> None:
-    # Ten runs, then ten of a version that is twice as fast
-    chance = random.Random(1)
-    values = [level * math.exp(chance.gauss(0, 0.03)) for level in [100.0] * 10 + [50.0] * 10]
-
-    found = successive_scatter(values)
-    assert found is not None
-    assert 0.015 < found < 0.06

@@ -137,6 +137,33 @@ def test_the_arms_of_one_job_are_its_sides(tmp_path: Path) -> None:
     assert [[run.block for run in side.runs] for side in (a, b)] == [[0, 1], [0, 1]]
 
 
+def test_arms_of_a_job_among_others_are_metrics_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        job = made(tmp_path, name)
+        measured_repeats(job, 1.0, 5.0)
+        job.ends(repeats=[repeat(0, arm="a"), repeat(1, arm="b")])
+
+    side, _ = reader(tmp_path).sides(["one", "two"])
+
+    assert [{name: each.value for name, each in run.values.items()} for run in side.runs] == [
+        {"loss{arm=a}": 1.0, "wall time{arm=a}": 2.5},
+        {"loss{arm=b}": 5.0, "wall time{arm=b}": 2.5},
+    ]
+
+
+def test_the_machines_of_a_job_are_named_as_far_as_they_are_known(tmp_path: Path) -> None:
+    ended(tmp_path, "here", 1.0)
+    there = made(tmp_path, "there", nodes=2)
+    for rank in (0, 1):
+        key = there.record.node(rank=rank).key("environment.json")
+        there.store.put(key, b'{"instance": {"type": "c5.large"}}')
+    there.ends()
+    reads = reader(tmp_path)
+
+    assert reads.job(find_job([there.store], "here")).machines == "1 node"
+    assert reads.job(find_job([there.store], "there")).machines == "2 x c5.large"
+
+
 def test_a_run_of_several_nodes_has_one_number(tmp_path: Path) -> None:
     job = made(tmp_path, "n", nodes=2)
     job.on(0).measures("loss", 1.0)
