@@ -11,13 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.environment import User
 from bai_agent.benchmark.launch import Order, launch
 from bai_agent.benchmark.proc import RUN_MARKER, all_processes
 from bai_agent.benchmark.state import State, read_exit, wait_exited
 from bai_agent.benchmark.stopping import request_stop
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
+from bai_agent.job.user_rights import User
 
 LIMIT = 30.0
 """Far more than any of this takes; what waits longer has failed."""

@@ -8,16 +8,15 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import bai_agent
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import ARM, Benchmark, Buffering, Job, SourceKind
 from bai_agent.job.run_directory import RunDir, write_atomic
+from bai_agent.job.user_rights import User, user_rights
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIFO_WAIT_SECONDS = 60
@@ -43,17 +42,6 @@ class SetupError(BaiError):
     """What the benchmark is to be run with does not exist on this machine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class User:
-    """The account that a benchmark runs as."""
-
-    name: str
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    home: str
-
-
 def find_user(name: str | None) -> User | None:
     """Return the account that the benchmark is to run as; None where that is our own. Raises SetupError."""
     if name is None:
@@ -68,11 +56,6 @@ def find_user(name: str | None) -> User | None:
         return None
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return User(name=name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
-
-
-def as_user(user: User | None) -> dict[str, Any]:
-    """Return what makes `subprocess` start a child as that account; None: our own."""
-    return {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
 
 
 def prepare_environment(
@@ -158,14 +141,16 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
     return scripts if scripts is not None else rundir.work
 
 
-def make_command_executable(argv: tuple[str, ...], *, scripts: Path | None, cwd: Path) -> None:
+def make_command_executable(
+    argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
+) -> None:
     """Let whoever may read the command execute it too, where it is a file of the scripts' folder: the copy there is ours.
 
     Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
     """
     if scripts is None or not argv or "/" not in argv[0]:
         return
-    with suppress(OSError):  # starting it says what is wrong with it
+    with suppress(OSError), user_rights(user):  # starting it says what is wrong with it
         file = (cwd / argv[0]).resolve(strict=True)
         mode = file.stat().st_mode
         if file.is_file() and not mode & 0o100 and file.is_relative_to(scripts.resolve()):

@@ -16,7 +16,6 @@ from pathlib import Path
 from bai_agent.benchmark import shim
 from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import (
-    User,
     command,
     expand,
     find_user,
@@ -35,6 +34,7 @@ from bai_agent.job.descriptor import ARM, Arm, Job, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
+from bai_agent.job.user_rights import User
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, SshFrom, SshTo
 
 OOM_SCORE_ADJ = 500
@@ -134,7 +134,7 @@ def make_order(
                 give_to(user, each)
         # What is not there at all, or is not a folder, the shim will say.
         require_access(user, [each for each in (*own, cwd) if each.is_dir()])
-    make_command_executable(words, scripts=scripts, cwd=cwd)
+    make_command_executable(words, scripts=scripts, cwd=cwd, user=user)
     starts = launch(job, words)
     if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
         make_folder(rundir.launcher, private=rundir.path)
@@ -156,7 +156,7 @@ def make_order(
     for arm in arms:
         # The node that starts processes here names these files.
         words = command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
-        make_command_executable(words, scripts=scripts, cwd=cwd)
+        make_command_executable(words, scripts=scripts, cwd=cwd, user=user)
         if user is not None and file.exists():
             give_to(user, file)
     return Order(

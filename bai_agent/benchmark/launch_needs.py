@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bai_agent.benchmark.environment import SetupError, User
+from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.programs import NoAnswerError, ask
+from bai_agent.job.user_rights import User
 from bai_agent.strategy.launch import Launch
 
 _LOOK_SECONDS = 60.0

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from bai_agent.benchmark.environment import (
     SetupError,
-    User,
     command,
     find_user,
     prepare_environment,
@@ -20,6 +19,7 @@ from bai_agent.benchmark.openssh import public_key, require_openssh
 from bai_agent.benchmark.programs import NoAnswerError, ask
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import RunDir, make_folder
+from bai_agent.job.user_rights import User
 from bai_agent.strategy.launch import Launch, Setup
 
 _VERSION_SECONDS = 60.0
@@ -58,7 +58,7 @@ def set_up_node(
     engine = None if setup.program is None else _version(argv[0], env, user)
     if not setup.ssh:
         return NodeFacts(engine=engine)
-    require_openssh(serves=serves, path=env["PATH"], may_install=may_install, stopping=stopping)
+    require_openssh(serves=serves, path=env["PATH"], may_install=may_install, user=user, stopping=stopping)
     return NodeFacts(engine=engine, public_key=public_key(rundir, user=user, path=env["PATH"]))
 
 

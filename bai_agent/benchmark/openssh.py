@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.children import wait_within
-from bai_agent.benchmark.environment import DEFAULT_PATH, SetupError, User
+from bai_agent.benchmark.environment import DEFAULT_PATH, SetupError
 from bai_agent.benchmark.programs import NoAnswerError, ask
 from bai_agent.benchmark.ssh_config import CLIENTS, KEY, SSHD_CONFIG, client_files, server_files
-from bai_agent.benchmark.user_access import give_to
+from bai_agent.benchmark.user_access import give_to, open_way
 from bai_agent.job.run_directory import RunDir, make_folder, write_atomic
+from bai_agent.job.user_rights import User
 from bai_agent.strategy.launch import SshFrom, SshTo
 
 log = logging.getLogger(__name__)
@@ -49,18 +50,25 @@ _INSTALLERS: Mapping[str, Sequence[str]] = {
 
 
 def require_openssh(
-    *, serves: bool, path: str, may_install: bool, stopping: Callable[[], bool] = lambda: False
+    *,
+    serves: bool,
+    path: str,
+    may_install: bool,
+    user: User | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """Find what a node that logs in to others, or one that `serves` them, needs of OpenSSH. Raises SetupError, Stopped.
 
     may_install: this machine is the job's alone; what is missing is installed, once, by its distribution's package manager.
+    path: the benchmark's. `user` may put programs there, so those that run as root are not looked for on it.
     """
-    wanted = ("ssh-keygen", "sshd" if serves else "ssh")
-    missing = [each for each in wanted if _find(each, path) is None]
+    own_path = path if user is None else DEFAULT_PATH
+    wanted = {"ssh-keygen": own_path, "sshd" if serves else "ssh": path}
+    missing = [each for each, where in wanted.items() if _find(each, where) is None]
     tried = ""
     if missing and may_install and os.geteuid() == 0:
-        tried = _install(path, stopping)
-        missing = [each for each in wanted if _find(each, path) is None]
+        tried = _install(own_path, stopping)
+        missing = [each for each, where in wanted.items() if _find(each, where) is None]
     if missing:
         raise SetupError(
             f"{missing[0]} is not on this machine (looked at: PATH, {', '.join(_FOLDERS)}){tried}; install OpenSSH "
@@ -71,7 +79,8 @@ def require_openssh(
 def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     """Return the public part of this node's key, which is made where it is not there. Raises SetupError.
 
-    The key itself belongs to the benchmark's user, and never leaves this machine.
+    The key itself belongs to the benchmark's user, and never leaves this machine. Its folder stays ours: nobody else can replace
+    what we write there.
     """
     folder = rundir.ssh
     key = folder / KEY
@@ -80,9 +89,10 @@ def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
         # What a kill left may be a half.
         key.unlink(missing_ok=True)
         make_folder(folder, private=rundir.path)
-        _keygen(key, path)
+        _keygen(key, path if user is None else DEFAULT_PATH)
     if user is not None:
-        give_to(user, folder)
+        open_way(folder, top=folder)
+        give_to(user, key)
     # A third word would be a comment.
     return " ".join(public.read_text().split()[:2])
 
@@ -177,8 +187,9 @@ def _write(files: Mapping[str, str], rundir: RunDir, user: User | None) -> None:
         make_folder(path.parent, private=rundir.path)
         write_atomic(path, text.encode(errors="surrogateescape"))
         path.chmod(0o700 if text.startswith("#!") else 0o600)
-    if user is not None:
-        give_to(user, rundir.ssh)
+        if user is not None:
+            open_way(path.parent, top=rundir.ssh)
+            give_to(user, path)
 
 
 def _keygen(key: Path, path: str) -> None:

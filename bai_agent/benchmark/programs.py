@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.children import reap
-from bai_agent.benchmark.environment import User, as_user
 from bai_agent.errors import BaiError
 from bai_agent.job.pipes import read_to_end
+from bai_agent.job.user_rights import User, process_options
 
 _MOST_BYTES = 1 << 20
 """Of an answer that are read."""
@@ -53,16 +53,16 @@ def ask(
     """
     deadline = time.monotonic() + timeout_s
     try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if with_stderr else subprocess.DEVNULL,
-            cwd=cwd,
-            env=dict(env),
-            start_new_session=True,
-            **as_user(user),
-        )
+        with process_options(user, cwd) as options:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if with_stderr else subprocess.DEVNULL,
+                env=dict(env),
+                start_new_session=True,
+                **options,
+            )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise NoAnswerError(f"{argv[0]} does not run: {error}") from error
     assert child.stdout is not None

@@ -16,19 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.benchmark.children import Stopped, wait_within
-from bai_agent.benchmark.environment import STARTUP, benchmark_python, prepare_environment
+from bai_agent.benchmark.environment import STARTUP, benchmark_python, find_user, prepare_environment
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.benchmark.requirements_file import index_requirements
+from bai_agent.benchmark.user_access import give_to
 from bai_agent.benchmark.venv_cache import CachedVenv
 from bai_agent.errors import BusyError, PullError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.job.run_directory import RunDir, make_folder, read_json, write_json
+from bai_agent.job.user_rights import User, folder_owner, open_as, process_options, user_rights
 
 log = logging.getLogger(__name__)
 
 _LAST_LINES = 5
 _LAST_BYTES = 16384
+_LARGEST = 16 << 20
+"""Bytes of a requirements file: it is a text, and whoever wrote it may have made it sparse."""
 _LAST_CHARACTERS = 400
 _FORMAT = 1
 """Of what is kept; another number is another venv."""
@@ -63,15 +67,21 @@ def install_requirements(
     cache: where venvs are kept (`bai_agent.benchmark.venv_cache`); `rundir.venv` is then a link to one, where the requirements name packages
     of an index alone, as only then the same text means the same venv.
     `deadline` is on the monotonic clock. What pip says goes to requirements.log. Returns early where `stopping()`.
-    Raises PullError with pip's last lines.
+    All of it is done as the benchmark's user: what is installed may run code of its own.
+    Raises PullError with pip's last lines, SetupError.
     """
     assert job.benchmark.requirements is not None
+    user = find_user(job.benchmark.user)
     requirements = rundir.scripts / job.benchmark.requirements
     try:
-        digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+        with os.fdopen(open_as(user, requirements), "rb") as file:
+            content = file.read(_LARGEST + 1)
     except OSError as error:
         raise PullError(f"[benchmark] requirements: {requirements}: {error.strerror}") from error
-    env = prepare_environment(job, rundir, scripts=rundir.scripts, secrets={}, base=base)
+    if len(content) > _LARGEST:
+        raise PullError(f"[benchmark] requirements: {requirements}: has more than {_LARGEST:,} bytes")
+    digest = hashlib.sha256(content).hexdigest()
+    env = prepare_environment(job, rundir, scripts=rundir.scripts, secrets={}, base=base, user=user)
     # Its own folder on PATH comes to be only now: what Python is first behind it?
     env["PATH"] = env["PATH"].removeprefix(f"{rundir.venv / 'bin'}:")
     env.pop("VIRTUAL_ENV", None)
@@ -84,17 +94,22 @@ def install_requirements(
         )
     whole = {"requirements": digest, "python": python}
     done = rundir.venv / "complete.json"
-    if not rundir.venv.is_symlink() and read_json(done) == whole:
-        return
-    run = _Runner(rundir, env, deadline, stopping)
+    with user_rights(user):
+        if not rundir.venv.is_symlink() and read_json(done) == whole:
+            return
+    run = _Runner(rundir, env, deadline, stopping, user)
     kept = None
     with suppress(Stopped):
-        if cache is not None and job.benchmark.user is None:
+        if cache is not None and user is None:
             kept = _kept_venv(cache, python, requirements, env=env, run=run)
         if kept is None or not _take(kept, python, requirements, rundir=rundir, run=run):
-            _clear(rundir.venv)
+            _clear(rundir.venv, user)
+            if user is not None:
+                make_folder(rundir.venv, private=rundir.path)
+                give_to(user, rundir.venv)
             _build(python, requirements, venv=rundir.venv, run=run)
-            write_json(done, whole)
+            with user_rights(user):
+                write_json(done, whole)
 
 
 def _kept_venv(
@@ -133,7 +148,7 @@ def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, 
                 _build(python, requirements, venv=kept.venv, run=run)
                 kept.complete()
             kept.use(rundir)
-            _clear(rundir.venv)
+            _clear(rundir.venv, None)
             rundir.venv.symlink_to(kept.venv)
     except BusyError:
         run.check()
@@ -166,13 +181,28 @@ def _content(path: Path) -> str:
         return ""
 
 
-def _clear(venv: Path) -> None:
+def _clear(venv: Path, user: User | None) -> None:
     if venv.is_symlink():
         venv.unlink()
         return
     kill_marked(str(venv))  # the pip of an agent that was killed would go on writing
     if venv.exists():
+        _remove(venv, user)
+
+
+def _remove(venv: Path, user: User | None) -> None:
+    """Delete a venv that is a folder. Raises OSError."""
+    if user is None:
         shutil.rmtree(venv)
+        return
+    with user_rights(user):
+        for each in list(venv.iterdir()):
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+    # Its name is in a folder of ours.
+    venv.rmdir()
 
 
 def discard_requirements(rundir: RunDir) -> None:
@@ -184,7 +214,7 @@ def discard_requirements(rundir: RunDir) -> None:
         if rundir.venv.is_symlink():
             rundir.venv.unlink()  # what is kept is for the next job
         else:
-            shutil.rmtree(rundir.venv)
+            _remove(rundir.venv, folder_owner(rundir.venv))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -202,9 +232,10 @@ def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None
     inside = str(venv / "bin" / "python")
     if about["venv"]:
         # --system-site-packages shows the packages of the Python behind that venv, not the venv's own.
-        (packages,) = venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({folder!r})\n" for folder in about["packages"]]
-        (packages / "parent_venv.pth").write_text("".join(lines))
+        with user_rights(run.user):
+            (packages,) = venv.glob("lib/python*/site-packages")
+            (packages / "parent_venv.pth").write_text("".join(lines))
     # That it is there is all that is asked: pip itself, for its version, takes as long as most installations.
     if not run.succeeds([inside, "-c", "import pip.__main__"]):
         minor = about["version"].rpartition(".")[0]
@@ -235,8 +266,14 @@ class _Runner:
     """Runs one command after the other, within the deadline, into one log."""
 
     def __init__(
-        self, rundir: RunDir, env: Mapping[str, str], deadline: float, stopping: Callable[[], bool]
+        self,
+        rundir: RunDir,
+        env: Mapping[str, str],
+        deadline: float,
+        stopping: Callable[[], bool],
+        user: User | None,
     ) -> None:
+        self.user = user
         self._log = rundir.requirements_log
         self._cwd = rundir.scripts
         self._env = dict(env)
@@ -277,15 +314,16 @@ class _Runner:
     def succeeds(self, argv: list[str]) -> bool:
         with self._log.open("ab") as log:
             try:
-                child = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self._cwd,
-                    env=self._env,
-                    start_new_session=True,
-                )
+                with process_options(self.user, self._cwd) as options:
+                    child = subprocess.Popen(
+                        argv,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=self._env,
+                        start_new_session=True,
+                        **options,
+                    )
             except OSError as error:
                 log.write(f"{argv[0]}: {error.strerror}\n".encode())
                 return False

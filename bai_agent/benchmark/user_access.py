@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.children import kill
-from bai_agent.benchmark.environment import SetupError, User
+from bai_agent.benchmark.environment import SetupError
+from bai_agent.job.user_rights import User
 
 _SEARCH = 0o011
 """What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""
@@ -33,20 +33,18 @@ def open_way(rundir: Path, *, top: Path) -> None:
             folder.chmod((status.st_mode & 0o7777) | _SEARCH)
 
 
-def give_to(user: User, folder: Path) -> None:
-    """Make `folder` and all below it the user's. Links are not followed. Raises SetupError."""
+def give_to(user: User, path: Path) -> None:
+    """Make a file or folder the user's, but nothing in it. It lies in a folder that only we can write. Raises SetupError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        os.chown(folder, user.uid, user.gid)
-        for parent, folders, files in os.walk(folder):
-            for name in (*folders, *files):
-                # Gone meanwhile: a temporary file.
-                with suppress(FileNotFoundError):
-                    os.lchown(os.path.join(parent, name), user.uid, user.gid)  # noqa: PTH118 - a million of them
-    except PermissionError as error:
+        os.fchown(descriptor, user.uid, user.gid)
+    except PermissionError:
         raise SetupError(
-            f'[benchmark] user "{user.name}": {error.filename or folder} cannot be made theirs; only root may run a '
+            f'[benchmark] user "{user.name}": {path} cannot be made theirs; only root may run a '
             "benchmark as another user: leave the key out"
         ) from None
+    finally:
+        os.close(descriptor)
 
 
 def require_access(user: User, folders: Sequence[Path]) -> None:

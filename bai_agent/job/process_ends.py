@@ -1,6 +1,7 @@
 """How processes of the benchmark ended that mpirun started: what `strategy/mpi_process.py` notes beside the log of each.
 
-They lie in a folder of the benchmark's own user, who may put anything there: no link is followed, and no pipe is waited for.
+They lie in a folder of the benchmark's own user, who may put anything there: no link is followed, no pipe is waited for, and root
+reads them with that user's rights.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from bai_agent.job.user_rights import folder_owner, user_rights
 
 _NUMBER = r"0|[1-9][0-9]{0,5}"
 _LOG = re.compile(rf"({_NUMBER})(?:-(warmup-)?({_NUMBER}))?\.log")
@@ -63,7 +66,8 @@ class ProcessEnd:
 def process_logs(folder: Path) -> list[ProcessLog]:
     """Return the logs in `folder`, by rank, and run by run; of very many the first ones."""
     try:
-        names = [each.name for each in folder.iterdir()]
+        with user_rights(folder_owner(folder)):
+            names = [each.name for each in folder.iterdir()]
     except OSError:
         return []
     found = [
@@ -83,7 +87,8 @@ def process_logs(folder: Path) -> list[ProcessLog]:
 def open_regular(path: Path) -> int:
     """Return a descriptor for reading a file of that folder. Raises FileNotFoundError where there is none, or something else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with user_rights(folder_owner(path.parent)):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise  # it is there, for all that is known

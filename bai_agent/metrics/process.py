@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import StartedBenchmark
 from bai_agent.job.descriptor import Job, Metric, Results
@@ -308,6 +308,7 @@ class Extractor:
                 ],
                 since_ms=started.get("time", 0),
                 until_ms=self._now(),
+                user=find_user(self._job.benchmark.user),
                 runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs]
                 or runs_of_processes(process_logs(self._rundir.processes)),
                 warn_of_nothing=self._job.strategy.nodes == 1 and exited.get("exec_error") is None,

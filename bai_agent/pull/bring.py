@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, Unpack
 from bai_agent.job.source_schemes import SCHEMES, scheme_of, schemes_text, source_name
+from bai_agent.job.user_rights import User, user_rights
 from bai_agent.pull.draft import PartialFile, has_sums
 from bai_agent.pull.journal import (
     PREFIX,
@@ -38,7 +39,8 @@ class _Place:
 def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
     """Bring one source to its place. `before`: what an earlier run of this job noted of it. Raises PullError."""
     try:
-        known = _finished_before(before) or _bring_anew(task, watch)
+        user = task.landing_user()
+        known = _finished_before(before, user) or _bring_anew(task, watch, user)
     except OSError as error:
         raise disk_problem(task.tally.src, error, root=task.target) from error
     tally = task.tally
@@ -72,7 +74,7 @@ def open_origin(source: Source, watch: PullWatch) -> Origin:
     return kind(source, watch)
 
 
-def _finished_before(before: object) -> Pulled | None:
+def _finished_before(before: object, user: User | None) -> Pulled | None:
     """Return the manifest's entry, if all of it is still in place: nothing is asked of the network then."""
     if not isinstance(before, dict):
         return None
@@ -80,16 +82,22 @@ def _finished_before(before: object) -> Pulled | None:
         known = Pulled(**before)
     except TypeError:  # another version of the agent wrote it
         return None
-    record = read_record(Path(known.journal))
-    complete = record.done.get(known.src)
-    if complete is None or not record.intact(Path(known.root), known.src):
-        return None
+    with user_rights(user):
+        record = read_record(Path(known.journal))
+        complete = record.done.get(known.src)
+        if complete is None or not record.intact(Path(known.root), known.src):
+            return None
     return known if complete.get("tag") == known.tag else None
 
 
-def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
+def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
     source, tally = task.source, task.tally
     origin = open_origin(source, watch)
+    if (reader := task.reader()) is not None:
+        from bai_agent.pull.local import LocalOrigin
+
+        assert isinstance(origin, LocalOrigin)
+        origin.reader = reader
     listing = origin.survey()
     if listing.folder and (task.sums.wanted or source.unpack is not Unpack.NO):
         raise PullError(f"{tally.src}: is a folder; it has no checksum and cannot be unpacked")
@@ -99,10 +107,10 @@ def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
         if not name:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
-    if listing.folder and listing.is_at(task.target):
+    if listing.folder and listing.is_at(task.target, user=user):
         # Named as source and as path: there is nothing to do, and no record is needed.
         return _in_place(listing, task, place)
-    with open_journal(place.journal, watch) as journal:
+    with open_journal(place.journal, watch, user=user) as journal:
         landing = Landing(
             root=place.root,
             journal=journal,
@@ -110,6 +118,7 @@ def _bring_anew(task: PullTask, watch: PullWatch) -> Pulled:
             mode=int(source.mode, 8) if source.mode else None,
             watch=watch,
             tally=tally,
+            user=user,
         )
         if listing.folder:
             facts = _bring_folder(origin, listing, landing)
@@ -169,13 +178,13 @@ def _bring_file(
     tally = landing.tally
     tally.total_bytes, tally.total_objects = remote.size, 1
     path = landing.root / name
-    if listing.is_at(path):
+    if listing.is_at(path, user=landing.user):
         return {"tag": remote.tag}  # the user's own file, named as source and as path: there is nothing to do
     _expect_size(task, remote)
     if landing.holds(remote):
         put = journal.record.puts[name]
         # The record is no proof: who may write to the folder may have written it.
-        if not task.sums.wanted or has_sums(path, task.sums, landing.watch):
+        if not task.sums.wanted or has_sums(path, task.sums, landing.watch, user=landing.user):
             return {
                 "tag": remote.tag,
                 "md5": task.sums.md5 or put.md5,
@@ -208,7 +217,7 @@ def _bring_archive(
         and all(facts[kind] == getattr(task.sums, kind) for kind in task.sums.wanted)
         and (journal.trusted or not task.sums.wanted)
         and facts["unpack"] == task.source.unpack.value
-        and journal.record.intact(landing.root, landing.src)
+        and landing.is_intact()
     ):
         landing.adopt()
         return {key: facts[key] for key in ("tag", "md5", "sha256")}
@@ -219,11 +228,12 @@ def _bring_archive(
     def keep(draft: PartialFile, arrived: Remote) -> None:
         # Whole and checked before the first member lands; then read as a stream.
         draft.verify(size=_size(task, arrived), sums=task.sums)
-        unpack(draft.path, landing)
+        # The name may become another file's where somebody else can write; what was checked is this one.
+        unpack(draft.path if landing.user is None else Path(f"/proc/self/fd/{draft.descriptor}"), landing)
         facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 
     origin.fetch([Remote(name=name, key=found.key, size=found.size, tag=found.tag)], landing, keep=keep)
-    landing.temporary(name).unlink()
+    landing.discard_draft(name)
     return facts
 
 

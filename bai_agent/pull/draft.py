@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.job.run_directory import write_all
+from bai_agent.job.user_rights import User, user_rights
 from bai_agent.pull.journal import Journal, PartialTransfer
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Sums
@@ -31,6 +32,8 @@ class PartialFile:
     name: str
     path: Path
     descriptor: int
+    user: User | None = None
+    """Whose rights are needed for its name."""
 
     @property
     def size(self) -> int:
@@ -68,7 +71,8 @@ class PartialFile:
     def discard(self) -> None:
         """Remove the unfinished file."""
         self.start_over(tag=None, size=None)
-        self.path.unlink(missing_ok=True)
+        with user_rights(self.user):
+            self.path.unlink(missing_ok=True)
 
     def verify(self, *, size: int | None, sums: Sums) -> None:
         """Raise PullError unless the whole file has this size and these checksums; a wrong file is not kept."""
@@ -92,10 +96,11 @@ def check_sums(
             )
 
 
-def has_sums(path: Path, sums: Sums, watch: PullWatch) -> bool:
+def has_sums(path: Path, sums: Sums, watch: PullWatch, *, user: User | None = None) -> bool:
     """Return whether the file `path` is there and its content has these checksums."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with user_rights(user):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -24,11 +24,14 @@ from typing import Any
 
 from bai_agent.errors import PullError
 from bai_agent.job.run_directory import append_line, boot_id, open_append
+from bai_agent.job.user_rights import User, user_rights
 from bai_agent.pull.progress import PullWatch
 
 PREFIX = ".bai-pulled"
 _FACTS = frozenset(("tag", "md5", "sha256", "unpack", "files", "bytes"))
 """What a record says of a source that is complete."""
+_LARGEST = 1 << 30
+"""Bytes of a record: some million files."""
 _NAME_LIMIT = 255 - len(".part")
 
 
@@ -147,9 +150,12 @@ def read_record(path: Path) -> PullRecord:
     """Return what the journal `path` says; an empty record where there is none. Raises PullError where it is damaged."""
     record = PullRecord()
     try:
-        content = path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return record
+    with os.fdopen(descriptor, "rb") as file:
+        _require_record(path, descriptor)
+        content = file.read(_LARGEST)
     try:
         for line in content[: content.rfind(b"\n") + 1].splitlines():
             record.apply(json.loads(line))
@@ -158,6 +164,13 @@ def read_record(path: Path) -> PullRecord:
             f"{path}: this record of pulled data is damaged; remove it and the data it is about"
         ) from error
     return record
+
+
+def _require_record(path: Path, descriptor: int) -> None:
+    """Raise PullError for what can be no record of ours: who may write to the folder may have put anything there."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+        raise PullError(f"{path}: this is no record of pulled data; remove it")
 
 
 def _is_below(name: object) -> bool:
@@ -171,9 +184,10 @@ def _is_below(name: object) -> bool:
 class Journal:
     """A record that is open for writing, and locked."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, user: User | None = None) -> None:
         self.path = path
-        self.record = read_record(path)
+        with user_rights(user):
+            self.record = read_record(path)
         self._descriptor = descriptor
         status = os.fstat(descriptor)
         self.trusted = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -206,18 +220,21 @@ class Journal:
 
 
 @contextmanager
-def open_journal(path: Path, watch: PullWatch) -> Iterator[Journal]:
-    """Open the journal `path` and hold its lock; waits while another job pulls there, until `watch` ends."""
+def open_journal(path: Path, watch: PullWatch, *, user: User | None = None) -> Iterator[Journal]:
+    """Open the journal `path` as `user` and hold its lock; waits while another job pulls there, until `watch` ends."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with user_rights(user):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            _require_record(path, lock)
             _lock(lock, watch)
-            if not _is(path, lock):  # removed, with its folder perhaps, while we waited
-                continue
-            descriptor = open_append(path)
+            with user_rights(user):
+                if not _is(path, lock):  # removed, with its folder perhaps, while we waited
+                    continue
+                descriptor = open_append(path)
             try:
-                yield Journal(path, descriptor)
+                yield Journal(path, descriptor, user)
             finally:
                 os.close(descriptor)
             return

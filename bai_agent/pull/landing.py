@@ -6,27 +6,54 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from bai_agent.errors import PullError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.run_directory import boot_id
+from bai_agent.job.user_rights import User, user_rights
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.journal import PREFIX, Journal, PlacedFile, folder_journal, is_record
 from bai_agent.pull.problems import NoSpaceError, printable
 from bai_agent.pull.progress import PullTally, PullWatch
 from bai_agent.pull.remote import Remote, Sums
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatenate[Landing, P], R]:
+    """Have a method use names with the rights of the landing's user."""
+
+    @wraps(method)
+    def run(self: Landing, /, *arguments: P.args, **more: P.kwargs) -> R:
+        with user_rights(self.user):
+            return method(self, *arguments, **more)
+
+    return run
+
 
 class Landing:
     """The place where a source lands. Whatever stands there already and is not ours is an error."""
 
     def __init__(
-        self, *, root: Path, journal: Journal, src: str, mode: int | None, watch: PullWatch, tally: PullTally
+        self,
+        *,
+        root: Path,
+        journal: Journal,
+        src: str,
+        mode: int | None,
+        watch: PullWatch,
+        tally: PullTally,
+        user: User | None = None,
     ) -> None:
         self.root = root
+        self.user = user
+        """Whose rights all names here are used with; None: our own."""
         self.src = src
         self.watch = watch
         self.tally = tally
@@ -36,6 +63,7 @@ class Landing:
         self._placed: set[str] = set()
         self._owns_folder = journal.path == folder_journal(root)
 
+    @_as_user
     def holds(self, remote: Remote) -> bool:
         """Return whether `remote` is in place already, unchanged on both sides; if so, it counts as placed."""
         put = self._journal.record.puts.get(remote.name)
@@ -53,6 +81,7 @@ class Landing:
         self._placed.add(remote.name)
         return True
 
+    @_as_user
     def require_free(self, name: str) -> None:
         """Raise PullError where something that is not ours stands at `name`."""
         path = self.root / name
@@ -62,6 +91,7 @@ class Landing:
                 "it is left alone: move it away or choose another path"
             )
 
+    @_as_user
     def require_space(self, size: int) -> None:
         """Raise NoSpaceError where the file system has less than `size` bytes left."""
         free = free_bytes(self.root)
@@ -71,6 +101,7 @@ class Landing:
                 "free space there or choose another path"
             )
 
+    @_as_user
     def make_folder(self, name: str) -> Path:
         """Return the folder `name`, made with all above it; never through a symbolic link below the root."""
         path = self.root / name
@@ -106,19 +137,20 @@ class Landing:
         self.require_free(name)
         begun = self._journal.record.begun.get(name)
         path = self.temporary(name)
+        with user_rights(self.user):
+            is_there = path.is_file()
         resumes = (
             begun is not None
             and tag is not None
             and (begun.tag, begun.size, begun.part_bytes, begun.boot_id) == (tag, size, part_bytes, boot_id())
-            and path.is_file()
+            and is_there
         )
         if not resumes:
             # Said before the file is emptied: a kill in between must not leave parts on record that are gone.
             self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if resumes else os.O_TRUNC)
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = self._open_draft(path, os.O_RDWR | (0 if resumes else os.O_TRUNC))
         try:
-            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor)
+            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor, self.user)
         finally:
             os.close(descriptor)
 
@@ -127,12 +159,13 @@ class Landing:
         """Open a file for `name` that is written at one go and not worth resuming."""
         self.require_free(name)
         path = self.temporary(name)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_TRUNC, 0o666)
+        descriptor = self._open_draft(path, os.O_RDWR | os.O_TRUNC)
         try:
-            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor)
+            yield PartialFile(self.src, self.watch, self._journal, name, path, descriptor, self.user)
         finally:
             os.close(descriptor)
 
+    @_as_user
     def place(
         self,
         draft: PartialFile,
@@ -162,6 +195,7 @@ class Landing:
             ),
         )
 
+    @_as_user
     def place_link(self, name: str, target: str, *, tag: str | None = None) -> None:
         """Put a symbolic link in place."""
         self.require_free(name)
@@ -170,6 +204,7 @@ class Landing:
         temporary.symlink_to(target)
         self._put(name, temporary, PlacedFile(src=self.src, size=0, mtime_ns=0, link=target, tag=tag))
 
+    @_as_user
     def place_hard_link(self, name: str, existing: str) -> None:
         """Give the file `existing`, which this source placed, a second name; a copy where the file system has no hard links."""
         self.require_free(name)
@@ -186,12 +221,18 @@ class Landing:
         # A rename between two names of one file does nothing, and the temporary one would stay.
         temporary.unlink(missing_ok=True)
 
+    @_as_user
     def unfinished_bytes(self, name: str) -> int:
         """Return the bytes that an earlier attempt at `name` occupies."""
         try:
             return self.temporary(name).stat().st_blocks * 512
         except FileNotFoundError:
             return 0
+
+    @_as_user
+    def is_intact(self) -> bool:
+        """Return whether all that this source has put here is still in place, unchanged."""
+        return self._journal.record.intact(self.root, self.src)
 
     def adopt(self) -> None:
         """Count all that this source has put here as placed by this attempt."""
@@ -208,6 +249,7 @@ class Landing:
         """Return whether this attempt has put a file or link at `name`."""
         return name in self._placed
 
+    @_as_user
     def remove_stale(self) -> None:
         """Remove what this source put here earlier and does not hold any more, unless somebody changed it since."""
         record = self._journal.record
@@ -225,6 +267,19 @@ class Landing:
         """Return how many files this source has in place, and their bytes."""
         puts = [self._journal.record.puts[name] for name in self._placed]
         return len(puts), sum(put.size for put in puts)
+
+    @_as_user
+    def discard_draft(self, name: str) -> None:
+        """Remove the unfinished file for `name`."""
+        self.temporary(name).unlink()
+
+    @_as_user
+    def _open_draft(self, path: Path, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PullError(f"{self.src}: {path} is not a file; remove it")
+        return descriptor
 
     def _put(self, name: str, temporary: Path, put: PlacedFile) -> None:
         if is_record(name):

@@ -12,6 +12,7 @@ from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
 from bai_agent.job.run_directory import write_all
 from bai_agent.job.source_schemes import file_path, source_name
+from bai_agent.job.user_rights import User, open_as, user_rights
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch
@@ -32,9 +33,15 @@ class LocalOrigin:
             raise PullError(f"{self._src}: must be absolute: file:///folder/file")
         self._path = path
         self._folder = source.directory or source.src.endswith("/")
+        self.reader: User | None = None
+        """Whose rights it is read with; None: our own."""
 
     def survey(self) -> RemoteListing:
         """Return the file, or all in the folder. Raises PullError."""
+        with user_rights(self.reader):
+            return self._survey()
+
+    def _survey(self) -> RemoteListing:
         try:
             if self._path.is_dir():
                 return RemoteListing(tuple(self._walk(self._path)), folder=True, here=self._path)
@@ -59,7 +66,7 @@ class LocalOrigin:
                 landing.place_link(remote.name, remote.link, tag=remote.tag)
                 continue
             try:
-                origin = os.open(remote.key, os.O_RDONLY | os.O_CLOEXEC)
+                origin = open_as(self.reader, Path(remote.key))
             except OSError as error:
                 raise PullError(f"{self._src}: {remote.key} cannot be read: {error.strerror}") from error
             try:

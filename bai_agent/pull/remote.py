@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from bai_agent.job.user_rights import User, user_rights
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class RemoteListing:
     here: Path | None = None
     """Where it lies, if that is on this machine."""
 
-    def is_at(self, path: Path) -> bool:
-        """Return whether `path` is this very file or folder."""
-        return self.here is not None and path.exists() and path.samefile(self.here)
+    def is_at(self, path: Path, *, user: User | None) -> bool:
+        """Return whether `path`, as `user` finds it, is this very file or folder."""
+        if self.here is None:
+            return False
+        try:
+            with user_rights(user):
+                status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(status, self.here.stat())

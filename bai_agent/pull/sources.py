@@ -13,6 +13,7 @@ from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.run_directory import read_json, write_json
 from bai_agent.job.source_schemes import source_name
+from bai_agent.job.user_rights import User
 from bai_agent.pull.bring import bring
 from bai_agent.pull.problems import PullStopped
 from bai_agent.pull.progress import PullEndedError, PullProgress, PullTally, PullWatch
@@ -35,17 +36,19 @@ def pull(
     deadline: float,
     report: Callable[[PullProgress], None],
     stopping: Callable[[], bool],
+    user: User | None = None,
 ) -> None:
     """Bring every source to its place: checked, unpacked where asked, and never over what is the user's own.
 
     Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a time
     of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping` are
-    called on this thread only.
+    called on this thread only. `user`: another one as which the benchmark runs; where that user can write, nothing lands or is read
+    with rights that the user lacks.
 
     Raises PullError for the first source that fails or when the deadline passes (what has arrived is kept for the next
     attempt), NoSpaceError where there is no room, PullStopped once `stopping()` is true.
     """
-    tasks = [_task(source, folders) for source in sources]
+    tasks = [_task(source, folders, user) for source in sources]
     _refuse_conflicts(tasks)
     before = (read_json(manifest) or {}).get("sources", {})
     run = _Run(tasks, before if isinstance(before, dict) else {})
@@ -131,7 +134,7 @@ class _Run:
             self.news.set()
 
 
-def _task(source: Source, folders: Mapping[SourceKind, Path]) -> PullTask:
+def _task(source: Source, folders: Mapping[SourceKind, Path], user: User | None) -> PullTask:
     path = Path(source.path)
     if "\0" in source.path or ".." in path.parts:
         raise PullError(
@@ -139,7 +142,10 @@ def _task(source: Source, folders: Mapping[SourceKind, Path]) -> PullTask:
         )
     target = folders[source.kind] / path
     return PullTask(
-        source=source, target=target, tally=PullTally(src=source_name(source.src), path=str(target))
+        source=source,
+        target=target,
+        tally=PullTally(src=source_name(source.src), path=str(target)),
+        user=user,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.job.descriptor import Source, Unpack
+from bai_agent.job.source_schemes import file_path, scheme_of
+from bai_agent.job.user_rights import User, may_change
 from bai_agent.pull.progress import PullTally
 from bai_agent.pull.remote import Sums
 
@@ -17,6 +19,8 @@ class PullTask:
     source: Source
     target: Path
     tally: PullTally
+    user: User | None = None
+    """The benchmark's, if that is not our own."""
 
     @property
     def key(self) -> str:
@@ -28,6 +32,18 @@ class PullTask:
     @property
     def group(self) -> Path:
         return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
+
+    def landing_user(self) -> User | None:
+        """Return whose rights it lands with: those of the benchmark's user, if that can write there. Raises OSError."""
+        root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
+        return self.user if self.user is not None and may_change(self.user, root) else None
+
+    def reader(self) -> User | None:
+        """Return the same for reading the source. Raises OSError."""
+        path = file_path(self.source.src) if scheme_of(self.source.src) == "file" else None
+        return (
+            self.user if self.user is not None and path is not None and may_change(self.user, path) else None
+        )
 
     @property
     def unpack_root(self) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from bai_agent.errors import StoreError
 from bai_agent.job.globs import matching_files
 from bai_agent.job.store import JobStore
+from bai_agent.job.user_rights import User, open_as, user_rights
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +38,18 @@ class ArtifactSummary:
 
 
 def keep_artifacts(
-    globs: Sequence[str], *, folder: Path, store: JobStore, prefix: str, stopping: Callable[[], bool]
+    globs: Sequence[str],
+    *,
+    folder: Path,
+    store: JobStore,
+    prefix: str,
+    stopping: Callable[[], bool],
+    user: User | None = None,
 ) -> ArtifactSummary:
     """Copy what `globs` match below `folder` into `store` under `prefix`, with their relative paths as names.
 
-    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error.
+    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error. user: another one who can write
+    to `folder`; only files that this user can read are kept.
     """
     # Only here: most jobs keep nothing, and every start would pay for the import.
     from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +58,8 @@ def keep_artifacts(
     nothing: list[str] = []
     for pattern in globs:
         try:
-            matches = list(matching_files(folder, pattern))
+            with user_rights(user):
+                matches = list(matching_files(folder, pattern))
         except OSError as error:
             nothing.append(
                 f'output.artifacts "{pattern}" cannot be looked for in {folder}: {error.strerror}.'
@@ -64,12 +75,17 @@ def keep_artifacts(
         if stopping():
             return None
         try:
-            store.put_file(f"{prefix}{name}", path)
-            return path.stat().st_size
+            if user is None:
+                store.put_file(f"{prefix}{name}", path)
+                return path.stat().st_size
+            return _put_as(
+                user, path, folder=folder, put=lambda opened: store.put_file(f"{prefix}{name}", opened)
+            )
         except (StoreError, OSError) as error:
             return f"The artifact {name} was not kept: {error}"
 
-    small = [path for path in found if _size(path) <= _SMALL]
+    with user_rights(user):
+        small = [path for path in found if _size(path) <= _SMALL]
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="artifacts") as pool:
         came_of = dict(zip(small, pool.map(keep, small), strict=True))
     came_of.update((path, keep(path)) for path in found if path not in came_of)
@@ -81,6 +97,19 @@ def keep_artifacts(
     if late := len(found) - len(kept) - refused:
         warnings.append(f"{late} artifacts were not kept: there was no time left.")
     return ArtifactSummary(len(kept), sum(kept), (*warnings, *nothing))
+
+
+def _put_as(user: User, path: Path, *, folder: Path, put: Callable[[Path], None]) -> int:
+    """Put the file that `path` is for `user`, whatever becomes of that name meanwhile; return its bytes. Raises OSError, StoreError."""
+    descriptor = open_as(user, path)
+    try:
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        if not opened.readlink().is_relative_to(folder.resolve()):
+            raise OSError(errno.EACCES, "leads out of the benchmark's folder", str(path))
+        put(opened)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def _size(path: Path) -> int:

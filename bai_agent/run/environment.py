@@ -19,10 +19,11 @@ from pathlib import Path
 
 from bai_agent import __version__
 from bai_agent.aws.imds import find_token, read_if_there
-from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.programs import NoAnswerError
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
+from bai_agent.job.user_rights import user_rights
 from bai_agent.metrics.gpu import DRIVER, describe_gpus, heat_slowdowns
 from bai_agent.run import host_facts, software
 from bai_agent.run.host_facts import Facts, present, short
@@ -160,7 +161,8 @@ class EnvironmentProbe:
         start = working_folder(self._job, self._rundir, scripts=self._scripts)
         for source in self._job.sources:
             if source.kind is SourceKind.DATA and "data" not in mounts:
-                there = host_facts.mount_of(start / source.path, _ROOT)
+                with user_rights(find_user(self._job.benchmark.user)):
+                    there = host_facts.mount_of(start / source.path, _ROOT)
                 if there.get("point") != own.get("point"):
                     mounts["data"] = there
         return present(mounts)

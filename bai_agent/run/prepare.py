@@ -12,7 +12,7 @@ from typing import Any
 
 from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
-from bai_agent.benchmark.environment import SetupError, find_user, workspaces
+from bai_agent.benchmark.environment import SetupError, find_user, scripts_folder, workspaces
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, open_way, require_access
 from bai_agent.errors import BaiError, StoreError
@@ -98,10 +98,14 @@ def _let_user_in(ctx: RunContext) -> None:
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
-            for _, own in workspaces(ctx.job, ctx.rundir):
+            for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                give_to(user, own.work)
-                require_access(user, [own.work])
+                # Before anything is in them: what comes is made by the user's own rights.
+                folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
+                for each in folders:
+                    make_folder(each, private=own.path)
+                    give_to(user, each)
+                require_access(user, folders)
     except SetupError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.aws.secrets import SecretError
-from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import SetupError, find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.proc import own_usage
 from bai_agent.benchmark.state import State, state
 from bai_agent.errors import StoreError
@@ -211,6 +211,11 @@ def _ran_out_of_time(ctx: RunContext) -> bool:
 def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
     if not ctx.job.output.artifacts or state(ctx.rundir) is State.NOT_STARTED:
         return ArtifactSummary(0, 0, ())
+    try:
+        user = find_user(ctx.job.benchmark.user)
+    except SetupError as error:
+        ctx.warn(f"No artifacts were kept: {error}.")
+        return ArtifactSummary(0, 0, ())
     deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     store: JobStore = DirectoryStore(ctx.rundir.path) if ctx.record is None else ctx.record.store
     taken_away = ctx.watch.deadline()
@@ -227,6 +232,7 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
                 store=store,
                 prefix=f"{_artifacts_prefix(ctx)}{own.arm}/" if own.arm else _artifacts_prefix(ctx),
                 stopping=over,
+                user=user,
             )
         return kept
 

@@ -17,6 +17,7 @@ from bai_agent.job.process_ends import ProcessEnd, ProcessLog, open_regular, pro
 from bai_agent.job.record_types import StopEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.repeats import RepeatedRun, RepeatedRuns, read_repeats
+from bai_agent.job.user_rights import folder_owner, user_rights
 from bai_agent.metrics.terminal import visible
 from bai_agent.run.context import RunContext
 from bai_agent.run.join import peers_of
@@ -187,11 +188,12 @@ def _unescaped(text: str) -> str:
 
 def _left_files(folder: Path) -> list[LeftFile]:
     """Return what is in the launcher's folder: the benchmark may have put anything there, links and pipes among it."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return []
-    return list(islice(_files_below(descriptor, "", _DEPTH), _FILES))
+    with user_rights(folder_owner(folder)):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return []
+        return list(islice(_files_below(descriptor, "", _DEPTH), _FILES))
 
 
 def _files_below(folder: int, prefix: str, depth: int) -> Iterator[LeftFile]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bai_agent import __version__
-from bai_agent.benchmark.environment import scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import SetupError, find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.openssh import discard_ssh
 from bai_agent.benchmark.python_env import discard_requirements, install_requirements
 from bai_agent.benchmark.state import State, state
@@ -228,6 +228,7 @@ def _pull(ctx: RunContext) -> None:
         ctx.events.add(PullEvent(**vars(progress)))
 
     try:
+        user = find_user(ctx.job.benchmark.user)
         pull(
             _sources(ctx),
             folders=_folders(*homes[0]),
@@ -235,6 +236,7 @@ def _pull(ctx: RunContext) -> None:
             deadline=deadline,
             report=report,
             stopping=ctx.watch.stopping,
+            user=user,
         )
         for job, rundir in homes:
             if (required := job.benchmark.requirements) is not None:
@@ -247,7 +249,7 @@ def _pull(ctx: RunContext) -> None:
         pass
     except NoSpaceError as error:
         raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
-    except PullError as error:
+    except (PullError, SetupError) as error:
         raise RunEndedError(StopReason(Outcome.PULL_FAILED, str(error))) from error
     if reason := ctx.watch.reason():
         raise RunEndedError(reason)

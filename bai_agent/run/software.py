@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.environment import DEFAULT_PATH, STARTUP, User, find_user, prepare_environment
+from bai_agent.benchmark.environment import DEFAULT_PATH, STARTUP, find_user, prepare_environment
 from bai_agent.benchmark.proc import RUN_MARKER
 from bai_agent.benchmark.programs import NoAnswerError, ask
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import RunDir
+from bai_agent.job.user_rights import User
 from bai_agent.run.host_facts import Facts, present, read_text, short
 
 SYSTEM_PATH = DEFAULT_PATH

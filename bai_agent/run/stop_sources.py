@@ -15,6 +15,7 @@ from bai_agent.job.descriptor import Job, Limits
 from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
+from bai_agent.job.user_rights import folder_owner, user_rights
 from bai_agent.run.clock import CLOCK, Clock
 from bai_agent.run.open_file import OpenFile
 from bai_agent.run.peer_monitor import PeerMonitor
@@ -165,7 +166,7 @@ class _ProcessLogs:
         """Return the logs' bytes, and when the last one changed (ns); both 0 where there are none."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
-            with suppress(FileNotFoundError, NotADirectoryError):
+            with suppress(FileNotFoundError, NotADirectoryError), user_rights(folder_owner(self._folder)):
                 stats = [each.lstat() for each in self._folder.glob("*.log")]
                 self._found = (
                     sum(each.st_size for each in stats),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.job.record_types import TransportEvent, WarningEvent
+from bai_agent.job.user_rights import folder_owner, user_rights
 from bai_agent.run.context import RunContext
 
 HEAD_BYTES = 4 << 20
@@ -123,7 +124,8 @@ class TransportScan:
 def _piece(path: Path, start: int, size: int) -> bytes:
     """Return a piece of a file; nothing where it is gone, or no file: the benchmark may put anything in its place."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with user_rights(folder_owner(path.parent)):
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
@@ -158,7 +160,9 @@ class TransportLook:
     def _logs(self) -> list[Path]:
         """Return what may hold such words: the output, and that of the first processes that mpirun started on this node."""
         rundir = self._ctx.rundir
-        return [rundir.kept_output, *sorted(rundir.processes.glob("*.log"))[:_PROCESSES]]
+        with user_rights(folder_owner(rundir.processes)):
+            logs = sorted(rundir.processes.glob("*.log"))[:_PROCESSES]
+        return [rundir.kept_output, *logs]
 
     def _warn(self, library: str, words: list[str]) -> None:
         strategy = self._ctx.job.strategy

@@ -21,6 +21,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Results
 from bai_agent.job.pattern_groups import RESERVED
+from bai_agent.job.user_rights import User, user_rights
 from bai_agent.metrics.emit import NAME_LIMIT
 from bai_agent.metrics.number import finite_number, json_number
 from bai_agent.metrics.records import wait_for_room
@@ -61,6 +62,8 @@ class ResultFolder:
     """Now."""
     warn_of_nothing: bool
     """Whether it is worth a warning that no file matched: of several nodes, one may write for all."""
+    user: User | None = None
+    """Whose rights the files are read with; None: our own."""
     runs: Sequence[tuple[int, int | None]] = ()
     """When each run of a job with `[repeat]` began, and its number; None: a warm-up run."""
 
@@ -202,7 +205,8 @@ class _Reader:
     def _read_folder(self, index: int, table: Results, folder: Path, *, most: int) -> int:
         """Tell what is in the files of one folder; return how many values that is."""
         try:
-            matches = find_files(folder, table)
+            with user_rights(self._folder.user):
+                matches = find_files(folder, table)
         except OSError as error:
             self._tell(f"{_named(table)} cannot be looked for in {folder}: {error.strerror}")
             return 0
@@ -231,7 +235,9 @@ class _Reader:
         unfit: Counter[str] = Counter()
         examples: dict[str, str] = {}
         try:
-            with open_result(path, folder=folder, table=table, since_ms=self._folder.since_ms) as file:
+            with user_rights(self._folder.user):
+                opened = open_result(path, folder=folder, table=table, since_ms=self._folder.since_ms)
+            with opened as file:
                 repeat = self._folder.run_of(os.fstat(file.fileno()).st_ctime_ns // 1_000_000)
                 for found in values_in(file, table):
                     if isinstance(found, Problem):

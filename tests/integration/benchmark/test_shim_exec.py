@@ -16,10 +16,10 @@ import pytest
 from shim_runs import Bench
 
 from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.environment import User
 from bai_agent.benchmark.launch import launch
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
+from bai_agent.job.user_rights import User
 
 Make = Callable[[Path], None]
 

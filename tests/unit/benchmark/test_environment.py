@@ -13,7 +13,6 @@ from bai_agent.benchmark import environment
 from bai_agent.benchmark.environment import (
     STARTUP,
     SetupError,
-    User,
     command,
     expand,
     find_user,
@@ -22,6 +21,7 @@ from bai_agent.benchmark.environment import (
 )
 from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 from bai_agent.job.run_directory import RunDir
+from bai_agent.job.user_rights import User
 
 NAMES = st.text("ABC_19", min_size=1, max_size=4)
 

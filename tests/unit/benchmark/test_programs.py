@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark.environment import User
 from bai_agent.benchmark.proc import read_process
 from bai_agent.benchmark.programs import Answer, NoAnswerError, ask
+from bai_agent.job.user_rights import User
 
 
 def asked(script: str, **how: object) -> Answer:

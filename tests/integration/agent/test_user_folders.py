@@ -1,0 +1,470 @@
+"""Root's agent and a benchmark of another user: what root does in folders that this user can write touches nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_runs import environment, records_of, result_of, run_agent, write_job
+
+from bai_agent.benchmark.environment import find_user
+from bai_agent.benchmark.openssh import discard_ssh, public_key, ready_client
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.peers import Peer
+from bai_agent.job.run_directory import RunDir
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.run.artifacts import keep_artifacts
+from bai_agent.strategy.launch import SshTo
+
+pytestmark = pytest.mark.root
+
+_SOURCE = Path(__file__).parents[2] / "link_exchanger.c"
+_PYTHON = "/usr/bin/python3"
+"""One that every user may run."""
+_BENCHMARK = """
+set -eu
+python3 -c 'import tiny; print(tiny.version)'
+cat sub/words data/numbers unpacked/inner/member > copy
+echo '{"loss": 0.25}' > numbers.json
+mkdir -p kept/deep
+echo an artifact > kept/deep/file
+ln -s file kept/deep/link
+"""
+_BACKEND = """
+import os, zipfile
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name, about = "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as wheel:
+        wheel.writestr("tiny.py", f"version = 'built by {os.getuid()}'")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+"""
+_MPIRUN = """#!/bin/sh
+for shift in 1 2 3 4 5 6 7 8 9; do case "$1" in -np) break ;; *) shift ;; esac; done
+run=$(dirname "$BENCHMARK_AI_FIFO_FILEPATH")
+echo loss=0.5 > "$run/processes/0.log"
+echo '{"code": 3, "signal": null, "asked": null, "time": 1, "output_bytes": 9}' > "$run/processes/0.json"
+echo words > "$run/processes/note"
+exit 3
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, which pytest's own are not."""
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def outside(folder: Path) -> Path:
+    """A folder of root's that is none of the job's."""
+    made = folder / "outside"
+    made.mkdir(mode=0o755)
+    secret = made / "secret"
+    secret.write_text("only root may read this")
+    secret.chmod(0o600)
+    return made
+
+
+def nobody() -> pwd.struct_passwd:
+    return pwd.getpwnam("nobody")
+
+
+def as_nobody(script: str, *arguments: str | Path, cwd: Path) -> int:
+    """Do what a process of the benchmark's user could do at that moment; return the exit code."""
+    drop = ["setpriv", f"--reuid={nobody().pw_uid}", f"--regid={nobody().pw_gid}", "--clear-groups"]
+    command = [*drop, "sh", "-c", script, "sh", *arguments]
+    return subprocess.run(command, cwd=cwd, timeout=20, check=False).returncode
+
+
+def what_is_in(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """Return owner, permissions, size and time of all that is below a folder, and of itself."""
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        status = path.lstat()
+        found[str(path)] = (
+            status.st_uid,
+            status.st_mode,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_nlink,
+        )
+    return found
+
+
+def node_of(folder: Path) -> Path:
+    return folder / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+
+
+def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
+    return write_job(
+        folder,
+        argv,
+        benchmark={"user": "nobody", **tables.pop("benchmark", {})},
+        store={"url": (folder / "store").as_uri()},
+        **tables,
+    )
+
+
+def run_job(job: Path, node: Path, **more: Any) -> int:
+    """Run an agent to its end; return its exit code."""
+    code = run_agent(job, node, **more)
+    assert (node / "result.json").exists(), job.with_suffix(".out").read_text()
+    return code
+
+
+def scripts_source(scripts: Path) -> dict[str, Any]:
+    return {"kind": "scripts", "src": scripts.as_uri(), "path": ".", "directory": True}
+
+
+def write_wheel(folder: Path) -> str:
+    """Write a package "tiny" as a wheel; return its file's name."""
+    name, about = "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("tiny.py", "version = 'tiny 1.0'\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{about}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+
+
+def all_kinds_of_sources(folder: Path) -> list[dict[str, Any]]:
+    scripts = folder / "scripts"
+    (scripts / "sub").mkdir(parents=True)
+    (scripts / "sub" / "words").write_text("some words\n")
+    (scripts / "link").symlink_to("sub/words")
+    (scripts / "requirements.txt").write_text(f"./{write_wheel(scripts)}\n")
+    numbers = folder / "numbers"
+    numbers.write_text("1 2 3\n")
+    archive = folder / "archive.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name, kind, target in (
+            ("inner/member", tarfile.REGTYPE, ""),
+            ("inner/second", tarfile.LNKTYPE, "inner/member"),
+            ("inner/link", tarfile.SYMTYPE, "member"),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            member.size = 7 if kind == tarfile.REGTYPE else 0
+            tar.addfile(member, io.BytesIO(b"packed\n"))
+    return [
+        scripts_source(scripts),
+        {"src": numbers.as_uri(), "path": "data/numbers"},
+        {"src": archive.as_uri(), "path": "unpacked", "unpack": "into"},
+    ]
+
+
+def left_in(node: Path, name: str, script: str, *arguments: str | Path) -> None:
+    """Have the benchmark's user do something in one of its folders before the agent comes to it: here, after a restart."""
+    for each in (node, *node.parents):
+        if each.name == "store":
+            break
+        each.mkdir(mode=0o755, parents=True, exist_ok=True)
+        each.chmod(0o755)
+    (node / name).mkdir()
+    os.chown(node / name, nobody().pw_uid, nobody().pw_gid)
+    as_nobody(script, *arguments, cwd=node / name)
+
+
+class Walk:
+    """Runs agents under the library that exchanges links, and reads what it noted."""
+
+    def __init__(self, folder: Path) -> None:
+        library = folder / "link_exchanger.so"
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-O2",
+            "-Wall",
+            "-Werror",
+            "-o",
+            str(library),
+            str(_SOURCE),
+            "-ldl",
+        ]
+        subprocess.run(command, check=True, timeout=60)
+        self._report = folder / "exchanges"
+        self.out_there = folder / "out-there"
+        self.out_there.mkdir(mode=0o700)
+        self.env = environment(
+            LD_PRELOAD=str(library),
+            EXCHANGER_UID=str(nobody().pw_uid),
+            EXCHANGER_OUTSIDE=str(self.out_there),
+            EXCHANGER_REPORT=str(self._report),
+            EXCHANGER_WITHIN=str(node_of(folder)),
+        )
+
+    @property
+    def met(self) -> list[tuple[str, str, str]]:
+        """Verdict, function and path of each exchange."""
+        lines = self._report.read_text().splitlines() if self._report.exists() else []
+        found = [tuple(line.split("\t")[:3]) for line in lines]
+        return [(verdict, function, path) for verdict, function, path in found]
+
+    def require_nothing_touched(self) -> Counter[str]:
+        """Return how many exchanges each function met."""
+        touched = [each for each in self.met if each[0] != "tried"]
+        assert touched == []
+        return Counter(function for _, function, _ in self.met)
+
+
+@pytest.fixture
+def walk(folder: Path) -> Walk:
+    return Walk(folder)
+
+
+def test_no_file_operation_of_a_run_is_led_outside(folder: Path, walk: Walk) -> None:
+    job = nobodys_job(
+        folder,
+        [],
+        benchmark={
+            "script": f"#!/bin/sh\n{_BENCHMARK}",
+            "requirements": "requirements.txt",
+            "python": _PYTHON,
+            "user": "nobody",
+            "inherit_env": False,
+        },
+        sources=all_kinds_of_sources(folder),
+        results=[{"path": "*.json", "format": "json", "values": ["loss"]}],
+        output={"artifacts": ["kept/**", "copy"]},
+    )
+    node = node_of(folder)
+
+    code = run_job(job, node, env=walk.env)
+
+    assert code == ExitCode.SUCCEEDED, result_of(node)
+    calls = walk.require_nothing_touched()
+    assert result_of(node)["artifacts"]["files"] == 3
+    assert {record["name"] for record in records_of(node)} >= {"loss"}
+    print(sum(calls.values()), "exchanges:", dict(calls))
+    assert {"open64", "mkdir", "rename", "unlink", "lstat64"} <= calls.keys()
+
+
+def test_what_processes_and_launchers_leave_is_not_led_outside(folder: Path, walk: Walk) -> None:
+    mpirun = folder / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text(_MPIRUN)
+    mpirun.chmod(0o755)
+    job = nobodys_job(
+        folder,
+        ["true"],
+        benchmark={"env": {"PATH": f"{mpirun.parent}:/usr/bin:/bin"}, "inherit_env": False},
+        strategy={"name": "mpi", "processes_per_node": "2"},
+        metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
+        limits={"no_output": "60s"},
+    )
+    node = node_of(folder)
+
+    assert run_job(job, node, env=walk.env) == ExitCode.BENCHMARK_FAILED, result_of(node)
+
+    calls = walk.require_nothing_touched()
+    print(sum(calls.values()), "exchanges:", dict(calls))
+    assert {record["name"] for record in records_of(node)} >= {"loss"}
+    assert any("/processes/0.log" in path for _, _, path in walk.met)
+
+
+def test_requirements_are_installed_as_the_benchmarks_user(folder: Path) -> None:
+    scripts = folder / "scripts"
+    (scripts / "package").mkdir(parents=True)
+    (scripts / "requirements.txt").write_text("./package\n")
+    (scripts / "package" / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (scripts / "package" / "backend.py").write_text(_BACKEND)
+    say = "import os, tiny; print(tiny.version, os.getuid(), os.stat(tiny.__file__).st_uid)"
+    job = nobodys_job(
+        folder,
+        ["python3", "-c", say],
+        benchmark={"requirements": "requirements.txt", "python": _PYTHON, "inherit_env": False},
+        sources=[scripts_source(scripts)],
+    )
+    node = node_of(folder)
+
+    assert run_job(job, node) == ExitCode.SUCCEEDED, result_of(node)
+
+    uid = nobody().pw_uid
+    assert (node / "output.log").read_text() == f"built by {uid} {uid} {uid}\n"
+
+
+def test_a_large_requirements_file_is_refused(folder: Path) -> None:
+    source = folder / "source"
+    source.touch()
+    node = node_of(folder)
+    left_in(node, "scripts", "truncate -s 1T large.txt")
+    job = nobodys_job(
+        folder,
+        ["true"],
+        benchmark={"requirements": "large.txt", "python": _PYTHON},
+        sources=[{"kind": "scripts", "src": source.as_uri(), "path": "other.txt"}],
+    )
+
+    assert run_job(job, node) == ExitCode.OURS
+
+    assert "large.txt: has more than" in result_of(node)["sentence"]
+
+
+def test_scripts_become_the_users_and_nothing_beside_them(folder: Path, outside: Path) -> None:
+    scripts = folder / "source"
+    (scripts / "sub").mkdir(parents=True)
+    (scripts / "sub" / "words").write_text("words\n")
+    node = node_of(folder)
+    left_in(node, "scripts", 'mkdir own; ln -s "$1" own/link', outside)
+    # As it may be where the kernel does not protect hard links; proc(5).
+    (node / "scripts" / "own" / "hard").hardlink_to(outside / "secret")
+    before = what_is_in(outside)
+    job = nobodys_job(folder, ["stat", "-c", "%U", "sub/words"], sources=[scripts_source(scripts)])
+
+    assert run_job(job, node) == ExitCode.SUCCEEDED, result_of(node)
+
+    assert (node / "output.log").read_text() == "nobody\n"
+    assert what_is_in(outside) == before
+
+
+@pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
+def test_data_does_not_land_behind_the_users_link(folder: Path, outside: Path, unpack: bool) -> None:
+    numbers, archive = folder / "numbers", folder / "numbers.tar"
+    numbers.write_text("1 2 3\n")
+    with tarfile.open(archive, "w") as tar:
+        tar.add(numbers, "numbers")
+    node = node_of(folder)
+    left_in(node, "work", 'ln -s "$1" data', outside)
+    before = what_is_in(outside)
+    source = {"src": archive.as_uri(), "path": "data", "unpack": "into"}
+    if not unpack:
+        source = {"src": numbers.as_uri(), "path": "data/numbers"}
+    job = nobodys_job(folder, ["true"], sources=[source])
+
+    assert run_job(job, node) == ExitCode.OURS
+
+    assert result_of(node)["outcome"] == "pull_failed"
+    assert what_is_in(outside) == before
+
+
+def test_a_source_in_the_users_folder_is_read_with_the_users_rights(folder: Path, outside: Path) -> None:
+    theirs = folder / "home"
+    theirs.mkdir()
+    os.chown(theirs, nobody().pw_uid, nobody().pw_gid)
+    as_nobody('ln -s "$1" numbers; echo own > own', outside / "secret", cwd=theirs)
+    node = node_of(folder)
+    job = nobodys_job(
+        folder, ["cat", "in/numbers"], sources=[{"src": theirs.as_uri(), "path": "in", "directory": True}]
+    )
+
+    assert run_job(job, node) == ExitCode.OURS
+
+    assert result_of(node)["outcome"] == "pull_failed"
+    assert not (node / "work" / "in" / "numbers").exists()
+
+
+def test_data_of_roots_own_folders_lands_as_roots(folder: Path) -> None:
+    numbers = folder / "numbers"
+    numbers.write_text("1 2 3\n")
+    numbers.chmod(0o600)
+    target = folder / "data" / "set" / "numbers"
+    node = node_of(folder)
+    job = nobodys_job(
+        folder,
+        ["stat", "-c", "%U", str(target)],
+        sources=[{"src": numbers.as_uri(), "path": str(target), "mode": "0644"}],
+    )
+
+    assert run_job(job, node) == ExitCode.SUCCEEDED, result_of(node)
+
+    assert (node / "output.log").read_text() == "root\n"
+
+
+def test_a_pipe_in_place_of_a_record_is_refused(folder: Path) -> None:
+    numbers = folder / "numbers"
+    numbers.write_text("1 2 3\n")
+    node = node_of(folder)
+    left_in(node, "work", "mkfifo .numbers.bai-pulled")
+    job = nobodys_job(folder, ["true"], sources=[{"src": numbers.as_uri(), "path": "numbers"}])
+
+    assert run_job(job, node) == ExitCode.OURS
+
+    assert "no record of pulled data" in result_of(node)["sentence"]
+
+
+def test_a_file_that_is_exchanged_after_it_was_found_is_no_artifact(folder: Path, outside: Path) -> None:
+    work = folder / "work"
+    work.mkdir()
+    os.chown(work, nobody().pw_uid, nobody().pw_gid)
+    as_nobody("echo own > file; echo own > other", cwd=work)
+    store = DirectoryStore(folder / "store")
+
+    def exchange() -> bool:
+        # Asked between finding a file and keeping it.
+        as_nobody('ln -sf "$1" file', outside / "secret", cwd=work)
+        return False
+
+    kept = keep_artifacts(
+        ["*"], folder=work, store=store, prefix="a/", stopping=exchange, user=find_user("nobody")
+    )
+
+    assert [each.key for each in store.find("a/")] == ["a/other"]
+    assert kept.files == 1
+    assert [each for each in kept.warnings if "The artifact file was not kept" in each]
+
+
+def test_roots_files_of_ssh_are_not_led_elsewhere(folder: Path, outside: Path) -> None:
+    rundir = RunDir(folder)
+    user = find_user("nobody")
+    path = os.environ["PATH"]
+    client = SshTo(hosts=(Peer(rank=1, address="10.0.0.2", port=7, public_key="ssh-ed25519 AAAA"),))
+    before = what_is_in(outside)
+
+    public_key(rundir, user=user, path=path)
+    as_nobody('mv bin old-bin; ln -s "$1" bin', outside, cwd=rundir.ssh)
+    as_nobody('mv key old; ln -s "$1" key', outside / "secret", cwd=rundir.ssh)
+    ready_client(client, rundir, env={"PATH": path}, user=user)
+    discard_ssh(rundir)
+
+    assert what_is_in(outside) == before
+    assert not rundir.ssh.exists()
+
+
+def test_root_runs_no_program_that_the_benchmarks_path_names(folder: Path) -> None:
+    theirs = folder / "bin"
+    theirs.mkdir()
+    fake = theirs / "ssh-keygen"
+    fake.write_text(f"#!/bin/sh\ntouch {folder}/ran-as-$(id -u)\n")
+    fake.chmod(0o755)
+
+    public_key(RunDir(folder), user=find_user("nobody"), path=f"{theirs}:{os.environ['PATH']}")
+
+    assert not list(folder.glob("ran-as-*"))
+
+
+def test_the_benchmarks_user_can_use_its_key(folder: Path) -> None:
+    rundir = RunDir(folder)
+
+    public = public_key(rundir, user=find_user("nobody"), path=os.environ["PATH"])
+
+    assert as_nobody("ssh-keygen -y -f key > /dev/null", cwd=rundir.ssh) == 0
+    assert public.startswith("ssh-ed25519 ")
+    key = (rundir.ssh / "key").stat()
+    assert (key.st_uid, stat.S_IMODE(key.st_mode)) == (nobody().pw_uid, 0o600)
+    assert rundir.ssh.stat().st_uid == 0
