@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import SetupError
-from bai_agent.job.user_rights import User
+from bai_agent.job.user_rights import User, writable_folder
 
 _SEARCH = 0o011
 """What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""
@@ -45,6 +45,16 @@ def give_to(user: User, path: Path) -> None:
         ) from None
     finally:
         os.close(descriptor)
+
+
+def require_own_way(user: User, rundir: Path) -> None:
+    """Raise SetupError if the user could exchange the run directory or a folder above it."""
+    folder = writable_folder(user, rundir)
+    if folder is not None:
+        raise SetupError(
+            f'[benchmark] user "{user.name}" can write into {folder}, and so replace all that is kept in {rundir}; '
+            "keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
+        )
 
 
 def require_access(user: User, folders: Sequence[Path]) -> None:

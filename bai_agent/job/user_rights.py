@@ -147,6 +147,13 @@ def may_change(user: User, path: Path) -> bool:
 
     If not, no name there can become another one. Folders on the way that do not exist are root's to make. Raises OSError.
     """
+    if writable_folder(user, path) is not None:
+        return True
+    return path.is_dir() and any(_can_write(user, Path(folder)) for folder, _, _ in os.walk(path.resolve()))
+
+
+def writable_folder(user: User, path: Path) -> Path | None:
+    """Return the first folder on the way to `path`, itself included, where `user` can exchange the next name. Raises OSError."""
     parts = deque(path.parts[1:])
     at = Path("/")
     links = 0
@@ -161,15 +168,15 @@ def may_change(user: User, path: Path) -> bool:
             at = Path("/") if target.is_absolute() else at.parent
             continue
         if not stat.S_ISDIR(status.st_mode):
-            return False
+            return None
         if _can_exchange(user, at, status, parts[0] if parts else None):
-            return True
+            return at
         if not parts:
-            return any(_can_write(user, Path(folder)) for folder, _, _ in os.walk(at))
+            return None
         name = parts.popleft()
         at = at.parent if name == ".." else at / name
         if not os.path.lexists(at):
-            return False
+            return None
 
 
 def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | None) -> bool:

@@ -14,7 +14,7 @@ from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
 from bai_agent.benchmark.environment import SetupError, find_user, scripts_folder, workspaces
 from bai_agent.benchmark.state import State, state
-from bai_agent.benchmark.user_access import give_to, open_way, require_access
+from bai_agent.benchmark.user_access import give_to, open_way, require_access, require_own_way
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.outcome import Outcome
@@ -98,6 +98,7 @@ def _let_user_in(ctx: RunContext) -> None:
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
+            require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
                 # Before anything is in them: what comes is made by the user's own rights.

@@ -429,6 +429,20 @@ def test_a_file_that_is_exchanged_after_it_was_found_is_no_artifact(folder: Path
     assert [each for each in kept.warnings if "The artifact file was not kept" in each]
 
 
+def test_a_run_directory_in_the_users_folder_is_refused(folder: Path) -> None:
+    theirs = folder / "store"
+    theirs.mkdir(mode=0o755)
+    os.chown(theirs, nobody().pw_uid, nobody().pw_gid)
+    node = node_of(folder)
+    job = nobodys_job(folder, ["true"])
+
+    assert run_job(job, node) == ExitCode.OURS
+
+    result = result_of(node)
+    assert result["outcome"] == "prepare_failed"
+    assert f'user "nobody" can write into {theirs}, ' in result["sentence"]
+
+
 def test_roots_files_of_ssh_are_not_led_elsewhere(folder: Path, outside: Path) -> None:
     rundir = RunDir(folder)
     user = find_user("nobody")
