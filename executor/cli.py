@@ -31,20 +31,23 @@ from executor.commands.options import (
     write_error,
 )
 from executor.errors import NoResultError, NotStartedError, UsageError
+from executor.signals import command_begins
 from executor.view.text import tell
 
 
 class _Command(NamedTuple):
     function: str
     """The module in `executor/commands/`, and its function."""
+    starts: bool = False
+    """It starts a job: until it does, Ctrl-C is answered with "nothing was started"."""
     tidies: bool = False
     """It does in passing what is due for other jobs, where it has had to do with their backend: it ends machines of this user
     whose time is up."""
 
 
 _COMMANDS = {
-    "run": _Command("runs:run", tidies=True),
-    "submit": _Command("runs:submit", tidies=True),
+    "run": _Command("runs:run", starts=True, tidies=True),
+    "submit": _Command("runs:submit", starts=True, tidies=True),
     "init": _Command("descriptors:init"),
     "validate": _Command("descriptors:validate"),
     "plan": _Command("descriptors:plan"),
@@ -58,7 +61,7 @@ _COMMANDS = {
     "metrics": _Command("jobs:metrics", tidies=True),
     "report": _Command("report:report", tidies=True),
     "compare": _Command("compare:compare", tidies=True),
-    "ab": _Command("ab:ab", tidies=True),
+    "ab": _Command("ab:ab", starts=True, tidies=True),
     "extract": _Command("jobs:extract", tidies=True),
     "fetch": _Command("jobs:fetch", tidies=True),
     "export": _Command("export:export", tidies=True),
@@ -110,24 +113,23 @@ def _made(name: str) -> Any:
     module, _, function = command.function.partition(":")
     found = getattr(import_module(f"executor.commands.{module}"), function)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name)(with_given(_guarded(found, tidies=command.tidies)))
+    app.command(name)(with_given(_guarded(found, command)))
     return typer.main.get_command(app)
 
 
-def _guarded(function: Callable[..., None], *, tidies: bool) -> Callable[..., None]:
-    """Return a command that ends quietly when nobody reads what it prints any more.
-
-    tidies: see `_Command`.
-    """
+def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
+    """Return a command that ends quietly when nobody reads what it prints any more."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
+        if not command.starts:
+            command_begins()
         try:
             try:
                 function(*arguments, **options)
                 sys.stdout.flush()
             finally:
-                if tidies:
+                if command.tidies:
                     _tidy(options["options"])
         except EOFError as error:
             # Only the AWS library asks for something: the code of a second factor.

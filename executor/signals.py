@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ class SignalError(KeyboardInterrupt):
 def raised_signals() -> Iterator[None]:
     """Raise SignalError at the first Ctrl-C or SIGTERM; a second one ends the process at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is _end_quietly:
+        before[signal.SIGINT] = signal.default_int_handler
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         for each in before:
@@ -33,3 +36,20 @@ def raised_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_quietly_until_a_command_begins() -> None:
+    """Let Ctrl-C end this process with one sentence. A caller who ignores Ctrl-C keeps ignoring it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_quietly)
+
+
+def command_begins() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt again: from now on each command says what it leaves behind."""
+    if signal.getsignal(signal.SIGINT) is _end_quietly:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_quietly(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"bai: interrupted; nothing was started\n")
+    os._exit(128 + number)

@@ -182,6 +182,18 @@ def contradicts(unit: str, units: str, *, apart: bool) -> bool:
     return is_measured(units) and is_measured(unit)
 
 
+def split_unit(units: str) -> str | None:
+    """Return the known unit of time that `units` begins with if a space and something that is none follow; else None.
+
+    "msec onds" gives "msec"; "ms per batch" is a unit as it stands.
+    """
+    first, space, rest = units.strip().partition(" ")
+    if not space or rest.lstrip().startswith(("/", "per ", "(")) or first.endswith("/"):
+        return None
+    found = _quantity(first)
+    return first if len(first) >= _LONG and found is not None and found.dimension == "time" else None
+
+
 def is_time(units: str) -> bool:
     """True when `units` is a unit of time."""
     return _dimension(_normal(units)) == "time"

@@ -14,6 +14,7 @@ from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.launch import ShimError, launch, make_order
 from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_started
+from bai_agent.benchmark.static_programs import static_program
 from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import (
@@ -40,6 +41,8 @@ from bai_agent.strategy import node_environment, strategy_of
 
 log = logging.getLogger(__name__)
 
+_BLOCK = 4096
+"""What a C program writes at once into a file, unless it asks for something else (st_blksize)."""
 _TICK = 0.05
 _SHORT_TICK = 0.01
 """Seconds between two looks while short runs wait for the word whether they are enough."""
@@ -154,7 +157,7 @@ def _follow(
         grace = told if told is not None else ctx.job.limits.grace
         give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
     size = 0
-    look_for_python = _PythonLook(ctx, started)
+    look_for_programs = _ProgramLook(ctx, started)
     troubles = SinkTroubles(ctx.events.add)
     repeats = RepeatDecision(ctx.job, ctx.rundir)
     progress = RepeatProgress(ctx)
@@ -164,11 +167,14 @@ def _follow(
         progress.poll()
         troubles.observe(ctx.sink_errors())
         _keep_output(ctx, output)
-        look_for_python()
+        look_for_programs()
         look_for_transport()
         before, size = size, output.size()
         if size < before:
             ctx.events.add(TruncationEvent(bytes=before))
+        # Asked again: what ended meanwhile has written the rest of its last block.
+        if size % _BLOCK and state(ctx.rundir) is State.RUNNING:
+            ctx.writes_blocks = False
         reason = ctx.watch.reason(running_s=running_seconds(started))
         if reason is not None and give_up_at is None:
             grace = ctx.grace()
@@ -181,8 +187,8 @@ def _follow(
         clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
 
 
-class _PythonLook:
-    """Looks whether the benchmark runs a Python; each time after twice the pause, as a look reads all of /proc."""
+class _ProgramLook:
+    """Looks for a Python and for a static program; each time after twice the pause, as a look reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Mapping[str, Any] | None) -> None:
         self._ctx = ctx
@@ -195,6 +201,7 @@ class _PythonLook:
         if self._ctx.runs_python or self._shim is None or now < self._next:
             return
         self._ctx.runs_python = runs_python(self._shim)
+        self._ctx.static_program = self._ctx.static_program or static_program(self._shim)
         self._next = self._ctx.clock.monotonic() + self._pause
         self._pause *= 2
 

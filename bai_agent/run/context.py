@@ -86,6 +86,10 @@ class RunContext:
     """What the caller had: the benchmark's, where that runs as the same user."""
     runs_python: bool = False
     """Whether a Python was seen among the benchmark's processes."""
+    static_program: str | None = None
+    """A static program that was seen among the benchmark's processes, by name."""
+    writes_blocks: bool = True
+    """Whether the log has only been seen empty or with whole blocks in it while the benchmark ran."""
     knows_secrets: bool = False
     """Whether the redactor has been told the benchmark's secrets."""
 

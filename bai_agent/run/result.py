@@ -67,6 +67,9 @@ _LINE_SECONDS = 0.75e-6
 
 _LINE_SHARE = 0.01
 
+_LIVE_SECONDS = 2.0
+"""A shorter run is over before it matters when its lines came."""
+
 _RESULT_SECONDS = 5.0
 """Kept for writing and publishing the result, where the machine is taken away at a known time."""
 
@@ -275,6 +278,13 @@ def _warnings(ctx: RunContext, ended: Mapping[str, Any], extracted: Mapping[str,
         warnings.append(
             f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
             '[output] buffering = "timed" avoids that.'
+        )
+    is_long = (ended.get("wall_seconds") or 0) >= _LIVE_SECONDS
+    if ctx.static_program and ctx.writes_blocks and is_long and extracted.get("lines", 0) > 1:
+        warnings.append(
+            f"The benchmark's {extracted['lines']:,} lines came in blocks or at its end, so that no metric was live: "
+            f"{ctx.static_program} is a static program, which [output] buffering does not reach. If it is C or C++, "
+            "have it call setvbuf(stdout, NULL, _IOLBF, 0) or fflush(stdout)."
         )
     return list(dict.fromkeys(warnings))
 

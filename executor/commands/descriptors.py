@@ -181,6 +181,8 @@ def plan(
     descriptor, findings = read_request(job_request)
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)
+    if not backend.remote:
+        print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:
         # What is pasted into the console runs under this id; two of them must not share one.
         job_id = new_job_id(job_request, descriptor)

@@ -106,7 +106,10 @@ def list_jobs(
 
 
 def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str | None) -> JobFilter:
+    from difflib import get_close_matches
+
     from executor.jobs.jobs import EVERY_JOB, JobFilter
+    from executor.records.job_status import listed_words
 
     if not labels and not statuses and since is None:
         return EVERY_JOB
@@ -122,6 +125,11 @@ def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str
             started = now_ms() - round(parse_duration(since).total_seconds() * 1000)
         except ValueError as error:
             raise UsageError(f"--since: {error}") from error
+    for each in statuses or ():
+        if each.lower() not in (known := listed_words()):
+            near = get_close_matches(each.lower(), known, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"write one of {', '.join(sorted(known))}"
+            raise UsageError(f'--status: "{each}" is no status and no outcome; {hint}')
     return JobFilter(labels=wanted, statuses=tuple(statuses or ()), since=started)
 
 

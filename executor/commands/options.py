@@ -19,6 +19,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
+from executor.errors import UsageError
 from executor.view.text import plain_text, tell
 
 # What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
@@ -213,6 +214,22 @@ def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
 
 def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=True, default=str))
+
+
+def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
+    """Refuse a file that cannot be written where it shall be. endings: those that it may have; () for any. Raises UsageError."""
+    if output is None or output == Path("-"):
+        return
+    if not output.parent.is_dir():
+        raise UsageError(
+            f"-o {output}: the folder {output.parent} does not exist; make it first: mkdir -p {output.parent}"
+        )
+    ending = output.suffix.removeprefix(".").lower()
+    if endings and ending not in endings:
+        known = " or ".join(f".{each}" for each in endings)
+        raise UsageError(
+            f"-o {output}: a page is written, not {f'.{ending}' if ending else 'a file without ending'}; end it with {known}"
+        )
 
 
 NOBODY_READS = 128 + 13

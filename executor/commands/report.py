@@ -11,7 +11,7 @@ import typer
 
 from bai_agent.job.run_directory import now_ms
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, JsonOption, choices, say
+from executor.commands.options import JobArgument, JsonOption, check_output, choices, say
 from executor.errors import UsageError
 from executor.view.text import tell
 
@@ -54,6 +54,7 @@ def report(
 
     if json_ and form not in (None, "json"):
         raise UsageError(f"--json and --format {form} ask for two formats; leave one of them out")
+    check_output(output)
     kind = _format("json" if json_ else form, output)
     if open_ and (kind != "html" or output == Path("-")):
         raise UsageError(

@@ -136,6 +136,18 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
 
     options: what hints repeat. joined: somebody comes to a job that may be long under way.
     """
+    try:
+        return _follow(record, backend, options, json_=json_, joined=joined)
+    except KeyboardInterrupt:
+        # The view was not there yet, which cancels at the first Ctrl-C.
+        if joined or backend.remote:
+            say(f"no longer following; {_goes_on(record, options, cancelling=False)}")
+        else:
+            say(_cancelled_at_start(backend, options, record.job_id))
+        return 128 + signal.SIGINT
+
+
+def _follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: bool, joined: bool) -> int:
     from executor.records.follower import tail_position
     from executor.view.watch import JobView, LeftError, watch
 
@@ -245,11 +257,7 @@ def submit_request(
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
 
-    descriptor, findings = read_request(job_request)
-    print_findings(findings)
-    backend = options.backends.of_request(job_request, descriptor)
-    if job_request.exclusive and backend.remote:
-        raise UsageError("--exclusive: an instance has no other jobs; leave it out, or add `--on local`")
+    backend: Backend | None = None
     known = job_id
     launched = job_id is not None  # repeated, it may have been started before
     waits: CapacityWait | None = None
@@ -257,6 +265,7 @@ def submit_request(
     def on_submit(drawn: str) -> None:
         nonlocal known
         known = drawn
+        assert backend is not None
         # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
         if not returns and backend.remote:
             say(f"the job is {drawn}")
@@ -280,16 +289,27 @@ def submit_request(
     )
     try:
         with raised_signals():
+            descriptor, findings = read_request(job_request)
+            print_findings(findings)
+            backend = options.backends.of_request(job_request, descriptor)
+            if job_request.exclusive and backend.remote:
+                raise UsageError(
+                    "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
+                )
             submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
     except SignalError as interrupted:
-        if waits is None:
-            say(_left_behind(backend, options, known, launched=launched))
-        else:
+        if backend is None or known is None:
+            say("interrupted; nothing was started")
+        elif waits is not None:
             end = options.for_submitted(backend).command("cancel", waits.job_id, "--now")
             say(
                 f"interrupted: nothing of {waits.job_id} runs, and nobody waits for capacity any more; the same command with "
                 f"`--job-id {waits.job_id}` goes on, {waits.bound}; `{end}` ends it"
             )
+        elif job_id is None and not backend.remote:
+            say(_cancelled_at_start(backend, options, known))
+        else:
+            say(_left_behind(backend, options, known, launched=launched))
         raise typer.Exit(interrupted.exit_code) from interrupted
     record = submitted.record
     if not submitted.new and returns:
@@ -303,10 +323,20 @@ def submit_request(
     return backend, submitted
 
 
-def _left_behind(backend: Backend, options: JobOptions, job_id: str | None, *, launched: bool) -> str:
-    """Return what an interrupted submission leaves behind, and what to do about it."""
-    if job_id is None:
+def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
+    """Cancel a new job of this machine that was interrupted while it was started; return what became of it."""
+    there = options.for_submitted(backend)
+    try:
+        backend.cancel(there.find(job_id), now=False)
+    except UsageError:
         return "interrupted; nothing was started"
+    except BaiError as error:
+        return f"{_left_behind(backend, options, job_id, launched=True)} ({error})"
+    return f"interrupted while {job_id} was started: it is cancelled; `{there.command('status', job_id)}` looks at it"
+
+
+def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
+    """Return what an interrupted submission leaves behind, and what to do about it."""
     again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"

@@ -19,7 +19,7 @@ from bai_agent.job.pattern_groups import RESERVED, Groups, misspelled_names, rea
 from bai_agent.metrics.literal import can_match_number
 from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.tally import number_advice
-from bai_agent.metrics.units import PREFIXES, is_time
+from bai_agent.metrics.units import PREFIXES, is_time, split_unit
 from executor.descriptor.model import Descriptor
 from executor.descriptor.pattern_trial import Example, Trial, try_patterns
 from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
@@ -106,6 +106,14 @@ def metric_units(table: Raw) -> Iterator[RawFinding]:
         if "units" not in metric and "of_run" not in metric:
             fix = 'add units = "ms" or what they are; units = "" says that there are none'
             yield (*where, "units"), "is missing: nobody can tell what the numbers mean", fix, WARNING
+        elif (first := split_unit(units := text_of(metric, "units"))) is not None:
+            fix = f'write units = "{first}" if it is that'
+            yield (
+                (*where, "units"),
+                f'"{units}" is no unit: values in "{first}" would not be converted',
+                fix,
+                ERROR,
+            )
 
 
 def pattern_groups(table: Raw) -> Iterator[RawFinding]:

@@ -50,7 +50,8 @@ def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[RawF
                 yield ("ml", key), problem, f"{_BRING_ALONG}, or name them with --script", ERROR
         yield from _left_behind(words, folder, brought)
     elif scripts := _scripts(named, folder, script):
-        yield from _missing(words["benchmark_code"], scripts, brought)
+        is_prepared = bool(text_of(at(table, "repeat"), "prepare"))
+        yield from _missing(words["benchmark_code"], scripts, brought, is_prepared=is_prepared)
 
 
 def _scripts(named: Raw, folder: Path, script: Path | None) -> _Scripts | None:
@@ -61,8 +62,13 @@ def _scripts(named: Raw, folder: Path, script: Path | None) -> _Scripts | None:
     return _Scripts(found) if path and stat.S_ISDIR(mode_of(found) or 0) else None
 
 
-def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) -> Iterator[RawFinding]:
-    """Check that the program or script that runs is in the scripts' folder, and can be run."""
+def _missing(
+    words: list[str], scripts: _Scripts, brought: list[PurePosixPath], *, is_prepared: bool
+) -> Iterator[RawFinding]:
+    """Check that the program or script that runs is in the scripts' folder, and can be run.
+
+    is_prepared: a command before the first run may build it.
+    """
     place = _position_of_script(words)
     if place is None:
         return
@@ -71,7 +77,10 @@ def _missing(words: list[str], scripts: _Scripts, brought: list[PurePosixPath]) 
         return
     where = ("ml", "benchmark_code")
     file = scripts.file(name)
-    if file is None:
+    if file is None and is_prepared:
+        problem = f"{name} is not in {scripts.folder} yet"
+        yield where, problem, "[repeat] prepare has to make it; else correct the command", WARNING
+    elif file is None:
         what = f"{scripts.folder}" if scripts.member is None else f"{scripts.folder / scripts.member}"
         fix = "correct the command; its paths start in the scripts' folder"
         if scripts.member is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.outcome import Status
+from bai_agent.job.outcome import Outcome, Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
 from bai_agent.job.run_directory import now_ms
@@ -112,6 +112,12 @@ GOES_ON = frozenset({Status.PENDING.value, Status.INITIALIZING.value, Status.RUN
 NODES_END = "The job is being ended: {}"
 """What is said once the coordinator of several nodes has told them to end."""
 ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
+
+
+def listed_words() -> frozenset[str]:
+    """Return the statuses and outcomes by which jobs are listed, in lower case."""
+    statuses = (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT)
+    return frozenset(each.lower() for each in (*statuses, *(outcome.value for outcome in Outcome)))
 
 
 def unknown_status(job_status: JobStatus) -> str | None:

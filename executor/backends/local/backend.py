@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -56,21 +55,9 @@ class LocalBackend:
         return self._options.store
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-        """Return warnings about secrets: who runs it later may have what is not set here."""
-        from executor.descriptor import Finding, Severity
-        from executor.planning.plan import sink_secrets
-        from executor.planning.request import unset_secrets
+        from executor.backends.local.preflight import preflight
 
-        return [
-            Finding(
-                file=str(job_request.file),
-                path=path,
-                problem=f"the environment variable {name} is not set here",
-                fix=f"export {name} before `bai run`, which would refuse to start",
-                severity=Severity.WARNING,
-            )
-            for path, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ)
-        ]
+        return preflight(job_request, descriptor)
 
     @contextmanager
     def plan(

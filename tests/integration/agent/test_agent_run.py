@@ -560,3 +560,23 @@ def test_what_left_processes_print_after_the_end_is_no_metric(tmp_path: Path) ->
         "2 processes of the benchmark were still there after its end, and were ended: python"
     )
     assert "counts as no metric" in warning
+
+
+_SLOW_PRINTER = """
+#include <stdio.h>
+#include <unistd.h>
+int main(void) { for (int i = 0; i < 6; i++) { printf("loss=%d.0\\n", i); usleep(500000); } return 0; }
+"""
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_a_static_program_whose_lines_come_in_blocks_is_warned_of(tmp_path: Path, is_static: bool) -> None:
+    source, program = tmp_path / "p.c", tmp_path / "printer"
+    source.write_text(_SLOW_PRINTER)
+    subprocess.run(["gcc", *(["-static"] if is_static else []), "-o", program, source], check=True)
+    rundir = tmp_path / "run"
+
+    assert run_agent(write_job(tmp_path, [program], metrics=LOSS), rundir) == 0
+
+    warnings = own_warnings(result_of(rundir))
+    assert any("printer is a static program" in each for each in warnings) == is_static, warnings

@@ -323,6 +323,34 @@ def test_a_plan_without_credentials_says_what_is_left_open(moto_aws: MotoAws, cl
     assert len(moto_aws.control_plane.calls) == before
 
 
+def test_a_submission_without_credentials_names_no_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+    nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
+
+    done = cli.bai("submit", "b.toml", env=nobody)
+
+    assert (done.code, done.stdout) == (2, "")
+    assert "credentials" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        ("hardware.instance_type=local", 2, '"local" is no EC2 instance type'),
+        ("hardware.instance_type=${TYPE}", 2, '"${TYPE}" is no EC2 instance type'),
+        ("hardware.instance_type=t3.smal", 0, 'did you mean "t3.small"?'),
+        ("aws.ec2.region=eu-centrall-1", 0, 'did you mean "eu-central-1"?'),
+    ],
+)
+def test_names_that_ec2_does_not_know_are_seen_before_it_is_asked(
+    moto_aws: MotoAws, cli: CliHarness, overrides: str, code: int, words: str
+) -> None:
+    bare = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
+    for command in ("validate", "plan"):
+        done = cli.bai(command, "b.toml", "--on", "ec2", "--set", overrides, env=bare)
+        said = " ".join((done.stdout + done.stderr).split())
+        assert (done.code, words in said) == (code, True), said
+
+
 def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, cli: CliHarness) -> None:
     config = cli.folder / "config.toml"
     config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')

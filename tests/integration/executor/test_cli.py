@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -190,6 +191,58 @@ def test_json_reports_errors_with_their_exit_code(cli: LocalCli, tmp_path: Path,
     error = json.loads(answer.stdout)
     assert (answer.code, error["exit_code"], "findings" in error) == (2, 2, False)
     assert error["message"] in answer.stderr
+
+
+def test_a_program_that_is_not_here_is_a_warning(cli: LocalCli, tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    text = 'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n[ml]\nbenchmark_code = "{} 1"\n'
+    file.write_text(text.format("nosuchprogram"))
+    for command in ("validate", "plan"):
+        answer = cli.bai(command, file)
+        assert answer.code == 0
+        assert "no program nosuchprogram is on PATH here" in answer.stdout + answer.stderr
+    for known in ("sleep", sys.executable, "./made.sh", "$(BAI_SCRIPTS_PATH)/x"):
+        file.write_text(text.format(known))
+        assert "on PATH" not in cli.bai("plan", file).stderr
+
+
+def test_list_refuses_a_status_that_there_is_not(cli: LocalCli, job: HandmadeJob) -> None:
+    answer = cli.bai("list", "--status", "fail")
+    assert (answer.code, answer.stdout) == (2, "")
+    assert '--status: "fail" is no status and no outcome; did you mean "failed"?' in answer.stderr
+    assert job.record.job_id in cli.bai("list", "--status", "Succeeded").stdout
+
+
+def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: LocalCli) -> None:
+    """Ctrl-C at moments that are spread over the start, as a person would press it."""
+    loaded = "from executor.__main__ import main; print('loaded', flush=True); main()"
+    program = (sys.executable, "-c", loaded)
+    file = cli.folder / "sleeps.toml"
+    file.write_text(
+        'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n[ml]\nbenchmark_code = "sleep 600"\n'
+    )
+    said = set()
+    for moment in range(12):
+        started = subprocess.Popen(
+            (*program, "run", file),
+            env=cli.environment,
+            cwd=cli.folder,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert started.stdout is not None
+        assert started.stdout.readline() == "loaded\n"
+        time.sleep(0.02 + moment * 0.08)
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=120)
+        assert "Traceback" not in err
+        assert started.returncode in (130, 4), (moment, out, err)
+        if started.returncode == 130:
+            said.add(err.splitlines()[-1].split("; ")[0].split(" while ")[0])
+    assert said <= {"bai: interrupted"}
+    for each in cli.bai("list", "--json").objects:
+        assert cli.bai("status", each["job_id"], "--wait").code == 4
 
 
 def test_every_command_that_shows_something_takes_json() -> None:

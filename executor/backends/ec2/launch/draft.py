@@ -17,6 +17,7 @@ from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_archit
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
 from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
 from executor.backends.ec2.launch.images import placeholder
+from executor.backends.ec2.launch.known_names import unknown_names
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
 from executor.backends.ec2.launch.request import (
@@ -28,14 +29,21 @@ from executor.backends.ec2.launch.request import (
     make_user_data,
     names_groups,
 )
-from executor.backends.ec2.launch.resolve import Resolved, ec2_table, region_of, resolve, unresolved
+from executor.backends.ec2.launch.resolve import (
+    Resolved,
+    ec2_table,
+    instance_types,
+    region_of,
+    resolve,
+    unresolved,
+)
 from executor.backends.ec2.local_files import LocalFiles, local_files
 from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
 from executor.backends.ec2.tags import job_tags, tag_time
 from executor.config import Settings
-from executor.descriptor import Descriptor, Finding
+from executor.descriptor import Descriptor, Finding, Severity
 from executor.errors import UsageError
 from executor.planning.arm_files import arm_files
 from executor.planning.plan import plan
@@ -230,6 +238,10 @@ def preflight(
 
     attempt(lambda: check_run_instances(ec2_table(descriptor).run_instances))
     attempt(draw)
+    if not found:
+        unknown = unknown_names(instance_types(descriptor), region_of(descriptor, settings))
+        file = str(job_request.file)
+        found += [Finding(file=file, problem=each, fix="", severity=Severity.WARNING) for each in unknown]
     return found
 
 

@@ -16,8 +16,9 @@ from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import LIMIT, readable
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
+from executor.backends.ec2.launch.known_names import unknown_names
 from executor.backends.ec2.launch.launch_record import candidate_table
-from executor.backends.ec2.launch.resolve import Candidate, kind_name, region_of
+from executor.backends.ec2.launch.resolve import Candidate, instance_types, kind_name, region_of
 from executor.backends.ec2.launch.volume import data_size
 from executor.backends.ec2.launch.waiting import plan_sentence
 from executor.backends.ec2.session import AwsSession, CredentialsError
@@ -160,6 +161,10 @@ def planned_launch(
     Reads only; without credentials some of it is not known, which `on_progress` is called with. Raises as `planned_job` and `draft` do.
     """
     aws = _aws_if_there(descriptor, settings, on_progress)
+    if aws is None:
+        # Else AWS says it better.
+        for warning in unknown_names(instance_types(descriptor), region_of(descriptor, settings)):
+            on_progress(warning)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         now, cache = datetime.now(timezone.utc), cache_folder(os.environ)
         yield draft(job, descriptor, settings, aws, cache=cache, now=now), files.uploads, aws

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import SubnetTypeDef
+
+
+_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
+"""What every instance type looks like: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +133,16 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
 
 
 def instance_types(descriptor: Descriptor) -> dict[str, str]:
-    """Return the types that may be launched, in the order in which they are tried, each with the key that names it."""
+    """Return the types that may be launched, in the order in which they are tried, each with the key that names it. Raises UsageError."""
     others = dict.fromkeys(ec2_table(descriptor).instance_types, "aws.ec2.instance_types")
     # Named in both, a type is tried where it comes first.
-    return {descriptor.hardware.instance_type: "hardware.instance_type"} | {
+    found = {descriptor.hardware.instance_type: "hardware.instance_type"} | {
         name: key for name, key in others.items() if name != descriptor.hardware.instance_type
     }
+    for name, key in found.items():
+        if _TYPE.fullmatch(name) is None:
+            raise UsageError(f'{key}: "{name}" is no EC2 instance type; write one like "c7i.xlarge"')
+    return found
 
 
 def markets(ec2: Ec2) -> tuple[str, ...]:

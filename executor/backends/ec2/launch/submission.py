@@ -78,9 +78,11 @@ def submit(
         check_id(job_id)
     _check_configured(job_request, settings)
     drawn = job_id or new_job_id(job_request, descriptor)
-    listener.on_submit(drawn)
     check_region(settings)
     aws = aws_of(settings, region=region_of(descriptor, settings))
+    # An id is of use to nobody if the submission ends here.
+    aws.credentials()
+    listener.on_submit(drawn)
     record = JobRecord(bucket_store(settings), drawn)
     cache = cache_folder(os.environ)
     with planned_job(job_request, descriptor, settings, job_id=drawn) as (job, files):

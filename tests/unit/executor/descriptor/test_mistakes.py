@@ -247,6 +247,12 @@ MISTAKES = [
         "\\d+",
     ),
     (
+        "split unit",
+        "[[output.metrics]]\nname = 'a'\nunits = 'msec onds'\npattern = '(.)'",
+        "output.metrics[0].units",
+        'units = "msec"',
+    ),
+    (
         "our prefix",
         "[[output.metrics]]\nname = 'bai_run_x'\nunits = ''\npattern = '(.)'",
         "output.metrics[0].name",

@@ -95,6 +95,14 @@ def test_a_command_that_is_not_among_the_scripts_is_an_error(tmp_path: Path, nam
     assert (finding.severity, finding.problem) == (Severity.ERROR, f"{name} is not in {tmp_path}")
 
 
+def test_a_program_that_prepare_builds_is_a_warning(tmp_path: Path) -> None:
+    text = "[ml]\nbenchmark_code = './p'\n[ml.script]\npath = '.'\n[repeat]\nruns = 2\nprepare = 'make p'\n"
+
+    (finding,) = findings(tmp_path, text)
+
+    assert (finding.severity, finding.problem) == (Severity.WARNING, f"./p is not in {tmp_path} yet")
+
+
 def test_a_script_without_an_interpreter_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("echo hello\n")
 
