@@ -5,6 +5,7 @@ As in `json_path.py`, and `[*]` or `*` are all items of an array, or all values 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,6 +50,21 @@ def read_star_path(text: str) -> StarPath:
     return StarPath(tuple(read_steps(text, stars=True)))
 
 
+def differing_keys(paths: Sequence[StarPath]) -> list[str]:
+    """Return the keys by which each of `paths` differs from the others that end in the same name: of `read.iops` and `write.iops`, "read" and "write"."""
+    names = Counter(path.name for path in paths)
+    differing = []
+    for path in paths:
+        alike = [other.steps for other in paths if other.name == path.name]
+        middle: Sequence[str | int | Star] = ()
+        if names[path.name] > 1:
+            before = _common(alike)
+            after = _common([steps[before:][::-1] for steps in alike])
+            middle = path.steps[before : len(path.steps) - after]
+        differing.append(".".join(str(step) for step in middle if not isinstance(step, Star)))
+    return differing
+
+
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with the paths of values, and with those that belong to them."""
     stars = None
@@ -62,6 +78,16 @@ def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]
             stars = path.stars if stars is None else min(stars, path.stars)
         elif stars is not None and path.stars > stars:
             yield f'has fewer * than "{each}", so nothing says which of its items belongs to a value'
+
+
+def _common(paths: Sequence[Sequence[str | int | Star]]) -> int:
+    """Return how many steps all of `paths` have in common at their beginning."""
+    count = 0
+    for steps in zip(*paths, strict=False):
+        if any(step != steps[0] for step in steps):
+            break
+        count += 1
+    return count
 
 
 def _find(value: Any, steps: tuple[str | int | Star, ...], picks: Picks) -> Iterator[tuple[Picks, Any]]:

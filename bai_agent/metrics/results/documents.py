@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from bai_agent.job.descriptor import ResultFormat, Results
-from bai_agent.job.star_path import read_star_path
+from bai_agent.job.star_path import differing_keys, read_star_path
 from bai_agent.metrics.results import lines, tools
 from bai_agent.metrics.results.measured import Found, Measured, Problem, WrongFormatError
 
@@ -51,12 +51,17 @@ def _document(file: io.BufferedReader) -> Any:
 
 
 def _by_path(document: Any, table: Results) -> Found:
-    for text in table.values:
-        path = read_star_path(text)
+    paths = [read_star_path(text) for text in table.values]
+    # Names from the document tell by themselves what a value is.
+    differing = differing_keys(paths) if table.name_from is None else [""] * len(paths)
+    for text, path, keys in zip(table.values, paths, differing, strict=True):
         found = False
         for picks, value in path.find(document):
             found = True
-            labels = {
+            members = [key for key in picks if isinstance(key, str)] if table.name_from is None else []
+            members += [keys] if keys else []
+            labels = {"member": ".".join(members)} if members else {}
+            labels |= {
                 name: read_star_path(place).pick(document, picks) for name, place in table.labels.items()
             }
             name, units, step = (

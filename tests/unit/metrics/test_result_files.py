@@ -209,6 +209,52 @@ def test_paths_into_json_with_labels_and_steps(tmp_path: Path) -> None:
     assert [each["step"] for each in seconds] == [each["sum"]["start"] for each in written]
 
 
+MIXED = {
+    "jobs": [
+        {"jobname": "a", "read": {"iops": 1, "bw": 10}, "write": {"iops": 2, "bw": 20}},
+        {"jobname": "b", "read": {"iops": 3, "bw": 30}, "write": {"iops": 4, "bw": 40}},
+    ],
+    "times": [0.5, 0.25],
+}
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["jobs[0].*.iops"], [("iops", 1, "read"), ("iops", 2, "write")]),
+        (["jobs[0].read.iops", "jobs[0].write.iops"], [("iops", 1, "read"), ("iops", 2, "write")]),
+        (["jobs[0].read.*"], [("read", 1, "iops"), ("read", 10, "bw")]),
+        (
+            ["jobs[0].read.iops", "jobs[1].read.iops", "jobs[0].read.bw"],
+            [("iops", 1, "0"), ("iops", 3, "1"), ("bw", 10, None)],
+        ),
+        (["jobs[0].read.iops", "jobs[0].write.bw"], [("iops", 1, None), ("bw", 20, None)]),
+        (["times[*]"], [("times", 0.5, None), ("times", 0.25, None)]),
+    ],
+)
+def test_members_that_a_path_leads_to_are_told_apart(
+    tmp_path: Path, paths: list[str], expected: list[tuple[str, float, str | None]]
+) -> None:
+    table = {"path": "a.json", "format": "json", "values": paths}
+    rundir = run_with(tmp_path, table, a_json=json.dumps(MIXED))
+
+    extract(rundir)
+
+    shown = [(each["name"], each["value"], each.get("labels", {}).get("member")) for each in of_files(rundir)]
+    assert shown == expected
+
+
+def test_a_label_of_the_table_stands_beside_the_member(tmp_path: Path) -> None:
+    table: dict[str, Any] = {"path": "a.json", "format": "json", "values": ["jobs[*].*.iops"]}
+    rundir = run_with(tmp_path, {**table, "labels": {"job": "jobs[*].jobname"}}, a_json=json.dumps(MIXED))
+
+    extract(rundir)
+
+    assert [each["labels"] for each in of_files(rundir)] == [
+        {"member": member, "job": job} for job in ("a", "b") for member in ("read", "write")
+    ]
+
+
 def test_only_the_metrics_that_are_named(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "hyperfine.json", format="hyperfine", metrics=["median"])
 
