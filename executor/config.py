@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,12 @@ class LimitSettings:
     drain: timedelta | None = None
     no_output: timedelta | None = None
     wait_for_capacity: timedelta | None = None
+    max_cost: float | None = None
+    """USD that a job on EC2 may cost at most."""
+
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and not 0 < self.max_cost < math.inf:
+            raise ValueError("max_cost must be a number of USD > 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,12 @@ class Bounds:
     """The longest that any of a job's `[limits]` may be."""
     volume_gib: int = 2000
     """GiB of all volumes of one machine."""
+    volume_types: tuple[str, ...] = ("gp3", "gp2", "st1", "sc1")
+    """Allowed types of volumes; none: all. Of io1 and io2 each operation per second is paid for."""
+    volume_iops: int = 16_000
+    """Operations per second that are asked for, of all volumes of one machine."""
+    volume_throughput: int = 1_000
+    """MiB/s that are asked for, of all volumes of one machine."""
     cost: float | None = None
     """USD that a job may cost at most, if it used all of its time. A type without a known price is refused then."""
     client_cost: float | None = None

@@ -52,6 +52,10 @@ class Plan(Protocol):
         """Return further remarks, a sentence each."""
         ...
 
+    def refusal(self) -> str | None:
+        """Return why it would not be started as it is, for all that is in order; None if it would be."""
+        ...
+
     def user_data(self) -> bytes:
         """Return what a machine is started with. Raises UsageError where there is no such thing."""
         ...
@@ -66,6 +70,10 @@ class LaunchNotice(Protocol):
 
     def cost(self) -> float | None:
         """Return what it may cost at most, in USD, which takes a request to AWS; None where that is not known."""
+        ...
+
+    def warnings(self) -> list[str]:
+        """Return what may cost more than a person expects, a sentence each."""
         ...
 
 

@@ -167,6 +167,7 @@ def plan(
     For this machine, a job descriptor with an id of its own, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
+    from executor.errors import UsageError
     from executor.planning.request import JobRequest, new_job_id, read_request
     from executor.view.presets import use_text
 
@@ -198,6 +199,8 @@ def plan(
             print_json(planned.table())
         else:
             tell(planned.text(show_user_data=show_user_data), end="")
+        if (refusal := planned.refusal()) is not None:
+            raise UsageError(refusal)
 
 
 def metrics_test(

@@ -54,6 +54,7 @@ class KeyOptions:
     """Texts KEY=VALUE."""
     nodes: int | None = None
     instance_type: str | None = None
+    max_cost: float | None = None
 
     def overrides(self) -> tuple[Override, ...]:
         """Return what they set. Raises UsageError."""
@@ -62,6 +63,7 @@ class KeyOptions:
         own = (
             ("--nodes", ("hardware", "distributed", "num_instances"), self.nodes),
             ("--instance-type", ("hardware", "instance_type"), self.instance_type),
+            ("--max-cost", ("limits", "max_cost"), self.max_cost),
         )
         found = (
             *read_overrides(self.set_ or ()),

@@ -135,6 +135,12 @@ InstanceTypeOption = Annotated[
     str | None,
     typer.Option("--instance-type", metavar="TYPE", help="The EC2 instance type: hardware.instance_type."),
 ]
+MaxCostOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost", metavar="USD", help="On EC2: launch nothing that may cost more: limits.max_cost."
+    ),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="The AWS profile [default: the configuration's]."),
@@ -151,7 +157,12 @@ BucketOption = Annotated[
 
 _SPREAD: Mapping[type, Mapping[str, Any]] = {
     AwsOptions: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
-    KeyOptions: {"set_": SetOption, "nodes": NodesOption, "instance_type": InstanceTypeOption},
+    KeyOptions: {
+        "set_": SetOption,
+        "nodes": NodesOption,
+        "instance_type": InstanceTypeOption,
+        "max_cost": MaxCostOption,
+    },
     JobOptions: {
         "store": StoreOption,
         "profile": ProfileOption,

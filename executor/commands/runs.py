@@ -273,7 +273,9 @@ def submit_request(
             tell(drawn, flush=True)
 
     def on_plan(notice: LaunchNotice) -> None:
-        say(notice.sentence(cost=not returns))
+        say(notice.sentence(cost=True))
+        for warning in notice.warnings():
+            say(f"warning: {warning}")
 
     def on_launch(drawn: str) -> None:
         nonlocal launched, waits

@@ -279,6 +279,8 @@ class LimitsTable(Table):
     """After that, for what is still to be sent."""
     no_output: PositiveDuration | None = Field(default=None, examples=["10m"])
     """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False, examples=[25.0])
+    """On EC2, USD: a job that may cost more, or whose price is not known, is not launched. Unset: no bound."""
     wait_for_capacity: PositiveDuration | None = Field(default=None, examples=["6h"])
     """On EC2, from the submission on: where no zone has room, all are asked again, with pauses of up to five minutes, for so long.
     Unset: each is asked once."""

@@ -114,6 +114,10 @@ def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) ->
     return [Finding(file=file, path=path, problem=problem, fix=fix) for path, problem, fix in told]
 
 
+_ROOT_KEYS = {"size": "size", "iops": "iops", "throughput": "throughput"}
+_EBS_KEYS = {"size": "VolumeSize", "iops": "Iops", "throughput": "Throughput"}
+"""What a volume's figures are called in `[aws.ec2.volume]`, and in RunInstances."""
+
 _Refusal = tuple[Where, str, str]
 """Where, problem, fix."""
 
@@ -184,21 +188,28 @@ def _not_allowed(value: Any, allowed: Any, where: Where) -> Iterator[_Refusal]:
 
 
 def _volumes(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
-    sizes: list[tuple[Where, Any]] = [
-        (("aws", "ec2", "volume", "size"), at(table, "aws", "ec2", "volume").get("size"))
-    ]
+    root = at(table, "aws", "ec2", "volume")
+    volumes: list[tuple[Where, Raw, Mapping[str, str]]] = [(("aws", "ec2", "volume"), root, _ROOT_KEYS)]
     for where, device in items(table, "aws", "ec2", "run_instances", "BlockDeviceMappings"):
-        sizes.append(((*where, "Ebs", "VolumeSize"), at(device, "Ebs").get("VolumeSize")))
-    total = 0
-    for where, size in sizes:
-        if isinstance(size, int) and not isinstance(size, bool):
-            total += max(size, 0)
-            if total > bounds.volume_gib:
-                yield (
-                    where,
-                    f"makes {total} GiB of volumes for a machine",
-                    f"keep them below {bounds.volume_gib} GiB in all",
-                )
+        volumes.append(((*where, "Ebs"), at(device, "Ebs"), _EBS_KEYS))
+    for what, unit, most in (
+        ("size", "GiB", bounds.volume_gib),
+        ("iops", "IOPS", bounds.volume_iops),
+        ("throughput", "MiB/s", bounds.volume_throughput),
+    ):
+        total = 0
+        for where, volume, keys in volumes:
+            amount = volume.get(keys[what])
+            if isinstance(amount, int) and not isinstance(amount, bool):
+                total += max(amount, 0)
+                if total > most:
+                    problem = f"makes {total} {unit} of volumes for a machine"
+                    yield (*where, keys[what]), problem, f"keep them below {most} {unit} in all"
+    for where, volume, keys in volumes:
+        kind = volume.get("VolumeType") if keys is _EBS_KEYS else None
+        if kind is not None and bounds.volume_types and kind not in bounds.volume_types:
+            known = ", ".join(bounds.volume_types)
+            yield (*where, "VolumeType"), f"{_shown(kind)} is not allowed here", f"choose one of {known}"
 
 
 def _bounds(table: Raw, bounds: Bounds, region: str | None) -> Iterator[_Refusal]:

@@ -202,6 +202,9 @@ class LocalPlan:
         notes = [f"scripts: {scripts.sentence()}"] if scripts is not None else []
         return notes + ([self.one_node] if self.one_node is not None else [])
 
+    def refusal(self) -> str | None:
+        return None
+
     def user_data(self) -> bytes:
         raise UsageError("--user-data is for instances; add `--on ec2`")
 

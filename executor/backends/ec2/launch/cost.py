@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from bai_agent.job.durations import format_duration
 from executor.backends.ec2.launch.images import Image
+from executor.backends.ec2.launch.volume_cost import volume_cost
 from executor.backends.ec2.session import FAILURES, AwsSession
 
 _UNLIMITED = ("t3.", "t3a.", "t4g.")
@@ -30,7 +32,9 @@ class Cost:
     longest: timedelta
     """For each instance."""
     hourly: float | None
-    """USD for one instance; None where nobody knows."""
+    """USD for one instance without its volumes; None where nobody knows."""
+    volumes: float = 0.0
+    """USD an hour at most for the volumes and the detailed monitoring of one instance."""
     origin: str
     """Where the price came from."""
     bound: bool = False
@@ -45,7 +49,7 @@ class Cost:
 
     @property
     def dollars(self) -> float | None:
-        return None if self.hourly is None else self.hours * self.hourly
+        return None if self.hourly is None else self.hours * (self.hourly + self.volumes)
 
     def sentence(self) -> str:
         """Return it for a person."""
@@ -54,7 +58,9 @@ class Cost:
             return f"{bound}; the price is unknown ({self.origin})"
         word = "at most" if self.bound else "about"
         beside = f"; not in it: {', '.join(self.excluded)}" if self.excluded else ""
-        return f"{bound}, {word} {self.dollars:,.2f} USD at {self.hourly:,.4f} USD an hour ({self.origin}){beside}"
+        volumes = f", volumes and monitoring at most {self.volumes:,.4f}" if self.volumes else ""
+        hour = f"{self.hourly:,.4f} USD an hour ({self.origin})"
+        return f"{bound}, {word} {self.dollars:,.2f} USD at {hour}{volumes}{beside}"
 
 
 def dearest(costs: Sequence[Cost]) -> Cost:
@@ -64,9 +70,31 @@ def dearest(costs: Sequence[Cost]) -> Cost:
     return replace(most, bound=all(each.bound for each in costs), excluded=excluded)
 
 
+def over_budget(cost: Cost, most: float | None) -> str | None:
+    """Return why a job is not launched that may cost `cost`, if `most` USD are allowed; None if it is."""
+    if most is None or (cost.dollars is not None and cost.dollars <= most):
+        return None
+    advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
+    if cost.dollars is None:
+        return (
+            f"limits.max_cost allows {most:,.2f} USD, and what the job may cost is not known ({cost.origin}); write the price of "
+            "an hour under [prices] in the configuration, or leave limits.max_cost out"
+        )
+    return f"limits.max_cost allows {most:,.2f} USD, and the job may cost {cost.dollars:,.2f}: {cost.sentence()}; {advice}"
+
+
+def hang_warning(cost: Cost) -> str:
+    """Return what to know of a job on several GPU machines without a limit of its own: one process that hangs holds all of them."""
+    price = "" if cost.dollars is None else f", at most {cost.dollars:,.2f} USD"
+    return (
+        f"a benchmark that hangs holds {cost.instances} GPU machines for {format_duration(cost.longest)}{price}: "
+        "set limits.no_output or limits.max_runtime"
+    )
+
+
 def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a launch by `request` is charged beside the hours of its instances."""
-    found = ["volumes", "traffic", "public IPv4 addresses"]
+    found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
         found.remove("public IPv4 addresses")
@@ -80,7 +108,8 @@ def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, .
 
 def is_bound(image: Image, excluded: Sequence[str]) -> bool:
     """Return whether the price list's hour is the most that an hour of an instance of `image` costs."""
-    return bool(image.operation) and not image.marketplace and _CREDITS not in excluded
+    volumes = any(each.startswith("the volume ") for each in excluded)
+    return bool(image.operation) and not image.marketplace and _CREDITS not in excluded and not volumes
 
 
 def price(

@@ -37,6 +37,7 @@ from executor.backends.ec2.launch.resolve import (
     resolve,
     unresolved,
 )
+from executor.backends.ec2.launch.volume_cost import volume_cost
 from executor.backends.ec2.local_files import LocalFiles, local_files
 from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
@@ -68,6 +69,10 @@ class LaunchPlan:
     boot_limit: timedelta
     wait: Wait | None
     """For how long it waits for capacity."""
+    max_cost: float | None = None
+    """USD that it may cost at most."""
+    may_hang: bool = False
+    """Whether it takes several GPU machines, and nobody has said how long it may run or be silent."""
 
     def launch_file(self) -> LaunchFile:
         """Return what stands in `launch.json`, with its token."""
@@ -98,6 +103,7 @@ class LaunchPlan:
                     instances=nodes,
                     longest=longest,
                     hourly=hourly,
+                    volumes=volume_cost(self.request).hourly,
                     origin=f"{name}: {origin}" if self.resolved.other_kinds else origin,
                     bound=name not in settings.prices and is_bound(image, excluded),
                     excluded=excluded,
@@ -182,7 +188,15 @@ def draft(
         created=tag_time(now),
         boot_limit=boot_limit(ec2),
         wait=wait_for_capacity(descriptor, settings, since=tag_time(now)),
+        max_cost=descriptor.limits.max_cost or settings.limits.max_cost,
+        may_hang=_may_hang(job, descriptor, settings, resolved),
     )
+
+
+def _may_hang(job: Job, descriptor: Descriptor, settings: Settings, resolved: Resolved) -> bool:
+    limits = (descriptor.limits, settings.limits)
+    bounded = any(each.max_runtime or each.no_output for each in limits)
+    return job.strategy.nodes > 1 and not bounded and any(each.gpus for each in resolved.kinds)
 
 
 def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str) -> Wait | None:

@@ -15,6 +15,7 @@ from typing import Any
 from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import LIMIT, readable
 from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.backends.ec2.launch.cost import Cost, hang_warning, over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
 from executor.backends.ec2.launch.known_names import unknown_names
 from executor.backends.ec2.launch.launch_record import candidate_table
@@ -48,11 +49,19 @@ class Ec2Plan:
         """What of the scripts' folder goes along."""
         return self.survey()
 
+    @cached_property
+    def cost(self) -> Cost:
+        return self.launch.cost(self.settings, self.aws)
+
     def notes(self) -> list[str]:
-        return [f"scripts: {self.scripts.sentence()}"] if self.scripts is not None else []
+        found = [f"scripts: {self.scripts.sentence()}"] if self.scripts is not None else []
+        return [*found, *([f"warning: {hang_warning(self.cost)}"] if self.launch.may_hang else [])]
+
+    def refusal(self) -> str | None:
+        return over_budget(self.cost, self.launch.max_cost)
 
     def table(self) -> dict[str, Any]:
-        launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
+        launch, cost = self.launch, self.cost
         boot, vcpus = launch.user_data.boot, launch.resolved.kind.vcpus
         return {
             "job": job_table(launch.job),
@@ -71,8 +80,10 @@ class Ec2Plan:
             "cost": {
                 "instance_hours": cost.hours,
                 "usd_an_hour": cost.hourly,
+                "usd_an_hour_of_volumes": cost.volumes,
                 "usd": cost.dollars,
                 "origin": cost.origin,
+                "max_usd": launch.max_cost,
             },
             "scripts": self.scripts.as_table() if self.scripts is not None else None,
         }
@@ -122,7 +133,7 @@ class Ec2Plan:
 
     def _summary(self) -> Iterator[str]:
         """Yield the lines that are read first: the machines, their cost, and their share of the quota."""
-        launch, cost = self.launch, self.launch.cost(self.settings, self.aws)
+        launch, cost = self.launch, self.cost
         nodes, first = launch.job.strategy.nodes, launch.resolved.candidates[0]
         image = launch.request.get("ImageId", "")
         yield f"# Launches {nodes:,} × {first.type} in {launch.resolved.region} from the image {image}."

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 
 from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Job
@@ -16,6 +17,7 @@ from bai_agent.job.store import RecordError
 from executor.backends.backend import SubmitListener
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.job_store import bucket_store, name_region
+from executor.backends.ec2.launch.cost import Cost, hang_warning, over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import adopt, decided_before, launch, refusal_of
 from executor.backends.ec2.launch.launch_record import (
@@ -113,7 +115,10 @@ def submit(
         new, ours = False, None
         if file is None:
             drawing = draft(there or job, descriptor, settings, aws, cache=cache, now=now())
-            listener.on_plan(_Notice(drawing, settings, aws))
+            notice = _Notice(drawing, settings, aws)
+            listener.on_plan(notice)
+            if drawing.max_cost is not None and (why := over_budget(notice.all_costs, drawing.max_cost)):
+                raise UsageError(why)
             agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
             upload(
                 staging_bucket(settings),
@@ -224,11 +229,18 @@ class _Notice:
         launch = self.launch
         kinds = types_of(launch.resolved.candidates)
         what = f"{launch.job.strategy.nodes} × {kinds} in {launch.resolved.region}"
-        price = f": {launch.cost(self.settings, self.aws).sentence()}" if cost else ""
+        price = f": {self.all_costs.sentence()}" if cost else ""
         return f"launching {what}{price}"
 
     def cost(self) -> float | None:
-        return self.launch.cost(self.settings, self.aws).dollars
+        return self.all_costs.dollars
+
+    def warnings(self) -> list[str]:
+        return [hang_warning(self.all_costs)] if self.launch.may_hang else []
+
+    @cached_property
+    def all_costs(self) -> Cost:
+        return self.launch.cost(self.settings, self.aws)
 
 
 def _check_configured(job_request: JobRequest, settings: Settings) -> None:

@@ -151,6 +151,19 @@ def test_what_makes_a_machine_of_ones_own_passes(changes: dict[str, Any]) -> Non
     accepted(changes)
 
 
+def volumes(count: int, **ebs: Any) -> dict[str, Any]:
+    """Return what asks for so many volumes of one kind."""
+    devices = [{"DeviceName": f"/dev/sd{letter}", "Ebs": ebs} for letter in "bcdefgh"[:count]]
+    return {f"{RUN}.BlockDeviceMappings": devices}
+
+
+def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:
+    accepted(
+        volumes(7, VolumeType="io2", Iops=64000, VolumeSize=200),
+        Bounds(volume_types=("io2",), volume_iops=7 * 64000),
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "bounds", "said"),
     [
@@ -169,6 +182,16 @@ def test_what_makes_a_machine_of_ones_own_passes(changes: dict[str, Any]) -> Non
         ),
         ({"limits": {"max_runtime": "25h"}}, Bounds(duration=timedelta(hours=24)), "limits.max_runtime: "),
         ({"limits": {"pull_timeout": "9d"}}, Bounds(duration=timedelta(hours=24)), "limits.pull_timeout: "),
+        (volumes(1, VolumeType="io2", Iops=100), Bounds(), 'Ebs.VolumeType: "io2" is not allowed here'),
+        (volumes(2, VolumeType="gp3", Iops=9000), Bounds(), "[1].Ebs.Iops: makes 18000 IOPS"),
+        (volumes(3, VolumeType="gp3", Throughput=400), Bounds(), "[2].Ebs.Throughput: makes 1200 MiB/s"),
+        ({"aws.ec2.volume": {"iops": 20000}}, Bounds(), "aws.ec2.volume.iops: makes 20000 IOPS"),
+        (
+            {"aws.ec2.volume": {"throughput": 600}},
+            Bounds(volume_throughput=500),
+            "aws.ec2.volume.throughput: ",
+        ),
+        (volumes(3, VolumeSize=900), Bounds(), "[2].Ebs.VolumeSize: makes 2700 GiB"),
     ],
 )
 def test_bounds_of_the_configuration_are_kept(changes: dict[str, Any], bounds: Bounds, said: str) -> None:

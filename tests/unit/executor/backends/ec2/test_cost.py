@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
+from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, over_budget, price
 from executor.backends.ec2.launch.images import Image
+from executor.backends.ec2.launch.volume_cost import VolumeCost, volume_cost
 from executor.backends.ec2.session import AwsSession
 
 LINUX = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8, operation="RunInstances")
@@ -51,15 +52,15 @@ def test_of_several_types_the_dearest_is_the_bound() -> None:
 @pytest.mark.parametrize(
     ("kind", "request_", "expected"),
     [
-        ("c7i.large", {}, {"volumes", "traffic", "public IPv4 addresses"}),
-        ("c7i.large", {"NetworkInterfaces": [{"AssociatePublicIpAddress": False}]}, {"volumes", "traffic"}),
+        ("c7i.large", {}, {"traffic", "public IPv4 addresses"}),
+        ("c7i.large", {"NetworkInterfaces": [{"AssociatePublicIpAddress": False}]}, {"traffic"}),
         (
             "c7i.large",
             {
                 "Placement": {"Tenancy": "dedicated"},
                 "NetworkInterfaces": [{"AssociatePublicIpAddress": False}],
             },
-            {"volumes", "traffic", "the region's fee for dedicated instances"},
+            {"traffic", "the region's fee for dedicated instances"},
         ),
     ],
 )
@@ -103,3 +104,73 @@ def test_the_price_list_is_not_asked_in_other_partitions(region: str) -> None:
 
 def test_a_host_has_no_price_of_an_instance() -> None:
     assert price("c7i.large", {}, AwsSession("us-east-1"), tenancy="host")[0] is None
+
+
+def volumes(*devices: dict[str, Any], monitored: bool = False) -> VolumeCost:
+    mappings = [{"DeviceName": f"/dev/sd{number}", "Ebs": each} for number, each in enumerate(devices)]
+    return volume_cost({"BlockDeviceMappings": mappings, "Monitoring": {"Enabled": monitored}})
+
+
+@pytest.mark.parametrize(
+    ("ebs", "least", "most"),
+    [
+        # USD a month in us-east-1 and in sa-east-1, by https://aws.amazon.com/ebs/pricing/
+        ({"VolumeType": "gp3", "VolumeSize": 100}, 8.0, 15.2),
+        ({"VolumeType": "gp3", "VolumeSize": 100, "Iops": 3000, "Throughput": 125}, 8.0, 15.2),
+        ({"VolumeType": "gp3", "VolumeSize": 100, "Iops": 16000, "Throughput": 1000}, 108.0, 205.2),
+        ({"VolumeType": "gp2", "VolumeSize": 100}, 10.0, 19.0),
+        ({"VolumeSize": 100}, 10.0, 19.0),
+        ({"VolumeType": "io2", "VolumeSize": 100, "Iops": 32000}, 2092.5, 2935.8),
+        ({"VolumeType": "st1", "VolumeSize": 500}, 22.5, 43.0),
+    ],
+)
+def test_volumes_cost_no_more_than_is_said(ebs: dict[str, Any], least: float, most: float) -> None:
+    said = volumes(ebs).hourly * 720
+
+    assert least < most <= said <= 1.3 * most
+
+
+def test_seven_volumes_with_provisioned_operations_are_in_the_bound() -> None:
+    # 93 USD an hour is what AWS takes for them in eu-central-1
+    seven = volumes(*[{"VolumeType": "io2", "VolumeSize": 285, "Iops": 128_000}] * 7)
+    cost = Cost(
+        instances=2, longest=timedelta(hours=3), hourly=0.5, volumes=seven.hourly, origin="a list", bound=True
+    )
+
+    assert seven.hourly > 93
+    assert cost.dollars == pytest.approx(6 * (0.5 + seven.hourly))
+    assert f"volumes and monitoring at most {seven.hourly:,.4f}" in cost.sentence()
+
+
+def test_a_volume_of_unknown_cost_leaves_no_bound() -> None:
+    for ebs in (
+        {"VolumeType": "gp3"},
+        {"VolumeType": "standard", "VolumeSize": 8},
+        {"VolumeSize": "<unknown>"},
+    ):
+        excluded = not_included(
+            "c7i.large", {"BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": ebs}]}
+        )
+
+        assert "the volume /dev/sdb" in excluded
+        assert not is_bound(LINUX, excluded)
+
+
+def test_detailed_monitoring_is_in_the_bound() -> None:
+    # seven metrics of 0.30 USD a month at least
+    assert volumes(monitored=True).hourly >= 7 * 0.30 / 720
+    assert volumes().hourly == 0
+
+
+@pytest.mark.parametrize(("most", "refused"), [(None, False), (6.01, False), (6.0, False), (5.99, True)])
+def test_a_budget_is_kept_to_the_cent(most: float | None, refused: bool) -> None:
+    cost = Cost(instances=2, longest=timedelta(hours=3), hourly=1.0, origin="a list")
+
+    assert (over_budget(cost, most) is not None) is refused
+
+
+def test_an_unknown_price_is_over_every_budget() -> None:
+    cost = Cost(instances=1, longest=timedelta(hours=3), hourly=None, origin="not in AWS's price list")
+
+    assert "[prices]" in str(over_budget(cost, 1e6))
+    assert over_budget(cost, None) is None
