@@ -154,6 +154,9 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
         for key in ("pattern", "number", "repaint", "over_ranks", "headline", "warmup", "warmup_values"):
             value = getattr(metric, key)
             yield f"metric {metric.name}: {key}", _text(getattr(value, "value", value))
+        for key in ("json", "after", "until", "context"):
+            if value := getattr(metric, key):
+                yield f"metric {metric.name}: {key}", _text(value)
     paths: list[str] = []
     for results in table.get("results", ()):
         paths.append(results["path"])

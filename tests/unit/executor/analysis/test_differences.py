@@ -132,6 +132,18 @@ def test_descriptors_differ_in_what_is_run_not_in_who_runs_it() -> None:
     }
 
 
+def test_another_part_or_context_of_the_log_is_named() -> None:
+    (metric,) = JOB.metrics
+    other = replace(metric, after="^reads", context=("in (?P<unit>ms)", "(?P<test>a)"))
+
+    found = descriptor_differences([JOB], [replace(JOB, metrics=(other,))])
+
+    assert {each.what: (each.a, each.b) for each in found} == {
+        "metric loss: after": ("-", "^reads"),
+        "metric loss: context": ("-", "in (?P<unit>ms), (?P<test>a)"),
+    }
+
+
 def test_files_of_results_that_are_read_otherwise_are_named() -> None:
     table = Results(path="out/*.json", format=ResultFormat.JSON, values=("mean",), better=Better.LOWER)
     more = Results(path="out/*.json", format=ResultFormat.JSON, values=("max",))
