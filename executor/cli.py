@@ -43,6 +43,8 @@ class _Command(NamedTuple):
     tidies: bool = False
     """It does in passing what is due for other jobs, where it has had to do with their backend: it ends machines of this user
     whose time is up."""
+    kind: str | None = None
+    """The class there that reads its command line, where that has forms of its own."""
 
 
 _COMMANDS = {
@@ -62,6 +64,7 @@ _COMMANDS = {
     "report": _Command("report:report", tidies=True),
     "compare": _Command("compare:compare", tidies=True),
     "ab": _Command("ab:ab", starts=True, tidies=True),
+    "time": _Command("timing:time", starts=True, tidies=True, kind="TimeCommand"),
     "extract": _Command("jobs:extract", tidies=True),
     "fetch": _Command("jobs:fetch", tidies=True),
     "export": _Command("export:export", tidies=True),
@@ -111,9 +114,11 @@ class _Commands(Mapping[str, Any]):
 def _made(name: str) -> Any:
     command = _COMMANDS[name]
     module, _, function = command.function.partition(":")
-    found = getattr(import_module(f"executor.commands.{module}"), function)
+    there = import_module(f"executor.commands.{module}")
+    found = getattr(there, function)
+    kind = getattr(there, command.kind) if command.kind is not None else None
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name)(with_given(_guarded(found, command)))
+    app.command(name, cls=kind)(with_given(_guarded(found, command)))
     return typer.main.get_command(app)
 
 

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 
 from bai_agent.benchmark.fifo import Fifo
+from bai_agent.benchmark.spawn import USAGE, Spawned
 
 TYPE_CHECKING = False  # typing's own would bring typing, a tenth of the shim's memory
 if TYPE_CHECKING:
     from typing import Any
-
-    from bai_agent.benchmark.spawn import Spawned
 
 
 class Loop:
@@ -38,14 +37,15 @@ class Loop:
         """The benchmark's wait status, once it has ended."""
         self.usage: Any = None
         self.ended = 0.0
+        self._child_ended = 0.0
+        """When the kernel last told us that a child has ended."""
         self.output_bytes: int | None = None
         """How long the output was when the benchmark ended; what follows is of processes that it left behind."""
         self.emit_bytes: int | None = None
         """The same of what was emitted."""
         self.exec_error: dict[str, Any] | None = None
-        self.before: list[float] | None = None
-        """When its command's own first instruction came (monotonic seconds), and what its process had used by then: user and system
-        seconds, voluntary and involuntary context switches. None if it was not reached."""
+        self.before: tuple[float, ...] | None = None
+        """What its process had used before its command's own first instruction, as `spawn.USAGE`. None if that was not reached."""
         self.childless = False
         """Whether nothing is left of the benchmark."""
 
@@ -85,7 +85,8 @@ class Loop:
             if ended is None:
                 return
             if self._benchmark is not None and ended.si_pid == self._benchmark.pid:
-                self.ended = time.monotonic()
+                # What was done since the kernel told us of it is not the benchmark's.
+                self.ended = self._child_ended or time.monotonic()
                 # Before it leaves /proc: who waits for that prints after the end.
                 self.note_sizes()
                 _, self.status, self.usage = os.wait4(ended.si_pid, 0)
@@ -105,27 +106,25 @@ class Loop:
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, self._note_end)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._remember_signal)
+
+    def _note_end(self, number: int, frame: object) -> None:
+        self._child_ended = time.monotonic()
 
     def _remember_signal(self, number: int, frame: object) -> None:
         if self.signal is None:
             self.signal, self.signalled = number, time.monotonic()
 
 
-def _read_report(descriptor: int) -> tuple[list[float] | None, dict[str, Any] | None]:
+def _read_report(descriptor: int) -> tuple[tuple[float, ...] | None, dict[str, Any] | None]:
     """Return what the benchmark's process said before it became the benchmark, and why it could not become it."""
     content = b""
     while part := os.read(descriptor, 65536):
         content += part
     os.close(descriptor)
-    before: list[float] | None = None
-    error: dict[str, Any] | None = None
-    for line in content.splitlines():
-        said = json.loads(line)
-        if isinstance(said, dict):
-            error = said
-        else:
-            before = said
-    return before, error
+    # No JSON begins with a zero.
+    before = USAGE.unpack_from(content)[1:] if content.startswith(b"\0") else None
+    text = content[USAGE.size :] if before is not None else content
+    return before, json.loads(text) if text else None

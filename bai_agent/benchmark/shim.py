@@ -150,7 +150,7 @@ class Shim:
         self._end_what_is_left()
         if self._loop.before is not None:
             # From the command's own first instruction on, as far as it was reached.
-            started = max(started, self._loop.before[0])
+            started = max(started, self._loop.before[-1])
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
@@ -398,7 +398,7 @@ class Shim:
             else:
                 code = os.WEXITSTATUS(self._loop.status)
         usage = self._loop.usage
-        _, user, system, waited, preempted = self._loop.before or (0.0, 0.0, 0.0, 0, 0)
+        user, system, waited, preempted, _ = self._loop.before or (0.0,) * 5
         return {
             "code": code,
             "signal": killer,

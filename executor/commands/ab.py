@@ -44,7 +44,7 @@ def ab(
     data_root: DataRootOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compare two or more benchmarks that take turns on one machine.
+    """Compare benchmarks that take turns on one machine.
 
     Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables, labels and metrics. Exit
     code: that of the job, if it does not succeed; else that of `bai compare`: 1 where a metric that names its better direction is worse.

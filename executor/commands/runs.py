@@ -131,13 +131,22 @@ def resume(
     print_done(record, done, json_=json_)
 
 
-def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: bool, joined: bool) -> int:
+def follow(
+    record: JobRecord,
+    backend: Backend,
+    options: JobOptions,
+    *,
+    json_: bool,
+    joined: bool,
+    view: View | None = None,
+) -> int:
     """Show a job to its end; return the exit code for it.
 
-    options: what hints repeat. joined: somebody comes to a job that may be long under way.
+    options: what hints repeat. joined: somebody comes to a job that may be long under way. view: in place of the usual ones.
     """
     try:
-        return _follow(record, backend, options, json_=json_, joined=joined)
+        shown = (view, False) if view is not None else _view(json_=json_)
+        return _follow(record, backend, options, *shown, joined=joined)
     except KeyboardInterrupt:
         # The view was not there yet, which cancels at the first Ctrl-C.
         if joined or backend.remote:
@@ -147,7 +156,9 @@ def follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: b
         return 128 + signal.SIGINT
 
 
-def _follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: bool, joined: bool) -> int:
+def _follow(
+    record: JobRecord, backend: Backend, options: JobOptions, view: View, on_screen: bool, *, joined: bool
+) -> int:
     from executor.records.follower import tail_position
     from executor.view.watch import JobView, LeftError, watch
 
@@ -159,7 +170,6 @@ def _follow(record: JobRecord, backend: Backend, options: JobOptions, *, json_: 
         artifacts=location.artifacts,
         command=options.command,
     )
-    view, on_screen = _view(json_=json_)
     position = tail_position(record.node(), "log", _TAIL) if joined and on_screen else 0
     watcher = backend.follow(record, on_status=view.notice)
     try:

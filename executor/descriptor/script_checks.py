@@ -48,7 +48,10 @@ def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[RawF
             if any(_SCRIPTS in word for word in tokens):
                 problem = f"uses {_SCRIPTS}, but no scripts go along"
                 yield ("ml", key), problem, f"{_BRING_ALONG}, or name them with --script", ERROR
-        yield from _left_behind(words, folder, brought)
+        if "cwd" not in at(table, "ml"):  # else its paths start somewhere else
+            yield from _left_behind(words, folder, brought)
+    elif "cwd" in at(table, "ml"):
+        return
     elif scripts := _scripts(named, folder, script):
         is_prepared = bool(text_of(at(table, "repeat"), "prepare"))
         yield from _missing(words["benchmark_code"], scripts, brought, is_prepared=is_prepared)

@@ -109,3 +109,9 @@ def test_a_script_without_an_interpreter_is_an_error(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = './run.sh'\n[ml.script]\npath = '.'\n")
 
     assert "has no #! line" in finding.problem
+
+
+def test_a_command_that_starts_elsewhere_names_files_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()\n")
+
+    assert not findings(tmp_path, f"[ml]\nbenchmark_code = 'python3 train.py'\ncwd = '{tmp_path}'\n")

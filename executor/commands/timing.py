@@ -1,0 +1,372 @@
+"""`bai time`: how long commands take, in shuffled blocks, as one job."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from bai_agent.job.outcome import ExitCode
+from executor.commands.job_options import JobOptions, KeyOptions
+from executor.commands.options import JobIdOption, JsonOption, print_json, say
+from executor.commands.runs import follow, submit_request
+from executor.errors import UsageError
+from executor.view.text import draws_in_place, speaks_unicode, tell
+
+# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+if TYPE_CHECKING:
+    from bai_agent.job.record import JobRecord
+    from executor.planning.timing import TimedCommand
+    from executor.view.timing import ShownCommand, TimeView
+
+
+class TimeCommand(TyperCommand):
+    """Reads `-L NAME VALUES` and `-P NAME MIN MAX`, which the library's options of several words cannot, as one word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from executor.planning.timing_parameters import joined_words
+
+        return super().parse_args(ctx, joined_words(args))
+
+
+def time(
+    commands: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND...", help="Each in quotes; the first one is what the others are compared with."
+        ),
+    ],
+    options: JobOptions,
+    keys: KeyOptions,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            "-r",
+            metavar="N",
+            min=1,
+            help="Runs of each command [default: at least 10, for about 3 s each].",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="2%", help="Go on until the wall times are known so well."),
+    ] = None,
+    min_runs: Annotated[
+        int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="At least so many of each.")
+    ] = None,
+    max_runs: Annotated[
+        int | None, typer.Option("--max-runs", "-M", metavar="N", min=1, help="At most so many of each.")
+    ] = None,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            "--warmup", "-w", metavar="N", min=0, help="Runs of each before those, which do not count."
+        ),
+    ] = 0,
+    prepare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prepare",
+            "-p",
+            metavar="CMD",
+            help="Before each run, not timed: one for all commands, or one for each.",
+        ),
+    ] = None,
+    conclude: Annotated[
+        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="The same after each run.")
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            "--setup", "-s", metavar="CMD", help="Once before all runs, for each command's parameters."
+        ),
+    ] = None,
+    cleanup: Annotated[
+        str | None, typer.Option("--cleanup", "-c", metavar="CMD", help="Once after all runs.")
+    ] = None,
+    parameter_list: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-list",
+            "-L",
+            metavar="NAME=1,2,4",
+            help="Time each command with each of these for {NAME}; also -L NAME 1,2,4. Can be repeated.",
+        ),
+    ] = None,
+    parameter_scan: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-scan",
+            "-P",
+            metavar="NAME=MIN,MAX[,STEP]",
+            help="The same with the numbers from MIN to MAX; also -P NAME MIN MAX.",
+        ),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option("--parameter-step-size", "-D", metavar="STEP", help="Of --parameter-scan [default: 1]."),
+    ] = None,
+    shell: Annotated[
+        str | None,
+        typer.Option(
+            "--shell",
+            "-S",
+            metavar="SHELL",
+            help='Run commands in this shell: sh, "bash -e", default; none is what is done without it.',
+        ),
+    ] = None,
+    no_shell: Annotated[bool, typer.Option("-N", help="No shell, as without it.")] = False,
+    ignore_failure: Annotated[
+        bool, typer.Option("--ignore-failure", "-i", help="Let runs count whose exit code is not 0.")
+    ] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--command-name", "-n", metavar="NAME", help="What a command is called; one for each."),
+    ] = None,
+    keep_output: Annotated[
+        bool,
+        typer.Option(
+            "--keep-output",
+            help="Keep what commands print in the log; else it goes to /dev/null, but for their errors.",
+        ),
+    ] = False,
+    export_json: Annotated[
+        Path | None, typer.Option("--export-json", metavar="FILE", help="Write all times, as hyperfine does.")
+    ] = None,
+    export_csv: Annotated[
+        Path | None, typer.Option("--export-csv", metavar="FILE", help="Write a line for each command.")
+    ] = None,
+    export_markdown: Annotated[
+        Path | None, typer.Option("--export-markdown", metavar="FILE", help="Write a table for a comment.")
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            metavar="NAME",
+            help="The label task_name, by which `bai compare --baseline` finds such jobs.",
+        ),
+    ] = "time",
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Of the order in blocks; drawn where not given."),
+    ] = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Begin only when no other job runs on this machine.")
+    ] = False,
+    emit_toml: Annotated[
+        bool, typer.Option("--emit-toml", help="Print the benchmark descriptor of this, and run nothing.")
+    ] = False,
+    job_id: JobIdOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Time commands in shuffled blocks, with intervals.
+
+    A command is words, which no shell runs; --shell sh for one that needs it. It is a job: `bai compare`, `bai report` and
+    `bai run --like` work on it. Exit code: that of the job; 1 where a command fails.
+    """
+    from executor.planning import timing
+    from executor.planning.timing_parameters import parameter_lists, parameter_scans
+
+    if no_shell and shell not in (None, "none"):
+        raise UsageError(f"-N and --shell {shell} exclude each other; write one of them")
+    words = timing.shell_words(shell)
+    parameters = {**parameter_lists(parameter_list or ()), **parameter_scans(parameter_scan or (), step)}
+    around = timing.Around(
+        prepare=prepare or (),
+        conclude=conclude or (),
+        setup=(setup,) if setup else (),
+        cleanup=(cleanup,) if cleanup else (),
+    )
+    timed = timing.timed_commands(
+        commands, names=names or (), parameters=parameters, shell=words, around=around
+    )
+    count = timing.RunCount(runs=runs, until=until, least=min_runs, most=max_runs, warmup=warmup)
+    folder = Path.cwd()
+    drawn = seed if seed is not None else _seed(job_id)
+    text = timing.descriptor_of(
+        timed, count, folder=folder, task=task, seed=drawn,
+        ignore_failure=ignore_failure, discard_stdout=not keep_output,
+    )  # fmt: skip
+    if emit_toml:
+        tell(text, end="")
+        return
+    for each in timed:
+        timing.check_program(each, folder)
+    exports = {"json": export_json, "csv": export_csv, "markdown": export_markdown}
+    for path in exports.values():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+    _once("--setup", [step for each in timed for step in each.setup], words)
+    try:
+        record, code = _run(text, options, keys, exclusive=exclusive, job_id=job_id, json_=json_)
+    finally:
+        _once("--cleanup", [step for each in timed for step in each.cleanup], words, fails=False)
+    if code != ExitCode.SUCCEEDED:
+        raise typer.Exit(code)
+    shown = _shown(
+        record, options, timed, warmup=warmup, prepares=prepare is not None, shell=words is not None
+    )
+    _export(exports, timed, shown, record.job_id)
+    _print(record, options, shown, json_=json_)
+
+
+def _run(
+    text: str, options: JobOptions, keys: KeyOptions, *, exclusive: bool, job_id: str | None, json_: bool
+) -> tuple[JobRecord, int]:
+    """Run the job of a descriptor; return its record and exit code."""
+    from executor.planning.request import JobRequest
+
+    request = JobRequest(
+        file=Path("time.toml"),
+        content=text.encode(),
+        on="local",
+        overrides=keys.overrides(),
+        exclusive=exclusive,
+    )
+    backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
+    there = options.for_submitted(backend)
+    view = None if json_ else _view()
+    code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new, view=view)
+    return submitted.record, code
+
+
+def _view() -> TimeView:
+    from rich.console import Console
+
+    from executor.planning.timing import WALL
+    from executor.view.listing import screen_width
+    from executor.view.timing import TimeView
+
+    drawn = draws_in_place()
+    console = Console(highlight=False, width=None if drawn else screen_width(), no_color=not drawn)
+    return TimeView(console, metric=WALL, drawn=drawn)
+
+
+def _shown(
+    record: JobRecord,
+    options: JobOptions,
+    timed: Sequence[TimedCommand],
+    *,
+    warmup: int,
+    prepares: bool,
+    shell: bool,
+) -> list[ShownCommand]:
+    """Return a row for each command, with its comparison with the first one."""
+    from executor.analysis.compared_metric import MetricComparison
+    from executor.analysis.comparison import compare_sides
+    from executor.analysis.timing import command_times, doubts
+    from executor.jobs.compared import RunReader
+    from executor.planning.timing import WALL
+    from executor.records.reading import result_of
+    from executor.view.timing import ShownCommand
+
+    result = result_of(record)
+    assert result is not None  # its end was just shown
+    times = command_times(result, [each.name for each in timed] if len(timed) > 1 else [])
+    compared: dict[str, MetricComparison | None] = {}
+    if len(times) > 1:
+        sides = RunReader(options.find, options.stores).sides([record.job_id])
+        pairs = compare_sides(sides[0].runs, [side.runs for side in sides[1:]])
+        compared = {side.arm or "": pair.find(WALL) for side, pair in zip(sides[1:], pairs, strict=True)}
+    by_name = {each.name if len(timed) > 1 else "": each for each in timed}
+    return [
+        ShownCommand(
+            text=by_name[each.name].text,
+            times=each,
+            doubts=doubts(each, warmup=warmup, prepares=prepares, shell=shell),
+            compared=compared.get(each.name),
+        )
+        for each in times
+    ]
+
+
+def _print(record: JobRecord, options: JobOptions, shown: Sequence[ShownCommand], *, json_: bool) -> None:
+    from executor.view.listing import screen_width, show
+    from executor.view.timing import times_view
+
+    if json_:
+        print_json(
+            {"type": "times", "job_id": record.job_id, "commands": [_as_table(each) for each in shown]}
+        )
+        return
+    show(times_view(shown, width=screen_width(), unicode=speaks_unicode()))
+    compare = f" · {options.command('compare', record.job_id)}" if len(shown) > 1 else ""
+    separator = " · " if speaks_unicode() else " | "
+    tell(f"more: {options.command('report', record.job_id)}{compare}".replace(" · ", separator))
+
+
+def _as_table(shown: ShownCommand) -> dict[str, Any]:
+    times = shown.times
+    return {
+        "command": shown.text,
+        "arm": times.name or None,
+        "mean": times.mean,
+        "half_width": times.half_width if len(times.walls) > 1 else None,
+        "median": times.median,
+        "min": min(times.walls),
+        "max": max(times.walls),
+        "user": times.user,
+        "system": times.system,
+        "peak_memory": times.peak_memory,
+        "times": list(times.walls),
+        "exit_codes": list(times.exit_codes),
+        "doubts": list(shown.doubts),
+        "compared": shown.compared.as_table() if shown.compared is not None else None,
+    }
+
+
+def _export(
+    paths: dict[str, Path | None], timed: Sequence[TimedCommand], shown: Sequence[ShownCommand], job_id: str
+) -> None:
+    from executor.export.timing import ExportedTimes, as_csv, as_json, as_markdown
+
+    by_name = {each.name: each for each in timed}
+    every = [
+        ExportedTimes(
+            command=each.text,
+            parameters=by_name[each.times.name].parameters if each.times.name else timed[0].parameters,
+            times=each.times,
+        )
+        for each in shown
+    ]
+    forms: dict[str, Callable[[], str]] = {
+        "json": lambda: as_json(every, job_id=job_id),
+        "csv": lambda: as_csv(every),
+        "markdown": lambda: as_markdown(every),
+    }
+    for name, path in paths.items():
+        if path is not None:
+            path.write_text(forms[name](), encoding="utf-8")
+            say(f"{path} has the times")
+
+
+def _once(option: str, commands: Sequence[str], shell: str | None, *, fails: bool = True) -> None:
+    """Run what is to be done once. fails: whether its failure is an error, and no note."""
+    for text in dict.fromkeys(commands):
+        words = [*shlex.split(shell), text] if shell is not None else shlex.split(text)
+        try:
+            code = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+            problem = f"it exited with code {code}" if code else ""
+        except OSError as error:
+            problem = str(error.strerror)
+        if problem and fails:
+            raise UsageError(f"{option} {text}: {problem}; nothing was timed")
+        if problem:
+            say(f"{option} {text}: {problem}")
+
+
+def _seed(job_id: str | None) -> int:
+    """Return a seed: the same one for the same job id, so that a submission can be repeated."""
+    if job_id is None:
+        return secrets.randbelow(2**31)
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1

@@ -1,0 +1,300 @@
+"""What `bai time` is asked for, as a benchmark descriptor: each command is an arm of one job, in shuffled blocks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor.descriptor.toml_text import toml_value
+from executor.errors import UsageError
+
+WALL, CPU, USER, SYSTEM, MEMORY = "wall_time", "cpu_time", "user_time", "system_time", "peak_memory"
+MOST_COMMANDS = 256
+_MOST_RUNS = 1000
+_SECONDS_EACH = 3
+"""Of measuring for each command, where nobody says how many runs there are; it takes `_LEAST_RUNS` in any case."""
+_LEAST_RUNS = 10
+_NAME = 40
+LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_OPERATORS = "|&;<>()$`"
+_DEFAULT_SHELL = "/bin/sh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """Commands around the timed ones, for all or one for each; their `{x}` become the parameters' values."""
+
+    prepare: Sequence[str] = ()
+    """Before each run."""
+    conclude: Sequence[str] = ()
+    """After each run."""
+    setup: Sequence[str] = ()
+    """Once, before all runs."""
+    cleanup: Sequence[str] = ()
+    """Once, after all runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedCommand:
+    """One command to be timed."""
+
+    name: str
+    """Its arm's."""
+    text: str
+    """As it was written, with the parameters' values."""
+    code: str
+    """As a descriptor has it, with the shell around it where there is one."""
+    parameters: Mapping[str, str]
+    prepare: str | None = None
+    conclude: str | None = None
+    setup: tuple[str, ...] = ()
+    cleanup: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCount:
+    """How many runs each command has; nothing set: at least ten, and as many as three seconds allow."""
+
+    runs: int | None = None
+    until: str | None = None
+    least: int | None = None
+    most: int | None = None
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if self.runs is not None and (self.until or self.least is not None or self.most is not None):
+            raise UsageError("--runs excludes --until, --min-runs and --max-runs; write one of them")
+        if self.until is not None and self.least is not None:
+            raise UsageError("--until excludes --min-runs; write one of them")
+        if self.least is not None and self.most is not None and self.least > self.most:
+            raise UsageError(f"--min-runs {self.least} is more than --max-runs {self.most}")
+
+
+def timed_commands(
+    texts: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    parameters: Mapping[str, Sequence[str]],
+    shell: str | None,
+    around: Around,
+) -> list[TimedCommand]:
+    """Return the commands with all values of their parameters. Raises UsageError.
+
+    shell: the words before a command's text, `sh -c` or None for words without a shell.
+    """
+    if names and len(names) != len(texts):
+        raise UsageError(
+            f"--command-name is given {len(names)} times for {len(texts)} commands; name each or none"
+        )
+    _check_parameters(texts, parameters, around)
+    found: list[TimedCommand] = []
+    taken: set[str] = set()
+    every = [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
+    total = len(texts) * len(every)
+    if total > MOST_COMMANDS:
+        raise UsageError(f"{total} commands with all their parameters are more than {MOST_COMMANDS}")
+    for index, (written, values) in enumerate(itertools.product(texts, every)):
+        text = _filled(written, values)
+        base = "-".join([names[index // len(every)], *values.values()]) if names else text
+        name = _free(base, taken)
+        taken.add(name)
+        code = _code(text, shell)
+        found.append(
+            TimedCommand(
+                name=name,
+                text=text if not names else name,
+                code=code,
+                parameters=values,
+                prepare=_step("--prepare", around.prepare, index // len(every), len(texts), values, shell),
+                conclude=_step("--conclude", around.conclude, index // len(every), len(texts), values, shell),
+                setup=tuple(_filled(each, values) for each in around.setup),
+                cleanup=tuple(_filled(each, values) for each in around.cleanup),
+            )
+        )
+    return found
+
+
+def descriptor_of(
+    commands: Sequence[TimedCommand],
+    count: RunCount,
+    *,
+    folder: Path,
+    task: str,
+    seed: int,
+    ignore_failure: bool,
+    discard_stdout: bool,
+) -> str:
+    """Return the benchmark descriptor (TOML) that times them. folder: where they start."""
+    arms = len(commands)
+    shown = ", ".join(each.text for each in commands)
+    lines = [
+        'spec_version = "0.1.0"',
+        "",
+        "[info]",
+        f"description = {toml_value(_cut(f'Times {shown}'))}",
+        f"task_name = {toml_value(task)}",
+        'execution_engine = "local"',
+        "",
+        "[hardware]",
+        'instance_type = "local"',
+        "",
+        "[ml]",
+        f"benchmark_code = {toml_value(commands[0].code)}",
+        f"cwd = {toml_value(str(folder))}",
+        "",
+        "[output]",
+        'buffering = "own"  # the command runs as it does in a shell: nothing is loaded into it',
+        *(["discard_stdout = true"] if discard_stdout else []),
+        "",
+    ]
+    for name, better in ((WALL, True), (CPU, False), (USER, False), (SYSTEM, False), (MEMORY, False)):
+        lines += ["[[output.metrics]]", f'name = "{name}"', f'of_run = "{name}"']
+        lines += ['better = "lower"', ""] if better else [""]
+    lines += ["[host_metrics]", "enabled = false  # nothing of ours runs beside the command", "", "[repeat]"]
+    lines += _count_lines(count, arms)
+    lines += ["ignore_failure = true"] if ignore_failure else []
+    if arms == 1:
+        return "\n".join([*lines, *_step_lines(commands[0]), ""])
+    lines += [f"seed = {seed}"]
+    for each in commands:
+        lines += ["", "[[repeat.arms]]", f"name = {toml_value(each.name)}"]
+        lines += [f"benchmark_code = {toml_value(each.code)}", *_step_lines(each)]
+        labels = {key: value for key, value in each.parameters.items() if LABEL.fullmatch(value)}
+        lines += [f"labels = {toml_value(labels)}"] if labels else []
+    return "\n".join([*lines, ""])
+
+
+def check_program(command: TimedCommand, folder: Path) -> None:
+    """Raise UsageError where the program of a command is not there."""
+    program = shlex.split(command.code)[0].replace("$$", "$")
+    if "/" in program:
+        path = folder / program
+        if not path.is_file():
+            raise UsageError(f"{command.text}: there is no file {program} in {folder}")
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"{command.text}: {program} may not be executed; chmod +x {program}")
+    elif shutil.which(program) is None:
+        raise UsageError(
+            f'{command.text}: there is no program "{program}" on PATH; what a shell alone knows needs --shell sh'
+        )
+
+
+def shell_words(shell: str | None) -> str | None:
+    """Return `--shell` as the words before a command's text; None: no shell. Raises UsageError."""
+    if shell is None or shell == "none":
+        return None
+    if shell == "default":
+        shell = _DEFAULT_SHELL
+    try:
+        words = shlex.split(shell)
+    except ValueError as error:
+        raise UsageError(f"--shell {shell}: a quote is never closed") from error
+    if not words:
+        raise UsageError("--shell is empty; write --shell sh, or none")
+    return shlex.join([*words, "-c"])
+
+
+def _count_lines(count: RunCount, arms: int) -> list[str]:
+    lines = [f"warmup_runs = {count.warmup * arms}"] if count.warmup else []
+    if count.runs is not None:
+        return [f"runs = {count.runs * arms}", *lines]
+    if count.until is not None:
+        most = [f"runs = {count.most * arms}"] if count.most is not None else []
+        return [*most, f"until = {toml_value(count.until)}", f'metric = "{WALL}"', *lines]
+    most_runs = count.most if count.most is not None else max(_MOST_RUNS, count.least or 0)
+    least = count.least if count.least is not None else min(_LEAST_RUNS, most_runs)
+    seconds = f'max_time = "{_SECONDS_EACH * arms}s"'
+    return [f"runs = {most_runs * arms}", f"min_runs = {least * arms}", seconds, *lines]
+
+
+def _step_lines(command: TimedCommand) -> list[str]:
+    steps = (("prepare", command.prepare), ("cleanup", command.conclude))
+    return [f"{key} = {toml_value(text)}" for key, text in steps if text is not None]
+
+
+def _code(text: str, shell: str | None) -> str:
+    """Return a command as a descriptor has it. Raises UsageError."""
+    if "\n" in text or "\0" in text:
+        raise UsageError(
+            f"{text.splitlines()[0]} …: a command is one line; put several into a file, and time that"
+        )
+    # The engine would take $(NAME) for a variable, and $$ for one $.
+    if shell is not None:
+        return f"{shell} {shlex.quote(text)}".replace("$", "$$")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{text}: a quote is never closed") from error
+    if not words:
+        raise UsageError("a command is empty; write for example: bai time 'sleep 0.1'")
+    if operator := _operator(text):
+        raise UsageError(
+            f"{text}: no shell runs it, and {operator} means something to a shell alone; add --shell sh, or put it in quotes"
+        )
+    return shlex.join(words).replace("$", "$$")
+
+
+def _operator(text: str) -> str:
+    """Return the first character outside of quotes that means something to a shell; "" where there is none."""
+    quote, escaped = "", False
+    for each in text:
+        if escaped:
+            escaped = False
+        elif each == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if each == quote else quote
+        elif each in "'\"":
+            quote = each
+        elif each in _OPERATORS:
+            return each
+    return ""
+
+
+def _step(
+    option: str,
+    given: Sequence[str],
+    index: int,
+    commands: int,
+    values: Mapping[str, str],
+    shell: str | None,
+) -> str | None:
+    """Return the step of one command: the one for all, or its own. Raises UsageError."""
+    if not given:
+        return None
+    if len(given) not in (1, commands):
+        raise UsageError(
+            f"{option} is given {len(given)} times for {commands} commands; write one for all, or one for each"
+        )
+    return _code(_filled(given[index if len(given) > 1 else 0], values), shell)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def _check_parameters(texts: Sequence[str], parameters: Mapping[str, Sequence[str]], around: Around) -> None:
+    every = [*texts, *around.prepare, *around.conclude, *around.setup, *around.cleanup]
+    for name in parameters:
+        if not any("{" + name + "}" in text for text in every):
+            raise UsageError(f"-L {name}: no command has {{{name}}} in it")
+
+
+def _free(text: str, taken: set[str]) -> str:
+    """Return a name for an arm made of `text`, which none of `taken` is."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:_NAME].strip("-._") or "command"
+    return next(
+        name for i in itertools.count(1) if (name := plain if i == 1 else f"{plain}-{i}") not in taken
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
