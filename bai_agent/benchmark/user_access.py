@@ -39,12 +39,38 @@ def give_to(user: User, path: Path) -> None:
     try:
         os.fchown(descriptor, user.uid, user.gid)
     except PermissionError:
-        raise SetupError(
-            f'[benchmark] user "{user.name}": {path} cannot be made theirs; only root may run a '
-            "benchmark as another user: leave the key out"
-        ) from None
+        raise _not_theirs(user, path) from None
     finally:
         os.close(descriptor)
+
+
+def give_all_to(user: User, folder: Path) -> None:
+    """Make a folder of ours the user's, with all in it; one that is the user's already stays as it is. Raises SetupError.
+
+    It is closed meanwhile, and itself becomes the user's last: nobody can exchange a name in it before.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == user.uid:
+            return
+        os.fchmod(descriptor, 0o700)
+        for _, folders, files, at in os.fwalk(".", dir_fd=descriptor, topdown=False):
+            for name in (*folders, *files):
+                os.chown(name, user.uid, user.gid, dir_fd=at, follow_symlinks=False)
+        os.fchown(descriptor, user.uid, user.gid)
+        os.fchmod(descriptor, status.st_mode & 0o777)
+    except PermissionError:
+        raise _not_theirs(user, folder) from None
+    finally:
+        os.close(descriptor)
+
+
+def _not_theirs(user: User, path: Path) -> SetupError:
+    return SetupError(
+        f'[benchmark] user "{user.name}": {path} cannot be made theirs; only root may run a '
+        "benchmark as another user: leave the key out"
+    )
 
 
 def require_own_way(user: User, rundir: Path) -> None:

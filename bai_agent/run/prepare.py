@@ -14,7 +14,7 @@ from bai_agent import __version__
 from bai_agent.aws.secrets import SecretError, resolve
 from bai_agent.benchmark.environment import SetupError, find_user, scripts_folder, workspaces
 from bai_agent.benchmark.state import State, state
-from bai_agent.benchmark.user_access import give_to, open_way, require_access, require_own_way
+from bai_agent.benchmark.user_access import give_all_to, open_way, require_access, require_own_way
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.new_files import NO_LINKS
 from bai_agent.job.outcome import Outcome
@@ -101,11 +101,11 @@ def _let_user_in(ctx: RunContext) -> None:
             require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                # Before anything is in them: what comes is made by the user's own rights.
+                # With what `bai` has copied there: what comes later is made with the user's own rights.
                 folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
                 for each in folders:
                     make_folder(each, private=own.path)
-                    give_to(user, each)
+                    give_all_to(user, each)
                 require_access(user, folders)
     except SetupError as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from agent_runs import environment, records_of, result_of, run_agent, write_job
+from local_cli import local_cli
 
 from bai_agent.benchmark.environment import find_user
 from bai_agent.benchmark.openssh import discard_ssh, public_key, ready_client
@@ -54,6 +55,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(f"{about}/RECORD", "")
     return name
+"""
+_DESCRIPTOR = """
+spec_version = "0.1.0"
+info.description = "Says who it is"
+hardware.instance_type = "local"
+env.user = "nobody"
+ml.benchmark_code = "sub/go.sh"
+ml.script.path = "."
 """
 _MPIRUN = """#!/bin/sh
 for shift in 1 2 3 4 5 6 7 8 9; do case "$1" in -np) break ;; *) shift ;; esac; done
@@ -427,6 +436,24 @@ def test_a_file_that_is_exchanged_after_it_was_found_is_no_artifact(folder: Path
     assert [each.key for each in store.find("a/")] == ["a/other"]
     assert kept.files == 1
     assert [each for each in kept.warnings if "The artifact file was not kept" in each]
+
+
+def test_scripts_that_bai_has_copied_become_the_users(folder: Path) -> None:
+    cli = local_cli(folder)
+    go = folder / "project" / "sub" / "go.sh"
+    go.parent.mkdir(parents=True)
+    go.write_text("#!/bin/sh\ncat sub/words; echo more >> sub/words; stat -c %U . sub/words; ls sub\n")
+    go.chmod(0o700)
+    (go.parent / "words").write_text("words\n")
+    (go.parent / "words").chmod(0o600)
+    descriptor = go.parents[1] / "benchmark.toml"
+    descriptor.write_text(_DESCRIPTOR)
+
+    done = cli.bai("run", descriptor, "--job-id", "one")
+
+    assert done.code == 0, done
+    output = (cli.store / "one" / "attempts" / "0" / "nodes" / "0" / "output.log").read_text()
+    assert output.splitlines() == ["words", "nobody", "nobody", "go.sh", "words"]
 
 
 def test_a_run_directory_in_the_users_folder_is_refused(folder: Path) -> None:
