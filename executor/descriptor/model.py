@@ -243,7 +243,8 @@ class RepeatTable(Table):
     until: Share | None = Field(default=None, examples=["2%"])
     """Goes on, after 5 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side."""
     metric: str | None = Field(default=None, min_length=1, examples=["throughput"])
-    """Whose headline `until` is about. Unset: the only metric that has `better`."""
+    """Whose headline `until` is about: one of `[[output.metrics]]`, or what each run takes: `wall_time`, `cpu_time`, `user_time`,
+    `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
     max_time: PositiveDuration | None = Field(default=None, examples=["2h"])
     """After so long no new run begins, with arms no new block. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
     min_runs: int | None = Field(default=None, ge=1, le=100_000, examples=[10])

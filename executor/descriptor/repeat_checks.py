@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from bai_agent.job.descriptor import OfRun
 from executor.descriptor.command_checks import is_script
 from executor.descriptor.preset_checks import preset_metrics
 from executor.descriptor.raw_table import ERROR, WARNING, Raw, RawFinding, Where, at, items, text_of
@@ -94,7 +95,7 @@ def _metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     of_presets = preset_metrics(table)
     known = [*(text_of(each, "name") for each in metrics), *(each.name for each in of_presets)]
     if named:
-        if named not in known:
+        if named not in known and named not in {each.value for each in OfRun}:
             fix = f"write one of: {', '.join(known)}" if known else "add the metric under [[output.metrics]]"
             yield ("repeat", "metric"), f'"{named}" is none of [[output.metrics]]', fix, ERROR
         return

@@ -340,7 +340,14 @@ def _check_remote(descriptor: Descriptor) -> None:
 
 def metrics_of(descriptor: Descriptor) -> tuple[Metric, ...]:
     """Return the metrics that a descriptor asks for, itself and by its presets."""
-    return tuple(_metric(each, warmup=descriptor.output.warmup) for each in descriptor.output.every_metric)
+    metrics = [_metric(each, warmup=descriptor.output.warmup) for each in descriptor.output.every_metric]
+    named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
+    of_run = next((each for each in OfRun if each.value == named), None)
+    if of_run is not None and all(each.name != named for each in metrics):
+        # What every run takes needs no table of its own for `until`.
+        own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
+        metrics.append(own)
+    return tuple(metrics)
 
 
 def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric:

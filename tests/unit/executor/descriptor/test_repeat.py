@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Repeat
+from bai_agent.job.descriptor import OfRun, Repeat
 from bai_agent.job.descriptor_file import parse_job
 from executor.descriptor import Severity, load
 from executor.planning.plan import plan
@@ -177,3 +177,18 @@ def test_what_is_wrong_with_arms_is_named(tmp_path: Path, table: str, key: str) 
     file.write_text(f"{HEAD.format(strategy='single_node')}[repeat]\n{table}")
 
     assert [each.key for each in load(file)[1] if each.severity is Severity.ERROR] == [key]
+
+
+def test_until_may_be_about_the_wall_time_without_a_table_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "benchmark.toml"
+    file.write_text(HEAD.format(strategy="single_node") + "[repeat]\nuntil = '2%'\nmetric = 'wall_time'\n")
+
+    descriptor, findings = load(file)
+
+    assert descriptor is not None, findings
+    job = plan(descriptor, folder=tmp_path, job_id="job-1", client_id="alice")
+    assert job.repeat is not None
+    assert job.repeat.metric == "wall_time"
+    assert [(each.name, each.of_run, each.units) for each in job.metrics] == [
+        ("wall_time", OfRun.WALL_TIME, "s")
+    ]
