@@ -695,6 +695,11 @@ class Repeat:
         return [arm for _ in blocks for arm in draw.sample(range(count), count)]
 
     @property
+    def arms_of_runs(self) -> list[str]:
+        """The name of the arm that each run is of, by its number in records; empty without arms."""
+        return [self.arms[arm].name for arm in self.sequence[self.warmup_runs :]] if self.arms else []
+
+    @property
     def decided_after(self) -> int | None:
         """After how many runs it is looked for the first time whether they are enough; None where their number is fixed."""
         least = LEAST_RUNS * max(1, len(self.arms))

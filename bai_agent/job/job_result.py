@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from bai_agent.job.job_headlines import headlines_of_nodes
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import (
     ArtifactCount,
     ExtractionSummary,
     GitCommit,
-    HeadlineValue,
     JobResult,
     KafkaDelivery,
     NeverNumber,
@@ -57,7 +56,11 @@ def job_result(
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     cause = first_failure(ranked) or ranked[0]
-    metrics = _extraction([node.metrics for node in ranked if node.metrics is not None])
+    repeats = _repeats([node.repeats for node in ranked if node.repeats is not None])
+    metrics = _extraction(
+        [node.metrics for node in ranked if node.metrics is not None],
+        failed=[each.repeat for each in repeats or () if each.outcome != Outcome.SUCCEEDED.value],
+    )
     of_extraction = ((node.rank, node.metrics.warnings) for node in ranked if node.metrics)
     several = len(ranked) > 1
     outcome = Outcome(cause.outcome)
@@ -112,7 +115,7 @@ def job_result(
         started=_of(min, [node.started for node in ranked]),
         ended=_of(max, [node.ended for node in ranked]),
         git=git,
-        repeats=_repeats([node.repeats for node in ranked if node.repeats is not None]),
+        repeats=repeats,
         transports=_transports([node.transports for node in ranked if node.transports]),
         warnings=list(dict.fromkeys([*warnings, *_titled(of_extraction, several=several)])),
         own_usage=[node.own_usage for node in ranked if node.own_usage is not None] or None,
@@ -179,8 +182,8 @@ def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool)
     ]
 
 
-def _extraction(nodes: Sequence[ExtractionSummary]) -> ExtractionSummary | None:
-    """Return what all nodes extracted together; None where none did."""
+def _extraction(nodes: Sequence[ExtractionSummary], *, failed: Collection[int]) -> ExtractionSummary | None:
+    """Return what all nodes extracted together; None where none did. failed: runs that count in no headline."""
     if len(nodes) < 2:
         return nodes[0] if nodes else None
     per_metric = _sum([node.per_metric for node in nodes])
@@ -190,7 +193,7 @@ def _extraction(nodes: Sequence[ExtractionSummary]) -> ExtractionSummary | None:
         lines=sum(node.lines for node in nodes),
         log_bytes=sum(node.log_bytes for node in nodes),
         per_metric=per_metric,
-        headlines=_headlines([node.headlines or {} for node in nodes]),
+        headlines=headlines_of_nodes([node.headlines or {} for node in nodes], failed=failed),
         not_numbers=_sum([node.not_numbers for node in nodes]),
         never_numbers={name: each for name, each in never.items() if not per_metric.get(name)},
         required_missing=_missing_on_all([node.required_missing for node in nodes]),
@@ -202,12 +205,6 @@ def _extraction(nodes: Sequence[ExtractionSummary]) -> ExtractionSummary | None:
         remaining_bytes=sum(node.remaining_bytes for node in nodes),
         warnings=list(dict.fromkeys(each for node in nodes for each in node.warnings)),
     )
-
-
-def _headlines(nodes: Sequence[Mapping[str, HeadlineValue]]) -> dict[str, HeadlineValue]:
-    """Return the headlines of metrics that a single node has: several nodes' ones are no single number."""
-    names = Counter(name for node in nodes for name in node)
-    return {name: value for node in nodes for name, value in node.items() if names[name] == 1}
 
 
 def _missing_on_all(nodes: Sequence[Sequence[str]]) -> list[str]:

@@ -340,10 +340,20 @@ class NeverNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineValue:
-    """The one number of a metric that stands for the run."""
+    """The one number of a metric that stands for the job, of one set of labels and one arm."""
 
     value: Number
     units: Text = ""
+    name: Text | None = None
+    """The metric's; None in records of older versions, which have it as the key alone."""
+    labels: dict[Text, Text] | None = None
+    arm: Text | None = None
+    ranks: Count = 1
+    """Of how many ranks it is made."""
+    over_ranks: Text | None = None
+    """How: an `OverRanks`; None of one rank."""
+    runs: dict[Text, list[Number]] | None = None
+    """In the record of one of several nodes: the numbers of its ranks, by repeat; "" of the only run."""
 
 
 @dataclass(frozen=True, kw_only=True)

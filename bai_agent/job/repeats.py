@@ -34,6 +34,18 @@ class RepeatedRun:
     ended: Mapping[str, Any] | None = None
     """How it ended, with the keys of exit.json; None: it goes on, or nobody saw its end."""
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has ended well, and not because it was told to end."""
+        ended = self.ended
+        return (
+            ended is not None
+            and ended.get("code") == 0
+            and not ended.get("lost")
+            and ended.get("stop") is None
+            and ended.get("stop_signal") is None
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:

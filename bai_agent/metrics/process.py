@@ -269,6 +269,7 @@ class Extractor:
             self._take_of_run(exited, timestamp=self._now(), repeat=None)
             self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
         began = (read_json(self._rundir.started) or {}).get("time")
+        runs = read_repeats(self._rundir.repeats).measured
         content = summary(
             self._tally,
             self._job.metrics,
@@ -280,6 +281,10 @@ class Extractor:
                 self._rundir.metrics,
                 self._job.named_metrics(),
                 began=began if type(began) is int else None,
+                starts={each.repeat: each.time for each in runs},
+                arms=self._job.repeat.arms_of_runs if self._job.repeat is not None else (),
+                failed=[each.repeat for each in runs if not each.succeeded],
+                of_several_nodes=self._job.strategy.nodes > 1,
                 stopping=lambda: self._leaves_rest,
             ),
             empty_results=self._empty_results,

@@ -11,6 +11,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Metric, NumberForm, Results
 from bai_agent.job.pattern_groups import read_groups
+from bai_agent.job.record_types import HeadlineValue, as_table
 from bai_agent.metrics.follow import LINE_LIMIT, LogPosition
 from bai_agent.metrics.number import form_end, form_number
 from bai_agent.metrics.patterns import Found
@@ -129,7 +130,7 @@ def summary(
     logs: Mapping[str, LogPosition],
     log_bytes: int,
     remaining_bytes: int,
-    headlines: Mapping[str, Mapping[str, Any]],
+    headlines: Mapping[str, HeadlineValue],
     empty_results: Sequence[Results],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def summary(
         "lines": tally.lines,
         "log_bytes": log_bytes,
         "per_metric": per_metric,
-        "headlines": headlines,
+        "headlines": {name: as_table(each) for name, each in headlines.items()},
         "not_numbers": tally.not_numbers,
         "never_numbers": {
             name: {"count": count, "first": tally.examples.get(name, "")}

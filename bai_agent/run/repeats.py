@@ -13,11 +13,11 @@ from typing import Any
 from bai_agent.benchmark.ending import classify
 from bai_agent.job.descriptor import Job, Metric, Repeat
 from bai_agent.job.interval import relative_half_width
+from bai_agent.job.job_headlines import headline_of
 from bai_agent.job.outcome import Outcome, signal_name
 from bai_agent.job.record_types import RepeatEvent, RepeatOutcome
 from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.run_directory import RunDir, read_json, write_json
-from bai_agent.metrics.headlines import headline_of
 from bai_agent.run.context import RunContext
 from bai_agent.strategy.failure import Cause
 from bai_agent.strategy.launch import Role

@@ -11,6 +11,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Headline, Metric
 from bai_agent.job.interval import mean_of
+from bai_agent.job.job_headlines import headline_of
 from executor.records.points import PointSeries
 from executor.records.statistics import quantile
 
@@ -31,16 +32,6 @@ class Figures:
     maximum: float
     first: float
     last: float
-
-    def headline(self, how: Headline) -> float:
-        """Return the number that stands for the run."""
-        return {
-            Headline.LAST: self.last,
-            Headline.MIN: self.minimum,
-            Headline.MAX: self.maximum,
-            Headline.MEAN: self.mean,
-            Headline.MEDIAN: self.median,
-        }[how]
 
     def as_table(self) -> dict[str, Any]:
         """Return them as JSON values."""
@@ -71,11 +62,7 @@ def figures(values: Sequence[float]) -> Figures | None:
 def headline(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> float | None:
     """Return the number that stands for the run, without the warm-up; None where nothing is left."""
     values = measured(series, metric, started=started)
-    how = metric.headline if metric is not None else Headline.LAST
-    if how is Headline.LAST:
-        return values[-1] if values else None
-    found = figures(values)
-    return found.headline(how) if found is not None else None
+    return headline_of(metric.headline if metric is not None else Headline.LAST, values) if values else None
 
 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:

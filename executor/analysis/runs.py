@@ -5,15 +5,17 @@ A run is a job, or one repeat of a job that repeats its benchmark.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from bai_agent.job.descriptor import Job, Metric, OfRun, OverRanks
+from bai_agent.job.descriptor import Job, Metric, OfRun
 from bai_agent.job.interval import half_width, mean_of
+from bai_agent.job.job_headlines import headline_of, labelled_name, over_ranks_of, with_arm
 from bai_agent.job.record_types import JobResult
 from executor.analysis.figures import figures, measured, metric_of
 from executor.analysis.steady import series_unsteady
-from executor.records.over_ranks import figure
 from executor.records.points import Points, PointSeries
 
 SUCCEEDED = "succeeded"
@@ -130,14 +132,33 @@ class OverRuns:
         """How far the 95 % confidence interval of the mean reaches to either side; infinite of one run."""
         return half_width(self.values)
 
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        half = self.half_width
+        return {
+            "name": self.name,
+            "units": self.units,
+            "runs": len(self.values),
+            "mean": self.mean,
+            "half_width": half if math.isfinite(half) else None,
+        }
+
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
     """Return the metrics of a job that did several runs, in the order in which a run has them."""
-    names = dict.fromkeys(name for run in runs.runs for name in run.values)
+    groups: dict[tuple[str, str | None], list[RunValue]] = {}
+    for run in runs.runs:
+        for name, value in run.values.items():
+            groups.setdefault((name, run.arm), []).append(value)
+    # Arms of one metric stand together.
+    order = list(dict.fromkeys(name for name, _ in groups))
+    arms = runs.job.repeat.arms if runs.job.repeat is not None else ()
+    places = {arm.name: place for place, arm in enumerate(arms)}
     found = []
-    for name in names:
-        values = [run.values[name] for run in runs.runs if name in run.values]
-        found.append(OverRuns(name=name, units=values[0].units, values=tuple(each.value for each in values)))
+    for name, arm in sorted(groups, key=lambda key: (order.index(key[0]), places.get(key[1] or "", 0))):
+        values = groups[name, arm]
+        title = labelled_name(values[0].name, with_arm(values[0].labels, arm))
+        found.append(OverRuns(name=title, units=values[0].units, values=tuple(each.value for each in values)))
     return found
 
 
@@ -177,15 +198,14 @@ def _value(group: list[PointSeries], metric: Metric | None, started: int | None)
         known = figures(values)
         if known is None:
             continue
-        found.append(known.headline(metric.headline))
+        found.append(headline_of(metric.headline, values))
         count += known.count
         mark = series_unsteady(series, metric, values) if why is None else None
         why = why or (mark.sentence if mark is not None else None)
     if not found:
         return None
-    how = OverRanks.MEAN if metric.over_ranks is OverRanks.EACH else metric.over_ranks
     return RunValue(
-        value=found[0] if len(found) == 1 else figure(found, how),
+        value=over_ranks_of(found, metric.over_ranks),
         count=count,
         name=group[0].key.name,
         labels=group[0].key.labels,

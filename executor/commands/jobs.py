@@ -34,8 +34,10 @@ HEADLINE_FORMATS = ("bmf", "gha", "openmetrics")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bai_agent.job.descriptor import Job
+    from bai_agent.job.descriptor import Job, Repeat
     from bai_agent.job.record import Stream
+    from bai_agent.job.record_types import JobResult
+    from executor.analysis.runs import OverRuns
     from executor.jobs.jobs import JobFilter
 
 
@@ -154,18 +156,21 @@ def status(
     Its phase, the last value of each metric, each of several nodes, and what to do where its agent has died.
     """
     from bai_agent.job.record_types import as_table
-    from executor.jobs.jobs import last_values
+    from executor.jobs.jobs import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
     from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
     from executor.records.job_status import is_over, unknown_status
     from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
+    from executor.view.headlines import headline_rows, headline_table
 
     record = options.find(job)
     backend = options.backends.of(record)
     now = wait_for_end(record, backend, on_status=say) if wait else backend.status(record)
     values = last_values(record)
     result = result_of(record)
+    measured = measurements_of(record) if result is not None else None
+    over = _over_runs(record, result) if measured is not None else []
     now = with_nodes(now, record)
     machines = list(environments(record, most=None if verbose else SUMMARY_NODES))
     if json_:
@@ -179,6 +184,8 @@ def status(
                 "name": record.job().job.name,
                 "set": record.job().set,
                 "metrics": list(values.values()),
+                "headlines": {each.name: headline_table(each) for each in headline_rows(measured)},
+                "over_runs": [each.as_table() for each in over],
                 "result": as_table(result) if result is not None else None,
                 "machine_warnings": [each.as_table() for each in machine_warnings(machines)],
                 **({"environments": [each.as_table() for each in machines]} if verbose else {}),
@@ -200,6 +207,8 @@ def status(
             values,
             options.command,
             result=result,
+            measured=measured,
+            over_runs=over,
             machine_warnings=() if verbose else machine_warnings(machines),
         )
         print_nodes(now.nodes, is_over=is_over(now))
@@ -213,6 +222,16 @@ def status(
         raise typer.Exit(ExitCode.OURS)
     if wait:
         raise typer.Exit(result.exit_code if result is not None else ExitCode.OURS)
+
+
+def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
+    """Return what the runs of a job that has ended say together; nothing of a job without `[repeat]`."""
+    if result is None or record.job().repeat is None:
+        return []
+    from executor.analysis.runs import over_runs
+    from executor.jobs.compared import job_runs
+
+    return over_runs(job_runs(record))
 
 
 def logs(
@@ -337,6 +356,7 @@ def metrics(
     from executor.jobs.stream import record_lines
     from executor.records.follower import benchmark_starts
     from executor.records.nodes import node_records
+    from executor.records.repeated_runs import failed_runs
     from executor.view.records import NamedRecords, print_csv, print_jsonl, print_statistics
 
     form = "jsonl" if json_ else form
@@ -357,19 +377,28 @@ def metrics(
         return
     nodes = node_records(record)
     if prints is print_statistics:
-        prints = partial(print_statistics, starts=benchmark_starts(nodes[0]))
+        prints = partial(print_statistics, starts=benchmark_starts(nodes[0]), failed=failed_runs(record))
     lines = record_lines(nodes, stream, follow=follow, on_status=say, backends=options.backends)
     named = NamedRecords(name) if name else None
     if named is None:
         malformed = prints(described, lines, follow)
     else:
         wanted = tuple(each for each in described.metrics if each.name in named.names)
-        malformed = prints(replace(described, metrics=wanted, repeat=None), named.only(lines), follow)
+        malformed = prints(
+            replace(described, metrics=wanted, repeat=_turns(described)), named.only(lines), follow
+        )
     if malformed.count:
         several = f"the metrics of the {len(nodes)} nodes of {record.job_id}"
         say(malformed.sentence(several if len(nodes) > 1 else nodes[0].url("metrics")))
     if named is not None:
         _say_unseen(record.job_id, described, named.unseen)
+
+
+def _turns(job: Job) -> Repeat | None:
+    """Return a job's `[repeat]` as far as it says which run is of which arm."""
+    from dataclasses import replace
+
+    return replace(job.repeat, until=None, metric=None) if job.repeat is not None else None
 
 
 def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bai_agent.errors import BaiError
@@ -12,6 +12,8 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
+from executor.analysis.figures import headline, metric_of
+from executor.records.follower import benchmark_starts
 from executor.records.points import Points, PointSeries, SeriesKey, read_points
 from executor.records.reading import result_of
 
@@ -25,6 +27,10 @@ class RunFacts:
     """One run: a job, or one repeat of a job with `[repeat]`."""
 
     repeat: int | None
+    arm: str | None
+    """Which arm it is of, in a job that compares some."""
+    parameters: dict[str, str]
+    """What it was asked to do: arguments, `--set`, environment. No secrets, which are references even in the job."""
     outcome: str | None
     """The value of an `Outcome`; None while it lasts."""
     sentence: str
@@ -32,6 +38,8 @@ class RunFacts:
     """ms UTC."""
     ended: int | None
     series: list[PointSeries]
+    headlines: dict[SeriesKey, float]
+    """Of a run that succeeded: the number of each series of the benchmark that stands for it."""
 
     @property
     def succeeded(self) -> bool:
@@ -47,8 +55,6 @@ class JobFacts:
     """A job with all of its runs."""
 
     job: Job
-    parameters: dict[str, str]
-    """What it was asked to do: arguments, `--set`, environment. No secrets, which are references even in the job."""
     tags: dict[str, str]
     """Whose it is, and where it came from."""
     runs: list[RunFacts]
@@ -59,9 +65,8 @@ def job_facts(record: JobRecord) -> JobFacts:
     job, result = record.job(), result_of(record)
     # After the result: of a job that has ended, all records are there.
     points = read_points(record)
-    return JobFacts(
-        job=job, parameters=_parameters(job), tags=_tags(job), runs=list(_runs(job, result, points))
-    )
+    starts = benchmark_starts(record.node())
+    return JobFacts(job=job, tags=_tags(job), runs=list(_runs(job, result, points, starts)))
 
 
 def steps_of(series: PointSeries) -> list[int]:
@@ -72,15 +77,17 @@ def steps_of(series: PointSeries) -> list[int]:
     return [int(each) for each in steps]
 
 
-def _parameters(job: Job) -> dict[str, str]:
+def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
+    """commands: false where each arm has its own."""
     benchmark = job.benchmark
     found = {"strategy": job.strategy.name, "nodes": str(job.strategy.nodes)}
     if job.strategy.nodes > 1:
         found["processes_per_node"] = job.strategy.processes_per_node
-    if benchmark.argv:
+    if benchmark.argv and commands:
         found["command"] = shlex.join(benchmark.argv)
     found |= {f"set.{key}": value for key, value in job.set.items()}
-    found |= {f"env.{name}": value for name, value in benchmark.env.items()}
+    if commands:
+        found |= {f"env.{name}": value for name, value in benchmark.env.items()}
     return found
 
 
@@ -97,7 +104,11 @@ def _tags(job: Job) -> dict[str, str]:
     return found
 
 
-def _runs(job: Job, result: JobResult | None, points: Points) -> Iterator[RunFacts]:
+def _runs(
+    job: Job, result: JobResult | None, points: Points, starts: Mapping[int | None, int]
+) -> Iterator[RunFacts]:
+    arms = {arm.name: job.of_arm(arm) for arm in job.repeat.arms} if job.repeat is not None else {}
+    names = job.repeat.arms_of_runs if job.repeat is not None else []
     by_repeat: dict[int | None, list[PointSeries]] = {}
     for key, series in points.series.items():
         by_repeat.setdefault(key.repeat, []).append(series)
@@ -109,22 +120,47 @@ def _runs(job: Job, result: JobResult | None, points: Points) -> Iterator[RunFac
     if None in by_repeat or not numbers:
         yield RunFacts(
             repeat=None,
+            arm=None,
+            parameters=_parameters(job, commands=not arms),
             outcome=outcome,
             sentence=sentence,
             started=_first_time(started, by_repeat.get(None, [])),
             ended=ended,
             series=by_repeat.get(None, []),
+            headlines=_headlines(job, by_repeat.get(None, []), starts)
+            if outcome == Outcome.SUCCEEDED.value
+            else {},
         )
     for number in numbers:
         of_repeat, known = by_repeat.get(number, []), repeats.get(number)
+        arm = names[number] if number < len(names) else None
+        succeeded = known is not None and known.outcome == Outcome.SUCCEEDED.value
         yield RunFacts(
             repeat=number,
+            arm=arm,
+            parameters=_parameters(arms[arm] if arm is not None else job),
             outcome=known.outcome if known is not None else None,
-            sentence=f"Repeat {number} of {job.job.id}.",
+            sentence=f"Repeat {number} of {job.job.id}{f', arm {arm}' if arm is not None else ''}.",
             started=_first_time(known.started if known is not None else None, of_repeat),
             ended=known.ended if known is not None else None,
             series=of_repeat,
+            headlines=_headlines(job, of_repeat, starts) if succeeded else {},
         )
+
+
+def _headlines(
+    job: Job, every: Sequence[PointSeries], starts: Mapping[int | None, int]
+) -> dict[SeriesKey, float]:
+    metrics = {metric.name: metric for metric in job.named_metrics()}
+    found = {}
+    for series in every:
+        if series.key.src in ("host", "run"):
+            continue
+        started = starts.get(series.key.repeat, starts.get(None))
+        number = headline(series, metric_of(series, metrics), started=started)
+        if number is not None:
+            found[series.key] = number
+    return found
 
 
 def _first_time(known: int | None, series: list[PointSeries]) -> int | None:

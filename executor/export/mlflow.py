@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from executor.export.facts import ExportError, JobFacts, RunFacts, place_of, steps_of, unique
-from executor.records.points import PointSeries, SeriesKey
+from executor.records.points import SeriesKey
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
 """Of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
 _LONGEST_PARAMETER, _LONGEST_TAG, _LONGEST_KEY = 6000, 5000, 250
+_HEADLINE = "headline "
+"""In front of the name of a series: the number that stands for the run. MLflow itself shows a series by its last value."""
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 _LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 """In place of the library's own, with which a server that is away is noticed after many minutes."""
@@ -81,7 +83,7 @@ def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: 
     run_id = there.info.run_id
     parameters = [
         Param(_key(name), value[:_LONGEST_PARAMETER])
-        for name, value in facts.parameters.items()
+        for name, value in run.parameters.items()
         if _key(name) not in there.data.params
     ]
     for piece in _pieces(parameters, _MOST_PARAMETERS):
@@ -90,7 +92,7 @@ def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: 
         for piece in _pieces([RunTag(name, value) for name, value in tags.items()], _MOST_PARAMETERS):
             client.log_batch(run_id, tags=piece)
     sent = 0
-    for piece in _pieces(_new_values(client, run_id, there.data.metrics, run.series), _MOST_METRICS):
+    for piece in _pieces(_new_values(client, run_id, there.data.metrics, run), _MOST_METRICS):
         client.log_batch(run_id, metrics=piece)
         sent += len(piece)
     if run.outcome is not None:
@@ -109,25 +111,30 @@ def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any
     return None
 
 
-def _new_values(
-    client: MlflowClient, run_id: str, there: dict[str, float], series: Sequence[PointSeries]
-) -> Iterator[Any]:
-    """Yield the values that MLflow does not have: a series only grows at its end."""
+def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run: RunFacts) -> Iterator[Any]:
+    """Yield the values that MLflow does not have: a series only grows at its end, and the headline of a run that has ended is one number."""
     from mlflow.entities import Metric
 
     taken: set[str] = set()
-    for each in series:
+    for each in run.series:
         key = _metric_key(each.key, taken)
         taken.add(key)
         have = len(client.get_metric_history(run_id, key)) if key in there else 0
         points = zip(each.values, each.timestamps, steps_of(each), strict=True)
         for value, timestamp, step in islice(points, have, None):
             yield Metric(key, value, timestamp, step)
+    for each in run.series:
+        if each.key in run.headlines:
+            key = _metric_key(each.key, taken, front=_HEADLINE)
+            taken.add(key)
+            if key not in there:
+                yield Metric(key, run.headlines[each.key], each.timestamps[-1], 0)
 
 
 def _run_tags(facts: JobFacts, run: RunFacts) -> dict[str, str]:
     identity = facts.job.job
     name = identity.id if run.repeat is None else f"{identity.id} repeat {run.repeat}"
+    name += "" if run.arm is None else f" arm {run.arm}"
     tags = {
         **facts.tags,
         "mlflow.runName": name,
@@ -140,12 +147,14 @@ def _run_tags(facts: JobFacts, run: RunFacts) -> dict[str, str]:
         tags["mlflow.source.git.commit"] = facts.job.git.commit
     if run.repeat is not None:
         tags["bai.repeat"] = str(run.repeat)
+    if run.arm is not None:
+        tags["bai.arm"] = run.arm
     return {_key(name): value[:_LONGEST_TAG] for name, value in tags.items()}
 
 
-def _metric_key(key: SeriesKey, taken: set[str]) -> str:
+def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
     """Return what MLflow calls a series: "loss rank:0 kind:test". MLflow shows what is below system/ as the machine's."""
-    front = "system/" if key.src == "host" else ""
+    front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
     # No slash: of "loss" and "loss/…" a store of files would have to make a file and a folder of one name.
     return unique(_key(front + " ".join([key.name or "_", *behind]))[: _LONGEST_KEY - 8], taken)

@@ -73,20 +73,28 @@ def _write(facts: JobFacts, fresh: Path, writer_of: Any) -> None:
 
 def _write_run(writer: Any, facts: JobFacts, run: RunFacts, of_folder: list[PointSeries]) -> None:
     moment = (run.started or 0) / 1000
-    rows = {**facts.parameters, **facts.tags, "outcome": run.outcome or "running"}
+    rows = {**run.parameters, **facts.tags, "outcome": run.outcome or "running"}
+    if run.arm is not None:
+        rows["arm"] = run.arm
     table = "".join(f"| {_cell(name)} | {_cell(value)} |\n" for name, value in rows.items())
     writer.add_text("job", f"{_cell(run.sentence)}\n\n| | |\n|---|---|\n{table}", walltime=moment)
     taken: set[str] = set()
     for series in of_folder:
         tag = unique(_tag(series.key), taken)
         taken.add(tag)
+        if series.key in run.headlines:
+            at = series.timestamps[-1] / 1000
+            writer.add_scalar(
+                f"headline/{tag}", run.headlines[series.key], 0, walltime=at, summary_description=series.units
+            )
         points = zip(series.values, steps_of(series), series.timestamps, strict=True)
         for value, step, timestamp in points:
             writer.add_scalar(tag, value, step, walltime=timestamp / 1000, summary_description=series.units)
 
 
 def _folder(fresh: Path, run: RunFacts, key: SeriesKey) -> Path:
-    parts = [("repeat", str(run.repeat))] if run.repeat is not None else []
+    parts = [("arm", run.arm)] if run.arm is not None else []
+    parts += [("repeat", str(run.repeat))] if run.repeat is not None else []
     folder = fresh
     for name, value in (*parts, *place_of(key)):
         folder /= re.sub(r"[^A-Za-z0-9_-]", "_", f"{name}-{value}")

@@ -26,10 +26,10 @@ from bai_agent.job.run_directory import RunDir, read_json
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
 from executor.errors import UsageError
-from executor.jobs.repeats import repeat_lines
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
 from executor.records.reading import node_result, result_of
+from executor.records.repeated_runs import repeat_lines
 
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"

@@ -13,14 +13,17 @@ from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import HeadlineValue, as_table
 from bai_agent.job.store import JobStore, RecordError
+from bai_agent.metrics.headlines import MOST_BYTES
 from executor.backends import Backends
 from executor.errors import UsageError
+from executor.jobs.stream import record_lines
 from executor.planning.request import LAST
-from executor.records.follower import tail_position
+from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import JobStatus, created
-from executor.records.nodes import node_records, with_rank
+from executor.records.nodes import arms_of_runs, node_records, with_rank
 from executor.records.reading import events_in, records_in, result_of
-from executor.records.statistics import labelled_name
+from executor.records.repeated_runs import failed_runs
+from executor.records.statistics import Measurements, labelled_name, with_arms
 
 _AT_ONCE = 16
 """Jobs, or nodes of one, that are read side by side; in a bucket each takes several requests."""
@@ -273,7 +276,19 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
         tails = list(pool.map(_last_records, nodes))
     if len(nodes) > 1:
         tails = [with_rank(tail, node.rank) for node, tail in zip(nodes, tails, strict=True)]
-    return {labelled_name(each): dict(each) for tail in tails for each in records_in(tail)}
+    arms = arms_of_runs(record)
+    return {labelled_name(each): dict(each) for tail in tails for each in with_arms(records_in(tail), arms)}
+
+
+def measurements_of(record: JobRecord) -> Measurements | None:
+    """Return the statistics of all of a job's records; None where there are more than are read for a glance. Raises StoreError."""
+    nodes = node_records(record)
+    if sum(node.size("metrics") for node in nodes) > MOST_BYTES:
+        return None
+    found = Measurements(record.job(), starts=benchmark_starts(nodes[0]), failed=failed_runs(record))
+    for content in record_lines(nodes, "metrics", follow=False):
+        found.add_lines(content)
+    return found
 
 
 def _last_records(node: NodeRecord) -> bytes:

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bai_agent.job.record import NodeRecord
-from bai_agent.job.repeats import RepeatedRuns
 from executor.errors import UsageError
 from executor.records.follower import PIECE
-
-REPEATS = "repeats.jsonl"
-
-
-def repeats_of(node: NodeRecord) -> RepeatedRuns:
-    """Return where the runs of a job begin and end; nothing of a job without `[repeat]`. Raises StoreError."""
-    runs = RepeatedRuns()
-    runs.add(repeat_lines(node))
-    return runs
-
-
-def repeat_lines(node: NodeRecord) -> bytes:
-    """Return what says so, as it was written. Raises StoreError."""
-    key = node.key(REPEATS)
-    there = any(each.key == key for each in node.job.store.find(key))
-    return node.job.store.get(key) if there else b""
+from executor.records.repeated_runs import repeats_of
 
 
 def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:

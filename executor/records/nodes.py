@@ -19,6 +19,15 @@ def node_records(record: JobRecord) -> list[NodeRecord]:
     return [record.node(rank) for rank in range(count)]
 
 
+def arms_of_runs(record: JobRecord) -> list[str]:
+    """Return the arm that each run is of, in a job that compares some; else, and where its descriptor is broken, nothing. Raises StoreError."""
+    try:
+        repeat = record.job().repeat
+    except (DescriptorError, RecordError):
+        return []
+    return repeat.arms_of_runs if repeat is not None else []
+
+
 def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
     """Return the node that `--node` names. Raises UsageError where there is no such node, StoreError."""
     count = record.job().strategy.nodes

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bai_agent.job.descriptor import OverRanks
-from bai_agent.job.interval import mean_of
+from bai_agent.job.job_headlines import over_ranks_of, over_runs
 from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name
 
 T = TypeVar("T")
 
 EACH_AT_MOST = 8
 """Ranks that a summary shows one by one."""
-
-_FIGURES: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
-    OverRanks.MEAN: mean_of,
-    OverRanks.SUM: lambda values: _finite(sum(values)),
-    OverRanks.MIN: min,
-    OverRanks.MAX: max,
-}
 
 
 @dataclass(frozen=True)
@@ -35,6 +27,11 @@ class Spread:
     @property
     def count(self) -> int:
         return sum(each.count for each in self.ranks)
+
+    @property
+    def headline(self) -> float:
+        """The mean of the ranks' numbers: what stands for the job."""
+        return _headline(self.ranks, OverRanks.MEAN)
 
     def between(self, figure: Callable[[Series], float]) -> tuple[float, float]:
         """Return the least and the greatest of the ranks' figures."""
@@ -92,13 +89,8 @@ def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, Over
         if kind is None:
             rows.append(_last(f"{name} ({len(group)} ranks)", [min(values), max(values)], group))
         else:
-            rows.append(_last(_name_over(name, kind, len(group)), [figure(values, kind)], group))
+            rows.append(_last(_name_over(name, kind, len(group)), [over_ranks_of(values, kind)], group))
     return rows
-
-
-def figure(values: Sequence[float], how: OverRanks) -> float:
-    """Return one figure for one or more; `how` is not `each`."""
-    return _FIGURES[how](values)
 
 
 def _grouped(every: Iterable[T], *, key: Callable[[T], str]) -> list[list[T]]:
@@ -126,28 +118,37 @@ def _over(group: Sequence[Series], how: OverRanks) -> Series:
         return combined
     combined.count = sum(each.count for each in seen)
     combined.tolerance = first.tolerance
-    combined.newest = figure([each.newest for each in seen], how)
-    combined.first = figure([each.first for each in seen], how)
-    combined.last = figure([each.last for each in seen], how)
-    combined.minimum = figure([each.minimum for each in seen], how)
-    combined.maximum = figure([each.maximum for each in seen], how)
-    combined.mean = figure([each.mean for each in seen], how)
+    combined.newest = over_ranks_of([each.newest for each in seen], how)
+    combined.first = over_ranks_of([each.first for each in seen], how)
+    combined.last = over_ranks_of([each.last for each in seen], how)
+    combined.minimum = over_ranks_of([each.minimum for each in seen], how)
+    combined.maximum = over_ranks_of([each.maximum for each in seen], how)
+    combined.mean = over_ranks_of([each.mean for each in seen], how)
     combined.headline_is = first.headline_is
     combined.over = over = {
-        "median": figure([each.median for each in seen], how),
-        "p95": figure([each.p95 for each in seen], how),
-        "headline": figure([each.headline for each in seen], how),
+        "median": over_ranks_of([each.median for each in seen], how),
+        "p95": over_ranks_of([each.p95 for each in seen], how),
+        "headline": _headline(seen, how),
+        "runs": max(each.runs for each in seen),
     }
     if all(each.stdev is not None for each in seen):
-        over["stdev"] = figure([each.stdev or 0.0 for each in seen], how)
+        over["stdev"] = over_ranks_of([each.stdev or 0.0 for each in seen], how)
     combined.trend = _trend([each.trend for each in seen], how)
     return combined
+
+
+def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
+    """Return the number of the job over these ranks, as `job_headlines` makes it: of each run over ranks first."""
+    every = [each.numbers for each in ranks]
+    repeats = dict.fromkeys(repeat for numbers in every for repeat in numbers)
+    runs = [over_ranks_of([each[repeat] for each in every if repeat in each], how) for repeat in repeats]
+    return over_runs(runs)
 
 
 def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
     """Return the picture of all: value by value of those that have as many as the first one has."""
     alike = [each.points for each in trends if each.step == trends[0].step]
-    points = [figure(values, how) for values in zip(*alike, strict=False)]
+    points = [over_ranks_of(values, how) for values in zip(*alike, strict=False)]
     return Trend(points, trends[0].step)
 
 
@@ -174,7 +175,3 @@ def _others(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _name_over(name: str, how: OverRanks, count: int) -> str:
     return f"{name} ({how.value} of {count} ranks)" if count > 1 else name
-
-
-def _finite(value: float) -> float:
-    return math.copysign(1.7976931348623157e308, value) if math.isinf(value) else value

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bai_agent.job.job_headlines import labelled_name
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from executor.records.follower import LineStream
-from executor.records.nodes import node_records
+from executor.records.nodes import arms_of_runs, node_records
 from executor.records.reading import MalformedLines, is_number, records_in
 
 _NUMBER = rb"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,24})?(?:[eE][-+]?\d{1,2})?"
@@ -55,13 +56,13 @@ class SeriesKey:
     process_rank: str | None = None
     repeat: int | None = None
     """Which run of a job that runs its benchmark again and again; None where a job is one run."""
+    arm: str | None = None
+    """Which arm that run is of, in a job that compares some."""
 
     @property
     def labelled(self) -> str:
         """The metric's name with its labels: "latency{threads=4}"."""
-        if not self.labels:
-            return self.name
-        return f"{self.name}{{{','.join(f'{key}={value}' for key, value in self.labels)}}}"
+        return labelled_name(self.name, self.labels)
 
 
 @dataclass
@@ -90,8 +91,8 @@ class PointSeries:
 class Points:
     """The series of a job, in the order in which their first records were read."""
 
-    def __init__(self, *, sources: Collection[str] | None = None) -> None:
-        """sources: only records that come from these; unset: all."""
+    def __init__(self, *, sources: Collection[str] | None = None, arms: Sequence[str] = ()) -> None:
+        """sources: only records that come from these; unset: all. arms: the arm of each run, in a job that compares some."""
         self.series: dict[SeriesKey, PointSeries] = {}
         self.malformed = MalformedLines()
         self.records = 0
@@ -99,6 +100,7 @@ class Points:
         self.late = 0
         """Of them, those that were read only after a restart: their times are of the reading."""
         self._sources = sources
+        self._arms = arms
         self._known: dict[tuple[Any, ...], _Writer | None] = {}
         """By the bytes that all records of a series share: where its values go; None: they are no records."""
 
@@ -171,13 +173,15 @@ class Points:
         of_node = labels.pop(_RANK, None) if rank is None else str(rank)
         labels.pop(_RANK, None)
         number = record.get("repeat")
+        repeat = number if type(number) is int else None
         key = SeriesKey(
             src="/".join([source, *process]),
             name=record["name"],
             rank=of_node,
             process_rank=labels.pop(_PROCESS_RANK, None),
             labels=tuple(sorted(labels.items())),
-            repeat=number if type(number) is int else None,
+            repeat=repeat,
+            arm=self._arms[repeat] if repeat is not None and repeat < len(self._arms) else None,
         )
         series = self.series.get(key)
         if series is None:
@@ -203,7 +207,7 @@ def read_points(
 
     A last line without a newline is left out. sources: as for `Points`.
     """
-    points = Points(sources=sources)
+    points = Points(sources=sources, arms=arms_of_runs(record))
     nodes = node_records(record)
     for node in nodes:
         for content in _contents(node, stream):

@@ -1,22 +1,27 @@
-"""What is known of a metric while its values stream by: a few numbers and a bounded picture, whatever the count."""
+"""What is known of a metric while its values stream by.
+
+Of what the benchmark says all values are kept, 8 bytes each: its median and its headline are exact. Of what is sampled of the machines
+there are a few numbers and a bounded choice, whatever the count.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from bai_agent.job.descriptor import Better, Headline, Job, Metric, OverRanks
+from bai_agent.job.job_headlines import ARM, headline_of, over_runs
 from executor.records.reading import MalformedLines, records_in
 
 _TREND_POINTS = 256
 SAMPLE = 4096
-"""Values of a series that quantiles are made of: all, or a random choice. A "p95" of a choice lies between p94 and p96."""
-_RUN_SAMPLE = 256
-"""The same for each run of a job that repeats its benchmark."""
+"""Values of a machine's samples that quantiles are made of: all, or a random choice. A "p95" of a choice lies between p94 and p96."""
 _LABEL_SETS = 64
 """Rows of one metric; what has other labels shares the last one."""
 _ROWS = 1024
@@ -24,6 +29,7 @@ _ROWS = 1024
 _OTHERS = "{…}"
 RANK_LABELS = ("rank", "process_rank")
 """Which node, and which process of the benchmark, a record comes from."""
+_PLACE_LABELS = (*RANK_LABELS, ARM)
 
 
 @dataclass
@@ -99,24 +105,6 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 @dataclass
-class _OneRun:
-    """What stands for one of several runs of a job."""
-
-    last: float
-    minimum: float
-    maximum: float
-    mean: float = 0.0
-    sample: Sample = field(default_factory=lambda: Sample(_RUN_SAMPLE))
-
-    def add_all(self, values: Sequence[float]) -> None:
-        self.last = values[-1]
-        self.minimum = min(self.minimum, min(values))
-        self.maximum = max(self.maximum, max(values))
-        self.sample.add_all(values)
-        self.mean = _mean_with(self.mean, values, self.sample.seen)
-
-
-@dataclass
 class Series:
     """One metric's statistics so far. `first`, `last`, `minimum`, … count only where `count` > 0. Warm-up is left out of all."""
 
@@ -135,18 +123,23 @@ class Series:
     """The metric's name alone, where `name` holds labels."""
     labels: dict[str, str] = field(default_factory=dict)
     headline_is: Headline | None = None
-    """Which of the numbers stands for a run; None where no descriptor says it: the last one."""
+    """Which of the numbers stands for a run; None of what has no headline: samples of a machine, and rows of many series."""
     tolerance: float | None = None
     left_out: int = 0
     """Values of the warm-up."""
     newest: float = 0.0
     """The last value that was read, of the warm-up too."""
+    of_failed: int = 0
+    """Values of runs that failed; they count in nothing else."""
     over: Mapping[str, float] = field(default_factory=dict)
-    """Of a row that is over several ranks: "median", "stdev", "p95" and "headline", made of theirs."""
-    sample: Sample = field(default_factory=Sample)
+    """Of a row that is over several ranks: "median", "stdev", "p95", "runs" and "headline", made of theirs."""
+    sample: Sample | None = None
+    """Of what quantiles are made, where not all values are kept."""
     _squares: float = 0.0
     """The sum of the squared distances from the mean."""
-    _runs: dict[int, _OneRun] = field(default_factory=dict)
+    _runs: dict[int | None, array[float]] = field(default_factory=dict)
+    """All values, by the run that they are of."""
+    _ordered: list[float] = field(default_factory=list)
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
         """Take in `values`, in the order in which they were read; all finite. repeat: the run that they are of."""
@@ -163,29 +156,60 @@ class Series:
         self.mean = min(max(_mean_with(mean, values, self.count), self.minimum), self.maximum)
         self._squares += _squares(values, before, mean)
         self.trend.add_all(values)
-        self.sample.add_all(values)
-        if repeat is not None:
-            if repeat not in self._runs:
-                self._runs[repeat] = _OneRun(values[-1], math.inf, -math.inf)
-            self._runs[repeat].add_all(values)
+        if self.sample is not None:
+            self.sample.add_all(values)
+        else:
+            self._runs.setdefault(repeat, array("d")).extend(values)
 
     def leave_out(self, values: Sequence[float]) -> None:
         """Take note of values of the warm-up."""
         self.left_out += len(values)
         self.newest = values[-1]
 
+    def without(self, failed: Collection[int]) -> Series:
+        """Return the same without the values of runs that failed."""
+        if not any(repeat in failed for repeat in self._runs):
+            return self
+        left = replace(
+            self,
+            count=0,
+            minimum=math.inf,
+            maximum=-math.inf,
+            mean=0.0,
+            trend=Trend(),
+            of_failed=self.of_failed,
+            _squares=0.0,
+            _runs={},
+            _ordered=[],
+        )
+        for repeat, values in self._runs.items():
+            if repeat in failed:
+                left.of_failed += len(values)
+            else:
+                left.add_all(values, repeat=repeat)
+        left.newest = self.newest
+        return left
+
     @property
     def runs(self) -> int:
         """Of how many runs its values are, in a job that repeats its benchmark; 0 in others."""
-        return len(self._runs)
+        return int(self.over["runs"]) if self.over else sum(repeat is not None for repeat in self._runs)
+
+    @property
+    def numbers(self) -> dict[int | None, float]:
+        """The number that stands for each run, by repeat; None: the only run."""
+        if self.sample is not None:
+            return {None: self.last} if self.count else {}
+        how = self.headline_is or Headline.LAST
+        return {repeat: headline_of(how, values) for repeat, values in self._runs.items()}
 
     @property
     def median(self) -> float:
-        return self.over["median"] if self.over else self.sample.quantile(0.5)
+        return self.over["median"] if self.over else self._quantile(0.5)
 
     @property
     def p95(self) -> float:
-        return self.over["p95"] if self.over else self.sample.quantile(0.95)
+        return self.over["p95"] if self.over else self._quantile(0.95)
 
     @property
     def stdev(self) -> float | None:
@@ -205,10 +229,7 @@ class Series:
         """The number that stands for the run; of several runs the median of theirs."""
         if self.over:
             return self.over["headline"]
-        every: Sequence[Series | _OneRun] = list(self._runs.values()) or [self]
-        numbers = sorted(_headline(each, self.headline_is) for each in every)
-        middle = len(numbers) // 2
-        return numbers[middle] if len(numbers) % 2 else numbers[middle - 1] / 2 + numbers[middle] / 2
+        return over_runs(list(self.numbers.values()))
 
     @property
     def best(self) -> float | None:
@@ -229,17 +250,18 @@ class Series:
                 table |= {"headline": self.headline, "headline_is": self.headline_is.value}
         if self.left_out:
             table |= {"warmup_left_out": self.left_out}
+        if self.of_failed:
+            table |= {"failed_left_out": self.of_failed}
         if self.better is not None:
             table |= {"better": self.better.value, "best": self.best}
         return table
 
-
-def _headline(run: Series | _OneRun, how: Headline | None) -> float:
-    if how is Headline.MEDIAN:
-        return run.sample.quantile(0.5)
-    if how is Headline.MEAN:
-        return run.mean
-    return {Headline.MIN: run.minimum, Headline.MAX: run.maximum}.get(how, run.last) if how else run.last
+    def _quantile(self, share: float) -> float:
+        if self.sample is not None:
+            return self.sample.quantile(share)
+        if len(self._ordered) != self.count:
+            self._ordered = sorted(chain.from_iterable(self._runs.values()))
+        return quantile(self._ordered, share)
 
 
 def _mean_with(mean: float, values: Sequence[float], count: int) -> float:
@@ -260,6 +282,16 @@ def _squares(values: Sequence[float], before: int, mean: float) -> float:
     return inside + apart * apart * (before / (before + len(values)) * len(values))
 
 
+def with_arms(records: Iterable[Mapping[str, Any]], arms: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield records with the label of the arm that their run is of. arms: by the run's number; none: as they are."""
+    for record in records:
+        repeat = record.get("repeat") if arms else None
+        if repeat is None or repeat >= len(arms):
+            yield record
+        else:
+            yield {**record, "labels": {**(record.get("labels") or {}), ARM: arms[repeat]}}
+
+
 def labelled_name(record: Mapping[str, Any]) -> str:
     """Return a record's name with its labels."""
     labels = record.get("labels")
@@ -271,7 +303,15 @@ def labelled_name(record: Mapping[str, Any]) -> str:
 class Measurements:
     """The statistics of all metrics of a run, by where they come from."""
 
-    def __init__(self, job: Job | None = None, *, starts: Mapping[int | None, int] | None = None) -> None:
+    def __init__(
+        self,
+        job: Job | None = None,
+        *,
+        starts: Mapping[int | None, int] | None = None,
+        failed: Collection[int] = (),
+        exact: bool = True,
+    ) -> None:
+        """failed: runs whose values count in no figure. exact: whether all values of the benchmark are kept; else no more than a choice."""
         self.benchmark: dict[str, Series] = {}
         """What the benchmark printed or emitted, in the descriptor's order, then as it came."""
         self.host: dict[str, Series] = {}
@@ -281,6 +321,9 @@ class Measurements:
         self.last_timestamp: int | None = None
         self.starts: dict[int | None, int] = dict(starts or {})
         """When the benchmark was started (ms UTC), by repeat; None: the only run. Else the first value's time stands for it."""
+        self._exact = exact
+        self.failed = frozenset(failed)
+        self._arms = job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
         named = job.named_metrics() if job is not None else ()
         self._metrics = {metric.name: metric for metric in named}
         self._warmed: dict[tuple[str, str, int | None], int] = {}
@@ -291,14 +334,16 @@ class Measurements:
         self._label_sets: dict[str, set[str]] = {}
         """By metric: the labels of its rows, without their ranks."""
         for metric in job.metrics if job is not None else ():
-            self.benchmark[metric.name] = self._described(Series(metric.name, metric.units), metric.name)
+            self.benchmark[metric.name] = self._described(
+                self._series(metric.name, metric.units), metric.name
+            )
 
     def add_lines(self, content: bytes) -> None:
         """Take in whole lines of `metrics.jsonl`."""
         values: dict[tuple[str, str, int | None, bool], list[float]] = {}
         firsts: dict[tuple[str, str, int | None, bool], Mapping[str, Any]] = {}
         before = self.records
-        for record in records_in(content):
+        for record in with_arms(records_in(content), self._arms):
             row = record["name"] if "labels" not in record else self._row(record)
             metric = self._metrics.get(record["name"])
             warm = metric is not None and self._is_warm_up(record, row, metric)
@@ -318,10 +363,20 @@ class Measurements:
             if series is None:
                 series = group[name] = self._new_series(name, firsts[key])
                 self._forget_bare(series.metric)
-            if warm:
+            if repeat in self.failed:
+                series.of_failed += len(found)
+                series.newest = found[-1]
+            elif warm:
                 series.leave_out(found)
             else:
                 series.add_all(found, repeat=repeat)
+
+    def leave_out_runs(self, failed: Collection[int]) -> None:
+        """Take the values of these runs, which failed, out of all figures."""
+        self.failed |= frozenset(failed)
+        for group in (self.benchmark, self.run):
+            for name, series in group.items():
+                group[name] = series.without(self.failed)
 
     def _is_warm_up(self, record: Mapping[str, Any], row: str, metric: Metric) -> bool:
         """Return whether a value is to be left out."""
@@ -344,7 +399,7 @@ class Measurements:
         name = labelled_name(record)
         rows = self._rows.setdefault(record["name"], set())
         if name not in rows:
-            own = {key: each for key, each in (record["labels"] or {}).items() if key not in RANK_LABELS}
+            own = {key: each for key, each in (record["labels"] or {}).items() if key not in _PLACE_LABELS}
             row = labelled_name({**record, "labels": own})
             sets = self._label_sets.setdefault(record["name"], set())
             if (row not in sets and len(sets) >= _LABEL_SETS) or len(rows) >= _ROWS:
@@ -355,14 +410,34 @@ class Measurements:
 
     def _new_series(self, name: str, record: Mapping[str, Any]) -> Series:
         units = record.get("units") or ""
+        exact = record["src"] != "host"
         if name == record["name"]:
-            return Series(name, units)
-        labels = {} if name.endswith(_OTHERS) else dict(record["labels"])
-        return self._described(Series(name, units, metric=record["name"], labels=labels), record["name"])
+            return self._described(self._series(name, units, exact=exact), name)
+        if name.endswith(_OTHERS):
+            # Of many series together no number is the headline.
+            return self._series(name, units, metric=record["name"])
+        labels = dict(record["labels"])
+        return self._described(
+            self._series(name, units, metric=record["name"], labels=labels, exact=exact), record["name"]
+        )
+
+    def _series(
+        self,
+        name: str,
+        units: str,
+        *,
+        metric: str = "",
+        labels: dict[str, str] | None = None,
+        exact: bool = True,
+    ) -> Series:
+        sample = None if exact and self._exact else Sample()
+        return Series(name, units, metric=metric, labels=labels or {}, sample=sample)
 
     def _described(self, series: Series, metric: str) -> Series:
         """Return a series with what the descriptor says of its metric."""
         known = self._metrics.get(metric)
+        if series.sample is None:
+            series.headline_is = Headline.LAST
         if known is not None:
             series.better, series.headline_is = known.better, known.headline
             series.tolerance = known.tolerance
@@ -370,5 +445,6 @@ class Measurements:
 
     def _forget_bare(self, metric: str) -> None:
         """Leave the metric itself out where all its records have labels: it is not one that was never seen."""
-        if metric in self.benchmark and not (self.benchmark[metric].count or self.benchmark[metric].left_out):
+        bare = self.benchmark.get(metric)
+        if bare is not None and not (bare.count or bare.left_out or bare.of_failed):
             del self.benchmark[metric]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,13 +16,16 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job, Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, NodeOutcome, Text
+from executor.analysis.runs import OverRuns, over_runs, runs_of
 from executor.planning.job_toml import shown_job_toml
 from executor.planning.repetition import REQUEST
 from executor.records.environments import NodeEnvironment, environments
+from executor.records.follower import benchmark_starts
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import Points, PointSeries, read_points
 from executor.records.reading import MalformedLines, result_of, validated
+from executor.records.repeated_runs import failed_of
 from executor.report.lines import Line, line_of
 from executor.report.timeline import Lane, lane_of
 
@@ -85,6 +88,8 @@ class Report:
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
     """Of several nodes, as far as they are known."""
+    over_runs: list[OverRuns]
+    """What its runs say together, of a job with `[repeat]` that has ended."""
     tail: LogTail | None
     instance_type: str | None
     spot: bool
@@ -93,6 +98,11 @@ class Report:
     of_two_files: bool
     """Whether `bai ab` made it: of two descriptors, of which its record does not keep the text."""
     version: str = __version__
+
+    @property
+    def failed(self) -> frozenset[int]:
+        """The runs that failed, whose values count in no headline."""
+        return failed_of(self.result) if self.result is not None else frozenset()
 
     @property
     def nodes(self) -> int:
@@ -143,7 +153,8 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     launch = _launch(record)
     lanes = [lane_of(node, asked=launch.asked, launched=launch.launched) for node in node_records(record)]
     machines = list(environments(record))
-    parts = _parts(points, job, _starts(lanes, result))
+    starts = benchmark_starts(record.node())
+    parts = _parts(points, job, starts, failed_of(result) if result is not None else ())
     kind = launch.instance_type or _instance_type(machines)
     times = [bar.start for lane in lanes for bar in lane.bars]
     times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
@@ -166,6 +177,9 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
         unseen=[metric.name for metric in job.metrics if metric.name not in seen],
         environments=machines,
         outcomes=node_outcomes(record) if job.strategy.nodes > 1 else [],
+        over_runs=over_runs(runs_of(record.job_id, job, result, points, started=starts.get(None)))
+        if job.repeat is not None and result is not None
+        else [],
         tail=_tail(record, _told_rank(record, job)),
         instance_type=kind,
         spot=launch.spot,
@@ -187,7 +201,7 @@ class _Parts:
         yield from self.host
 
 
-def _parts(points: Points, job: Job, starts: Mapping[int | None, int]) -> _Parts:
+def _parts(points: Points, job: Job, starts: Mapping[int | None, int], failed: Collection[int]) -> _Parts:
     parts = _Parts()
     described = {metric.name: metric for metric in job.named_metrics()}
     metrics: dict[str, list[PointSeries]] = {name: [] for name in described}
@@ -209,7 +223,9 @@ def _parts(points: Points, job: Job, starts: Mapping[int | None, int]) -> _Parts
     for name, found in metrics.items():
         if found:
             lines = [
-                line_of(each, _label(each, several=len(found) > 1), described.get(name), starts)
+                line_of(
+                    each, _label(each, several=len(found) > 1, failed=failed), described.get(name), starts
+                )
                 for each in _ordered(found)
             ]
             parts.metrics.append(
@@ -251,6 +267,7 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
         found,
         key=lambda each: (
             each.key.labels,
+            each.key.arm or "",
             each.key.repeat if each.key.repeat is not None else -1,
             number(each.key.rank),
             number(each.key.process_rank),
@@ -258,30 +275,19 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
     )
 
 
-def _label(series: PointSeries, *, several: bool) -> str:
+def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) -> str:
     """Return what tells a series from the others of its metric; empty where nothing does."""
     key = series.key
     words = [f"{name}={value}" for name, value in key.labels]
+    if key.arm is not None:
+        words.append(f"arm {key.arm}")
     if key.repeat is not None:
-        words.append(f"repeat {key.repeat}")
+        words.append(f"repeat {key.repeat}{' (failed)' if key.repeat in failed else ''}")
     if key.rank is not None:
         words.append(f"node {key.rank}")
     if key.process_rank is not None:
         words.append(f"process {key.process_rank}")
     return ", ".join(words) or (key.src if several and key.src not in (HOST, RUN) else "")
-
-
-def _starts(lanes: Sequence[Lane], result: JobResult | None) -> dict[int | None, int]:
-    """Return when the benchmark was started, by repeat; None: the only run, or the first one."""
-    found: dict[int | None, int] = {
-        each.repeat: each.started
-        for each in (result.repeats if result is not None else None) or ()
-        if each.started is not None
-    }
-    started = [lane.benchmark for lane in lanes if lane.benchmark is not None]
-    if started:
-        found[None] = min(started)
-    return found
 
 
 def _launch(record: JobRecord) -> _Launch:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bai_agent.job.descriptor import Metric
-from executor.analysis.figures import Figures, figures, warmup_count
+from executor.analysis.figures import Figures, figures, headline, warmup_count
 from executor.analysis.steady import series_unsteady
 from executor.records.points import PointSeries
 
@@ -57,11 +57,7 @@ def line_of(points: PointSeries, label: str, metric: Metric | None, starts: Mapp
         left_out=left_out,
         start=start,
         figures=found,
-        headline=None
-        if found is None
-        else found.headline(metric.headline)
-        if metric is not None
-        else found.last,
+        headline=headline(points, metric, started=start),
         change=_change(values),
         unsteady=why.sentence if why is not None else None,
     )

@@ -12,9 +12,21 @@ from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record_types import as_table
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
-from executor.report.words import cost_of, headline_of
+from executor.report.words import cost_of, headlines_of
 
-_HEADS = ("src", "name", "labels", "rank", "process_rank", "repeat", "timestamp", "step", "value", "units")
+_HEADS = (
+    "src",
+    "name",
+    "labels",
+    "rank",
+    "process_rank",
+    "arm",
+    "repeat",
+    "timestamp",
+    "step",
+    "value",
+    "units",
+)
 
 
 def write_json(report: Report, stream: IO[str]) -> None:
@@ -36,7 +48,7 @@ def write_csv(report: Report, stream: IO[str]) -> None:
 def _rows(line: Line) -> Iterator[tuple[object, ...]]:
     key, points = line.points.key, line.points
     labels = ",".join(f"{name}={value}" for name, value in key.labels)
-    head = (key.src, key.name, labels, key.rank, key.process_rank, key.repeat)
+    head = (key.src, key.name, labels, key.rank, key.process_rank, key.arm, key.repeat)
     for index, (time, value) in enumerate(zip(points.timestamps, points.values, strict=True)):
         step = points.steps[index] if points.steps is not None else math.nan
         yield (*head, time, "" if math.isnan(step) else step, value, points.units)
@@ -68,23 +80,34 @@ def _table(report: Report) -> dict[str, Any]:
             name: [{"label": label, "value": value, "units": units} for label, value, units in found]
             for name, found in report.facts.items()
         },
-        "metrics": [_part(part) for part in report.metrics],
-        "host": [_part(part) for part in report.host],
+        "metrics": [_part(part, report.failed) for part in report.metrics],
+        "over_runs": [each.as_table() for each in report.over_runs],
+        "host": [_part(part, frozenset()) for part in report.host],
     }
 
 
-def _part(part: MetricPart) -> dict[str, Any]:
-    value, of = headline_of(part)
+def _part(part: MetricPart, failed: frozenset[int]) -> dict[str, Any]:
+    headlines = headlines_of(part, failed)
+    single = headlines[0] if len(headlines) == 1 else None
     return {
         "name": part.name,
         "units": part.units,
-        "headline": value,
-        "headline_of": of,
-        "series": [_series(line) for line in part.lines],
+        "headline": single.headline.value if single is not None else None,
+        "headline_of": single.of if single is not None else None,
+        "headlines": [
+            {
+                "labels": dict(each.headline.labels),
+                "arm": each.headline.arm,
+                "value": each.headline.value,
+                "of": each.of,
+            }
+            for each in headlines
+        ],
+        "series": [_series(line, failed) for line in part.lines],
     }
 
 
-def _series(line: Line) -> dict[str, Any]:
+def _series(line: Line, failed: frozenset[int]) -> dict[str, Any]:
     key, points = line.points.key, line.points
     steps = points.steps
     return {
@@ -92,7 +115,9 @@ def _series(line: Line) -> dict[str, Any]:
         "labels": dict(key.labels),
         "rank": key.rank,
         "process_rank": key.process_rank,
+        "arm": key.arm,
         "repeat": key.repeat,
+        "failed": key.repeat in failed,
         "left_out": line.left_out,
         "figures": line.figures.as_table() if line.figures is not None else None,
         "headline": line.headline,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from bai_agent.job.outcome import ExitCode
 from executor.quantities import clock, quantity, seconds
@@ -11,7 +12,15 @@ from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
 from executor.report.provenance import again, origin
 from executor.report.timeline import ALL_PHASES
-from executor.report.words import FIGURES, cost_sentence, counts, headline_of, row_of, warmup_words
+from executor.report.words import (
+    FIGURES,
+    cost_sentence,
+    counts,
+    headlines_of,
+    row_of,
+    warmup_words,
+    why_no_headline,
+)
 from executor.view.environment import environment_lines
 from executor.view.own_usage import usage_sentence, usage_words
 from executor.view.text import plain_text
@@ -40,7 +49,7 @@ def _lines(report: Report) -> Iterator[str]:
     if report.metrics:
         yield ""
         heads = ("metric", "headline", "", "n", *FIGURES)
-        rows = [row for part in report.metrics for row in _rows(part)]
+        rows = [row for part in report.metrics for row in _rows(part, report.failed)]
         yield from _table(heads, rows[:_ROWS], numbers=frozenset(range(1, len(heads))) - {2})
         if len(rows) > _ROWS:
             yield f"The first {_ROWS} of {len(rows):,} series."
@@ -50,6 +59,19 @@ def _lines(report: Report) -> Iterator[str]:
             for line in part.lines:
                 if line.unsteady is not None:
                     yield f"- {_text(' '.join(filter(None, (part.name, line.label))))}: {_text(line.unsteady)}"
+    if report.over_runs:
+        yield ""
+        reaches = [each.half_width for each in report.over_runs]
+        over = [
+            [
+                _text(each.name),
+                f"{len(each.values):,}",
+                " ".join(quantity(each.mean, each.units)).strip(),
+                "–" if math.isinf(half) else " ".join(quantity(half, each.units)).strip(),
+            ]
+            for each, half in zip(report.over_runs, reaches, strict=True)
+        ]
+        yield from _table(("over runs", "runs", "mean", "± 95 %"), over[:_ROWS], numbers=frozenset((1, 2, 3)))
     if report.unseen:
         yield f"- never seen: {', '.join(map(_text, report.unseen[:_LINES]))}"
     yield ""
@@ -81,12 +103,15 @@ def _lines(report: Report) -> Iterator[str]:
     yield "</details>"
 
 
-def _rows(part: MetricPart) -> Iterator[list[str]]:
-    value, of = headline_of(part)
+def _rows(part: MetricPart, failed: Collection[int]) -> Iterator[list[str]]:
+    found = {id(each.lines[0]): each for each in headlines_of(part, failed)}
     name = _text(part.name) + (f" ({_text(part.units)})" if part.units else "")
+    why = why_no_headline(part, failed) if not found else ""
     for number, line in enumerate(part.lines):
         own = name if len(part.lines) == 1 else f"{name} {_text(line.label)}"
-        first = [_figure(value, part), _text(of)] if not number else ["", ""]
+        first = ["–", _text(why)] if why and not number else ["", ""]
+        if (each := found.get(id(line))) is not None:
+            first = [_figure(each.headline.value, part), _text(each.of)]
         yield [own, *first, *_figures(line, part)]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor import Better, OverRanks
+from bai_agent.job.job_headlines import over_ranks_of
 from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode
+from executor.analysis.runs import OverRuns
 from executor.quantities import clock, seconds
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
@@ -19,9 +22,10 @@ from executor.report.words import (
     better_words,
     cost_rows,
     counts,
-    headline_of,
+    headlines_of,
     row_of,
     warmup_words,
+    why_no_headline,
 )
 from executor.view.own_usage import PROGRAMS, usage_sentence, usage_share, usage_words
 from executor.view.text import colourless, safe_line
@@ -81,7 +85,7 @@ def _header(report: Report) -> Iterator[str]:
             + "".join(f"<li>{escaped(each)}</li>" for each in report.warnings[:20])
             + "</ul>"
         )
-    tiles = [_tile(part) for part in report.metrics[:_TILES]]
+    tiles = [tile for part in report.metrics for tile in _tiles(part, report.failed)][:_TILES]
     if tiles:
         yield f'<ul class="tiles" aria-label="headline figures">{"".join(tiles)}</ul>'
     yield "</header>"
@@ -92,17 +96,21 @@ def _started(report: Report) -> int:
     return result.started if result is not None and result.started is not None else report.origin
 
 
-def _tile(part: MetricPart) -> str:
-    value, of = headline_of(part)
-    runs = [
-        line.headline
-        for line in part.lines
-        if line.points.key.repeat is not None and line.headline is not None
-    ]
-    sketch = sparkline(runs if len(runs) > 2 else part.lines[0].sketch)
+def _tiles(part: MetricPart, failed: Collection[int]) -> Iterator[str]:
+    """Yield a card for each headline of a metric."""
+    found = headlines_of(part, failed)
+    if not found:
+        yield _tile(part, part.name, None, why_no_headline(part, failed), part.lines[0].sketch)
+    for each in found:
+        runs = list(each.headline.runs.values())
+        sketch = runs if len(runs) > 2 else each.lines[0].sketch
+        yield _tile(part, each.headline.labelled, each.headline.value, each.of, sketch)
+
+
+def _tile(part: MetricPart, name: str, value: float | None, of: str, sketch: Sequence[float]) -> str:
     return (
-        f'<li><span class="name">{escaped(part.name)} {better_words(part, short=True)}</span>'
-        f'<span class="value">{with_units(value, part.units)}</span><span class="of">{of}</span>{sketch}</li>'
+        f'<li><span class="name">{escaped(name)} {better_words(part, short=True)}</span>'
+        f'<span class="value">{with_units(value, part.units)}</span><span class="of">{escaped(of)}</span>{sparkline(sketch)}</li>'
     )
 
 
@@ -352,7 +360,29 @@ def _repeats(report: Report) -> Iterator[str]:
         row += [("n", _of_repeat(part, each.repeat)) for part in named]
         rows.append(row)
     yield '<h2 id="runs">Runs</h2>'
+    if report.over_runs:
+        yield from table(
+            "Over the runs that ended well",
+            [("", "metric"), ("n", "runs"), ("n", "mean"), ("n", "± 95 %")],
+            [
+                [
+                    ("", escaped(each.name)),
+                    ("n", f"{len(each.values):,}"),
+                    ("n", figure(each.mean, each.units)),
+                    ("n", _reach(each)),
+                ]
+                for each in report.over_runs[:_ROWS]
+            ],
+        )
     yield from table(f"{len(repeats):,} runs of the benchmark, one after the other", heads, rows)
+
+
+def _reach(each: OverRuns) -> str:
+    """Return how far the interval of a mean reaches."""
+    half = each.half_width
+    if math.isinf(half):
+        return "–"
+    return figure(half, each.units) + (f" ({half / abs(each.mean):.1%})" if each.mean else "")
 
 
 def _of_repeat(part: MetricPart, repeat: int) -> str:
@@ -361,6 +391,9 @@ def _of_repeat(part: MetricPart, repeat: int) -> str:
     ]
     if not found:
         return "–"
+    if len({line.points.key.labels for line in part.lines}) == 1:
+        how = part.described.over_ranks if part.described is not None else OverRanks.EACH
+        return figure(over_ranks_of(found, how), part.units)
     return (
         figure(found[0], part.units)
         if len(found) == 1

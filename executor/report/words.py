@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from bai_agent.job.descriptor import Better, Headline, OverRanks
-from bai_agent.job.interval import median_of
+from bai_agent.job.descriptor import Better, Headline
+from bai_agent.job.job_headlines import (
+    JobHeadline,
+    SeriesNumber,
+    job_headlines,
+    labelled_name,
+    mean_or,
+    with_arm,
+)
 from executor.analysis.figures import Figures
 from executor.quantities import quantity, seconds, size
-from executor.records.over_ranks import figure
 from executor.report.contents import MetricPart, Report
+from executor.report.lines import Line
 from executor.report.markup import Cell
 from executor.report.timeline import ALL_PHASES
 from executor.view.text import plain_text
@@ -44,34 +51,60 @@ def better_words(part: MetricPart, *, short: bool = False) -> str:
     return f'<span class="better">{arrow} {words}</span>'
 
 
-def headline_of(part: MetricPart) -> tuple[float | None, str]:
-    """Return the number that stands for the job, and what it is: of several runs their median, of several ranks what the descriptor asks for."""
-    lines = [line for line in part.lines if line.headline is not None]
-    if not lines:
-        return None, "nothing is left without the warm-up"
+@dataclass(frozen=True, kw_only=True)
+class ReportedHeadline:
+    """The number of one of a metric's sets of labels and arms that stands for the job, and what it is."""
+
+    headline: JobHeadline
+    of: str
+    lines: list[Line]
+    """What it was made of."""
+
+
+def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
+    """Return the headlines of a metric: of each set of labels and arm its own. failed: runs that count in none."""
+    lines: dict[str, list[Line]] = {}
+    numbers = []
+    for line in part.lines:
+        key = line.points.key
+        if line.headline is None or (key.repeat is not None and key.repeat in failed):
+            continue
+        number = SeriesNumber(
+            name=key.name,
+            labels=key.labels,
+            arm=key.arm,
+            repeat=key.repeat,
+            value=line.headline,
+            units=part.units,
+        )
+        numbers.append(number)
+        lines.setdefault(labelled_name(key.name, with_arm(key.labels, key.arm)), []).append(line)
+    metrics = {part.name: part.described} if part.described is not None else {}
     how = _WORDS[part.described.headline] if part.described is not None else "last"
-    runs = []
-    for _, of_run in groupby(sorted(lines, key=_repeat), key=_repeat):
-        runs.append(_over_ranks(part, [line.headline for line in of_run if line.headline is not None]))
+    return [
+        ReportedHeadline(
+            headline=each, of=_words_of(each, how, lines[each.labelled]), lines=lines[each.labelled]
+        )
+        for each in job_headlines(numbers, metrics)
+    ]
+
+
+def _words_of(headline: JobHeadline, how: str, lines: Sequence[Line]) -> str:
+    runs = list(headline.runs.values())
+    ranks = f", {mean_or(headline.over_ranks).value} of {headline.ranks} ranks" if headline.ranks > 1 else ""
     if len(runs) > 1:
-        return median_of(runs), f"median of {len(runs):,} runs ({how}), {_range(runs, part.units)}"
-    if len(lines) > 1:
-        over = part.described.over_ranks if part.described is not None else OverRanks.EACH
-        headlines = [line.headline for line in lines if line.headline is not None]
-        word = "median" if over is OverRanks.EACH else over.value
-        return runs[0], f"{word} of {len(lines):,} series ({how}), {_range(headlines, part.units)}"
+        return f"median of {len(runs):,} runs ({how}{ranks}), {_range(runs, headline.units)}"
+    if headline.ranks > 1:
+        found = [line.headline for line in lines if line.headline is not None]
+        return f"{mean_or(headline.over_ranks).value} of {headline.ranks} ranks ({how}), {_range(found, headline.units)}"
     count = lines[0].figures.count if lines[0].figures is not None else 0
-    return runs[0], f"{how} of {count:,}" if count > 1 else "one value"
+    return f"{how} of {count:,}" if count > 1 else "one value"
 
 
-def _repeat(line: object) -> int:
-    repeat = line.points.key.repeat  # type: ignore[attr-defined]
-    return -1 if repeat is None else int(repeat)
-
-
-def _over_ranks(part: MetricPart, values: Sequence[float]) -> float:
-    over = part.described.over_ranks if part.described is not None else OverRanks.EACH
-    return median_of(values) if over is OverRanks.EACH else figure(values, over)
+def why_no_headline(part: MetricPart, failed: Collection[int]) -> str:
+    """Say why a metric with values has no headline."""
+    counted = any(line.points.key.repeat not in failed for line in part.lines)
+    return "nothing is left without the warm-up" if counted else "all its runs failed"
 
 
 def _range(values: Sequence[float], units: str) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from bai_agent.job.job_headlines import headline_title
+from bai_agent.job.record_types import HeadlineValue
 from bai_agent.job.run_directory import now_ms
 from executor.jobs.jobs import ListedJob
 from executor.quantities import quantity, seconds
 from executor.records.job_status import DIED
-from executor.view.text import plain_text
+from executor.view.text import plain_text, shortened
 
 _WANTED = ("job", "status", "outcome", "age", "headline", "duration", "parameters", "name", "cost")
 """The first ones stay longest."""
@@ -87,10 +89,7 @@ def _cell(name: str, job: ListedJob, now: int) -> str:
         case "outcome":
             return plain_text(status.outcome or status.phase or "")
         case "headline":
-            return ", ".join(
-                f"{plain_text(metric)} {' '.join(quantity(each.value, plain_text(each.units)))}".rstrip()
-                for metric, each in list(job.headlines.items())[:_HEADLINES]
-            )
+            return _headlines(job.headlines)
         case "parameters":
             # What `--set ml.args=…` put there stands in the arguments.
             values = [f"{key}={value}" for key, value in job.set.items() if key != "ml.args"]
@@ -102,6 +101,23 @@ def _cell(name: str, job: ListedJob, now: int) -> str:
             return seconds(span) if span is not None else ""
         case _:
             return f"{job.dollars:,.2f} USD" if job.dollars is not None else ""
+
+
+def _headlines(headlines: Mapping[str, HeadlineValue]) -> str:
+    """Return the first headlines in so many columns that no number is cut: one alone, and its name without its middle, if need be."""
+    pairs = [
+        (
+            plain_text(headline_title(name, each)),
+            " ".join(quantity(each.value, plain_text(each.units))).strip(),
+        )
+        for name, each in list(headlines.items())[:_HEADLINES]
+    ]
+    whole = ", ".join(f"{name} {number}" for name, number in pairs)
+    if not pairs or cell_len(whole) <= _WIDEST["headline"]:
+        return whole
+    name, number = pairs[0]
+    room = max(_LEAST["headline"], _WIDEST["headline"] - cell_len(number) - 1)
+    return f"{shortened(name, room)} {number}"
 
 
 def age(span: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -21,12 +21,23 @@ from executor.quantities import aligned, clock, seconds
 from executor.records.environments import MachineWarning, NodeEnvironment
 from executor.records.job_status import DIED, JobStatus, NodeStatus, is_over
 from executor.records.over_ranks import last_over_ranks
+from executor.records.statistics import Measurements
 from executor.view.environment import environment_lines, warning_lines
+from executor.view.headlines import headlines_table
 from executor.view.job_table import job_table
 from executor.view.metrics import between_text
 from executor.view.own_usage import usage_sentence, usage_words
-from executor.view.summary import print_last_lines, result_notes, transport_sentence, unseen_notes
+from executor.view.summary import (
+    print_last_lines,
+    result_notes,
+    runs_table,
+    transport_sentence,
+    unseen_notes,
+)
 from executor.view.text import plain_text, speaks_unicode
+
+if TYPE_CHECKING:
+    from executor.analysis.runs import OverRuns
 
 _COLOURS = {
     "SUCCEEDED": "green",
@@ -54,10 +65,12 @@ def print_status(
     *,
     result: JobResult | None = None,
     machine_warnings: Sequence[MachineWarning] = (),
+    measured: Measurements | None = None,
+    over_runs: Sequence[OverRuns] = (),
 ) -> None:
     """Print how one job stands, with the last value of each metric, and what to do where its agent has died.
 
-    result: of a job that has ended.
+    result, measured, over_runs: of a job that has ended, which is told by its headlines instead; measured: None where there are too many values.
     """
     heading = Text(plain_text(job_status.job_id), style="bold").append("  ")
     heading.append_text(_status(job_status))
@@ -105,7 +118,19 @@ def print_status(
         print_last_lines(screen(), result, unicode=speaks_unicode())
     for label, text in unseen_notes(_unseen(job, result), result):
         show(Text(f"{label:<9} ", style="dim").append(plain_text(text), style="yellow"))
-    _print_values(job, values)
+    if result is not None and measured is not None:
+        table = headlines_table(measured, width=screen_width(), name_share=_VALUE_SHARE)
+        if table is not None:
+            show(Text())
+            show(table)
+    else:
+        _print_values(job, values)
+        if result is not None and values:
+            more = command("metrics", job_status.job_id)
+            show(Text(f"the last values: there are too many for a glance; all: {more}", style="dim"))
+    if over_runs:
+        show(Text())
+        show(runs_table(over_runs[:_VALUES], unicode=speaks_unicode()))
 
 
 def print_nodes(nodes: Sequence[NodeStatus], *, is_over: bool) -> None:

@@ -12,7 +12,7 @@ from executor.analysis.steady import unsteady
 from executor.quantities import aligned, quantity
 from executor.records.over_ranks import Spread
 from executor.records.statistics import SAMPLE, Series
-from executor.view.text import plain_text, sparkline
+from executor.view.text import plain_text, shortened, sparkline
 
 _NAME_SHARE = 3
 """A name may take this part of the width."""
@@ -97,7 +97,7 @@ def spread_table(every: Sequence[Spread], *, unicode: bool = True) -> Table:
     """Return metrics of many ranks, a row for each: the least and the greatest that any of its ranks has."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
     table.add_column("metric", no_wrap=True, overflow="ellipsis", style="bold")
-    for heading in ("ranks", *(f"{name} of ranks" for name in _SPREAD), "count"):
+    for heading in ("ranks", *(f"{name} of ranks" for name in _SPREAD), "mean headline", "count"):
         table.add_column(heading, justify="right", no_wrap=True)
     for spread in every:
         units = spread.ranks[0].units
@@ -106,6 +106,7 @@ def spread_table(every: Sequence[Spread], *, unicode: bool = True) -> Table:
             Text(plain_text(spread.name) + direction(spread.ranks[0], unicode=unicode)),
             f"{len(spread.ranks):,}",
             *between,
+            plain_text(" ".join(quantity(spread.headline, units)).strip()),
             f"{spread.count:,}",
         )
     return table
@@ -169,6 +170,9 @@ def metric_notes(every: Sequence[Series]) -> Iterator[tuple[str, str]]:
     if warm:
         more = f" and of {len(warm) - _NAMED} more" if len(warm) > _NAMED else ""
         yield f"without the first values, which are warm-up, of {', '.join(warm[:_NAMED])}{more}", "dim"
+    failed = sum(series.of_failed for series in every)
+    if failed:
+        yield f"without {failed:,} value{'' if failed == 1 else 's'} of runs that failed", "dim"
     runs = max((series.runs for series in every), default=0)
     if runs > 1 and any(series.headline_is is not None for series in every):
         yield f"headline: the median of {runs} runs", "dim"
@@ -177,7 +181,7 @@ def metric_notes(every: Sequence[Series]) -> Iterator[tuple[str, str]]:
         yield f"{name}: {mark}", "yellow"
     if len(marked) > _NAMED:
         yield f"and {len(marked) - _NAMED} more are not steady", "yellow"
-    if any(series.count > SAMPLE for series in every):
+    if any(series.sample is not None and series.count > SAMPLE for series in every):
         yield f"median and p95 of more than {SAMPLE:,} values are of a random choice of so many", "dim"
 
 
@@ -191,15 +195,7 @@ def _unsteady(series: Series) -> str | None:
 
 def name_text(series: Series, width: int, *, unicode: bool = True) -> str:
     """Return a metric's name in about `width` columns, with the sign of its direction."""
-    return _shortened(plain_text(series.name), width, unicode=unicode) + direction(series, unicode=unicode)
-
-
-def _shortened(name: str, width: int, *, unicode: bool) -> str:
-    """Return `name` without its middle: what tells long names apart is often their end."""
-    if len(name) <= width:
-        return name
-    end = width // 2
-    return name[: width - end - 1] + ("…" if unicode else "~") + name[-end:]
+    return shortened(plain_text(series.name), width, unicode=unicode) + direction(series, unicode=unicode)
 
 
 def _style(name: str, series: Series) -> str:

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -23,9 +23,15 @@ from executor.view.metrics import metric_notes, metric_table
 from executor.view.stage import DrawnTerminal
 from executor.view.text import plain_text, speaks_unicode, visible_bytes
 
-_COLUMNS = ("seq", "src", "name", "value", "units", "timestamp", "step", "labels", "late", "gen")
+_COLUMNS = (
+    "seq", "src", "off", "name", "value", "units", "timestamp", "step",
+    "repeat", "arm", "rank", "process_rank", "labels", "late", "gen",
+)  # fmt: skip
+_PLACES = ("rank", "process_rank")
 _FORMULA = ("=", "+", "-", "@")
 _REFRESH_S = 0.3
+_SHARE = 4
+"""The time that a picture takes is followed by a pause so many times as long."""
 _LIVE_ROWS = 40
 
 
@@ -71,12 +77,25 @@ def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
     malformed = MalformedLines()
     writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
+    arms = job.repeat.arms_of_runs if job.repeat is not None else []
     for content in lines:
-        records = [_for_spreadsheet(record) for record in records_in(content)]
+        records = [_for_spreadsheet(_in_columns(record, arms)) for record in records_in(content)]
         writer.writerows(records)
         malformed.add(content, taken=len(records))
         sys.stdout.flush()
     return malformed
+
+
+def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any]:
+    """Return `record` with columns of their own for its places and its arm."""
+    labels = dict(record.get("labels") or {})
+    repeat = record.get("repeat")
+    return {
+        **record,
+        **{name: labels.pop(name, None) for name in _PLACES},
+        "arm": arms[repeat] if repeat is not None and repeat < len(arms) else None,
+        "labels": labels,
+    }
 
 
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +108,7 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     for column in _COLUMNS:
         value = record.get(column)
         if column == "labels":
-            row[column] = json.dumps(value)
+            row[column] = json.dumps(value) if value else None
         elif isinstance(value, (int, float, type(None))):
             row[column] = value
         else:
@@ -99,13 +118,18 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_statistics(
-    job: Job, lines: Iterator[bytes], follow: bool, *, starts: Mapping[int | None, int] | None = None
+    job: Job,
+    lines: Iterator[bytes],
+    follow: bool,
+    *,
+    starts: Mapping[int | None, int] | None = None,
+    failed: Collection[int] = (),
 ) -> MalformedLines:
     """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over.
 
-    starts: when the benchmark was started (ms UTC), by repeat, for the warm-up.
+    starts: when the benchmark was started (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
     """
-    measurements = Measurements(job, starts=starts)
+    measurements = Measurements(job, starts=starts, failed=failed)
     # Asked now: a live table puts something in the place of standard output that has no encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
@@ -120,14 +144,16 @@ def print_statistics(
         rows = max(1, min(_LIVE_ROWS, console.height - 4))
         return _tables(measurements, width=console.width, rows=rows, unicode=unicode)
 
-    stage, shown = DrawnTerminal(console, draw), 0.0
+    stage, next_picture = DrawnTerminal(console, draw), 0.0
     stage.open()
     try:
         for content in lines:
             measurements.add_lines(content)
-            if time.monotonic() - shown > _REFRESH_S:
-                shown = time.monotonic()
+            if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
+                # Of very many values a picture takes a while.
+                end = time.monotonic()
+                next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:
         stage.close()
         console.print(_tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode))

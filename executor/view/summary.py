@@ -152,11 +152,13 @@ def _print_line(console: Console, label: str, value: Text, *, copied: bool) -> N
 
 def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> None:
     measured = job_view.measurements
-    unseen = [each.name for each in measured.benchmark.values() if not (each.count or each.left_out)]
-    all_warm = [each for each in measured.benchmark.values() if each.left_out and not each.count]
+    empty = [each for each in measured.benchmark.values() if not each.count]
+    unseen = [each.name for each in empty if not (each.left_out or each.of_failed)]
+    all_failed = [each for each in empty if each.of_failed]
+    all_warm = [each for each in empty if each.left_out and not each.of_failed]
     every = over_ranks((each for each in measured.benchmark.values() if each.count), measured.over_ranks)
     seen, apart = spreads(every)
-    if not seen and not apart and not unseen and not all_warm:
+    if not seen and not apart and not empty:
         return
     console.print()
     more = job_view.command("metrics", job_view.job_id)
@@ -175,6 +177,10 @@ def _print_metrics(console: Console, job_view: JobView, *, unicode: bool) -> Non
         _print_note(console, text, style)
     for series in all_warm:
         _print_note(console, f"{series.name}: all its values ({series.left_out:,}) are warm-up", "yellow")
+    for series in all_failed:
+        _print_note(
+            console, f"{series.name}: all its values ({series.of_failed:,}) are of runs that failed", "yellow"
+        )
     for label, text in unseen_notes(unseen, job_view.result):
         console.print(Text(f"  {plain_text(f'{label}: {text}')}", style="yellow"), soft_wrap=True)
     if job_view.partial:

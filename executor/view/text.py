@@ -114,3 +114,11 @@ def speaks_unicode(stream: IO[str] | None = None) -> bool:
 def draws_in_place() -> bool:
     """Return whether standard output is a terminal on which what stands there can be drawn again."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
+
+
+def shortened(name: str, width: int, *, unicode: bool = True) -> str:
+    """Return `name` without its middle: what tells long names apart is often their end."""
+    if len(name) <= width:
+        return name
+    end = width // 2
+    return name[: width - end - 1] + ("…" if unicode else "~") + name[-end:]

@@ -23,6 +23,7 @@ from executor.program import command
 from executor.records.environments import SUMMARY_NODES, MachineWarning, environments, machine_warnings
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
+from executor.records.repeated_runs import failed_of
 from executor.records.retry_window import RetryWindow
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
@@ -223,8 +224,8 @@ def _watch(
                 job_view.result = news.result
                 with suppress(StoreError):  # the summary tells of more than this
                     job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
-                # Numbers of two arms together are of neither.
-                if job_view.job.repeat is not None and not job_view.job.repeat.arms:
+                job_view.measurements.leave_out_runs(failed_of(news.result))
+                if job_view.job.repeat is not None:
                     with suppress(StoreError):
                         job_view.over_runs = _over_runs(record, job_view.job, news.result)
                 view.end(job_view)

@@ -62,7 +62,7 @@ def test_a_job_is_a_run_with_parameters_tags_and_values(job: HandmadeJob, server
     (told,) = exported(job, server)
 
     (run,) = runs_of(server)
-    assert (told.run_id, told.new, told.values) == (run.info.run_id, True, 4)
+    assert (told.run_id, told.new, told.values) == (run.info.run_id, True, 5)
     assert run.info.run_name == "digits-1"
     assert (run.info.status, run.info.start_time, run.info.end_time) == (
         "FINISHED",
@@ -118,7 +118,10 @@ def test_each_repeat_is_a_run(job: HandmadeJob, server: str) -> None:
     first, second = runs_of(server)
     assert (first.info.run_name, first.info.status) == ("digits-1 repeat 0", "FINISHED")
     assert (second.info.run_name, second.info.status) == ("digits-1 repeat 1", "FAILED")
-    assert (first.data.metrics, second.data.metrics) == ({"loss": 1}, {"loss": 2})
+    assert (first.data.metrics, second.data.metrics) == (
+        {"loss": 1, "headline loss": 1},
+        {"loss": 2},
+    )
     assert [run.data.tags["bai.repeat"] for run in (first, second)] == ["0", "1"]
     assert (second.info.start_time, second.info.end_time) == (job.started + 200, job.started + 300)
 
@@ -210,8 +213,8 @@ def test_nothing_but_the_export_itself_is_on_standard_output(
         (told,) = exported(job, f"http://127.0.0.1:{server.server_port}")
 
         server.shutdown()
-    assert (told.run_id, told.values) == ("r", 3)
-    assert [each["value"] for batch in Api.logged for each in batch.get("metrics", ())] == [0, 1, 2]
+    assert (told.run_id, told.values) == ("r", 4)
+    assert [each["value"] for batch in Api.logged for each in batch.get("metrics", ())] == [0, 1, 2, 2]
     assert capfd.readouterr().out == ""
 
 

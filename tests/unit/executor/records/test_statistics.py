@@ -7,13 +7,14 @@ import math
 import random
 import statistics
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import Benchmark, Better, Headline, Identity, Job, Metric
-from executor.records.statistics import SAMPLE, Measurements, Series, Trend
+from bai_agent.job.descriptor import Arm, Benchmark, Better, Headline, Identity, Job, Metric, Repeat
+from executor.records.statistics import SAMPLE, Measurements, Sample, Series, Trend
 
 
 def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:
@@ -38,8 +39,7 @@ def test_statistics_do_not_depend_on_how_the_values_came_in_pieces(seed: int) ->
     assert (series.minimum, series.maximum) == (min(values), max(values))
     assert series.mean == pytest.approx(math.fsum(values) / len(values))
     assert series.stdev == pytest.approx(statistics.stdev(values) if len(values) > 1 else None)
-    if len(values) <= SAMPLE:
-        assert series.median == pytest.approx(statistics.median(values))
+    assert series.median == pytest.approx(statistics.median(values))
 
 
 def test_the_mean_of_huge_values_does_not_overflow() -> None:
@@ -171,15 +171,16 @@ def test_a_record_with_labels_that_are_none_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 97, 100_000])
-def test_quantiles_of_many_values_are_close_and_need_bounded_memory(piece: int) -> None:
+def test_quantiles_of_many_samples_are_close_and_need_bounded_memory(piece: int) -> None:
     # Given values in an order that repeats itself, which regular picking would fall for
     count = 100_000 if piece > 1 else 20_000
     values = [float(i % 1000) for i in range(count)]
-    series = Series("latency")
+    series = Series("cpu", sample=Sample())
     for start in range(0, count, piece):
         series.add_all(values[start : start + piece])
 
     # Then p95 is between p94 and p96, and the median between p48 and p52
+    assert series.sample is not None
     assert len(series.sample.values) == SAMPLE
     assert 940 <= series.p95 <= 960
     assert 475 <= series.median <= 525
@@ -259,3 +260,37 @@ def test_the_headline_is_the_runs_number_or_the_median_over_runs(
         repeated.add_lines(b"".join(at(0, value, repeat=repeat) for value in values))
     assert repeated.benchmark["loss"].headline == several
     assert repeated.benchmark["loss"].runs == 2
+
+
+def test_the_headline_of_many_values_is_made_of_all() -> None:
+    # Given more values than any choice of them holds
+    values = [float(value) for value in range(100_001)]
+    random.Random(1).shuffle(values)
+    measured = Measurements(described(headline=Headline.MEDIAN))
+    measured.add_lines(b"".join(at(0, value) for value in values))
+
+    assert measured.benchmark["loss"].headline == measured.benchmark["loss"].median == 50_000
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_a_run_that_failed_counts_in_no_figure(known_before: bool) -> None:
+    measured = Measurements(described(headline=Headline.MEDIAN), failed=[1] if known_before else [])
+    for repeat, value in enumerate((1, 1000, 3)):
+        measured.add_lines(at(repeat, value, repeat=repeat) + at(repeat, value + 2, repeat=repeat))
+    measured.leave_out_runs([1])
+
+    series = measured.benchmark["loss"]
+    assert (series.headline, series.runs, series.count, series.maximum) == (3.0, 2, 4, 5)
+    assert (series.of_failed, series.first, series.last) == (2, 1, 5)
+
+
+def test_arms_are_rows_of_their_own() -> None:
+    arms = (Arm(name="old", argv=("a",)), Arm(name="new", argv=("b",)), Arm(name="third", argv=("c",)))
+    job = replace(described(), repeat=Repeat(runs=6, arms=arms))
+    assert job.repeat is not None
+    measured = Measurements(job)
+    for repeat, arm in enumerate(job.repeat.arms_of_runs):
+        measured.add_lines(at(repeat, {"old": 1, "new": 20, "third": 300}[arm], repeat=repeat))
+
+    found = {name: (each.headline, each.count) for name, each in measured.benchmark.items()}
+    assert found == {"loss{arm=old}": (1, 2), "loss{arm=new}": (20, 2), "loss{arm=third}": (300, 2)}

@@ -27,7 +27,7 @@ from executor.report.lines import chosen
 from executor.report.machine import write_csv, write_json
 from executor.report.markdown import markdown_report
 from executor.report.plots import plot_data
-from executor.report.words import cost_of, cost_sentence, headline_of
+from executor.report.words import cost_of, cost_sentence, headlines_of
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -81,7 +81,7 @@ def test_warmup_is_drawn_but_left_out_of_the_figures(tmp_path: Path) -> None:
 
     counted, timed_part = made.metrics
     assert counted.lines[0].headline == 3.0
-    assert headline_of(counted) == (3.0, "mean of 2")
+    assert [(each.headline.value, each.of) for each in headlines_of(counted, ())] == [(3.0, "mean of 2")]
     assert timed_part.lines[0].left_out == 1
     page = html_report(made)
     assert "the first 2 values of each series (2 of 4 values) are drawn, and left out of the figures" in page
@@ -91,7 +91,13 @@ def test_warmup_is_drawn_but_left_out_of_the_figures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("how", "value"),
-    [(OverRanks.EACH, 3.0), (OverRanks.SUM, 6.0), (OverRanks.MIN, 2.0), (OverRanks.MAX, 4.0)],
+    [
+        (OverRanks.EACH, 3.0),
+        (OverRanks.MEAN, 3.0),
+        (OverRanks.SUM, 6.0),
+        (OverRanks.MIN, 2.0),
+        (OverRanks.MAX, 4.0),
+    ],
 )
 def test_a_headline_over_nodes_is_what_the_descriptor_asks(
     tmp_path: Path, how: OverRanks, value: float
@@ -103,8 +109,25 @@ def test_a_headline_over_nodes_is_what_the_descriptor_asks(
 
     (part,) = report(job).metrics
 
-    assert headline_of(part)[0] == value
+    assert [each.headline.value for each in headlines_of(part, ())] == [value]
     assert [line.label for line in part.lines] == ["node 0", "node 1"]
+
+
+def test_labelled_series_are_never_merged_as_if_they_were_ranks(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    describe(job, replace(job.job, metrics=(replace(job.job.metrics[0], over_ranks=OverRanks.SUM),)))
+    for label, value in (("p50", 2.0), ("p90", 5.0), ("p99", 9.0)):
+        job.record_of("loss", value, labels={"quantile": label})
+    job.ends()
+    made = report(job)
+
+    found = {
+        each.headline.labelled: each.headline.value for each in headlines_of(made.metrics[0], made.failed)
+    }
+    assert found == {"loss{quantile=p50}": 2.0, "loss{quantile=p90}": 5.0, "loss{quantile=p99}": 9.0}
+    page = html_report(made)
+    assert all(f'class="name">{name} ' in page for name in found)
+    assert "16.0" not in page.partition("</header>")[0]
 
 
 def test_runs_of_one_job_have_a_median_and_a_table(tmp_path: Path) -> None:
@@ -124,7 +147,9 @@ def test_runs_of_one_job_have_a_median_and_a_table(tmp_path: Path) -> None:
     job.ends(repeats=runs)
     made = report(job)
 
-    assert headline_of(made.metrics[0]) == (2.0, "median of 3 runs (last), 1 to 5")
+    # The run that failed counts in none
+    (headline,) = headlines_of(made.metrics[0], made.failed)
+    assert (headline.headline.value, headline.of) == (1.5, "median of 2 runs (last), 1 to 2")
     page = html_report(made)
     assert "3 runs of the benchmark" in page
     assert re.search(r"repeat 0</th><td[^>]*>a</td><td[^>]*>failed</td>", page)
@@ -313,7 +338,7 @@ def test_json_and_csv_hold_every_point(tmp_path: Path) -> None:
     rows = list(csv.DictReader(as_csv.getvalue().splitlines()))
     assert len(rows) == 32
     assert rows[29] | {"timestamp": ""} == {
-        "src": "log", "name": "loss", "labels": "", "rank": "0", "process_rank": "", "repeat": "",
+        "src": "log", "name": "loss", "labels": "", "rank": "0", "process_rank": "", "arm": "", "repeat": "",
         "timestamp": "", "step": "29.0", "value": "14.5", "units": "",
     }  # fmt: skip
 

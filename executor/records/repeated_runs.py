@@ -1,0 +1,44 @@
+"""The runs of a job with `[repeat]`: where each begins and ends, and which failed, so that their values count in no headline."""
+
+from __future__ import annotations
+
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord, NodeRecord
+from bai_agent.job.record_types import JobResult
+from bai_agent.job.repeats import RepeatedRuns
+from executor.records.reading import result_of
+
+REPEATS = "repeats.jsonl"
+
+
+def failed_runs(record: JobRecord) -> frozenset[int]:
+    """Return the numbers of the runs that failed, of a job that has ended or still runs. Raises StoreError, RecordError."""
+    if record.job().repeat is None:
+        return frozenset()
+    result = result_of(record)
+    if result is not None:
+        return failed_of(result)
+    return frozenset(
+        each.repeat
+        for each in repeats_of(record.node()).measured
+        if each.repeat is not None and each.ended is not None and not each.succeeded
+    )
+
+
+def failed_of(result: JobResult) -> frozenset[int]:
+    """Return the numbers of the runs that failed, of a job that has ended."""
+    return frozenset(each.repeat for each in result.repeats or () if each.outcome != Outcome.SUCCEEDED.value)
+
+
+def repeats_of(node: NodeRecord) -> RepeatedRuns:
+    """Return where the runs of a job begin and end; nothing of a job without `[repeat]`. Raises StoreError."""
+    runs = RepeatedRuns()
+    runs.add(repeat_lines(node))
+    return runs
+
+
+def repeat_lines(node: NodeRecord) -> bytes:
+    """Return what says so, as it was written. Raises StoreError."""
+    key = node.key(REPEATS)
+    there = any(each.key == key for each in node.job.store.find(key))
+    return node.job.store.get(key) if there else b""
