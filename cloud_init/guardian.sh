@@ -205,10 +205,30 @@ init_commands() {
     done
 }
 
+# Kills an agent that hangs, so that it is started again: one that lives writes its heartbeat each 15 s, whatever the store does.
+# One of several nodes is not missed here: the others have given it up long before. Looks are counted, as clocks may be set.
+watch_heartbeat() {
+    [ "$nodes" -eq 1 ] || return 0
+    seen='' looks=0
+    while [ "$looks" -lt 15 ]; do
+        sleep 20 || return 0
+        kill -0 "$1" 2>/dev/null || return 0
+        read -r beat 2>/dev/null <"$run/heartbeat.json" || beat=''
+        looks=$((looks + 1))
+        [ "$beat" = "$seen" ] || looks=0
+        seen=$beat
+    done
+    say "agent without a heartbeat for 300 s; killing it"
+    kill -KILL "$1" 2>/dev/null
+}
+
 # The agent decides how a run ends, and says so in result.json. Ended without, it is started again: it goes on where it stopped.
 run_agent() {
     starts=0
     # One that has lost its guardian runs on.
+    if lives "$state/agent.pid" start_agent.py; then
+        watch_heartbeat "$pid" &
+    fi
     while lives "$state/agent.pid" start_agent.py; do
         rest 2
     done
@@ -220,8 +240,11 @@ run_agent() {
             --rank "$rank" --instance-id "$instance_id" --quiet 2>"$said" &
         agent=$!
         { echo "$agent" >"$state/agent.pid"; } 2>/dev/null
+        watch_heartbeat "$agent" &
+        watch=$!
         wait "$agent"
         code=$?
+        kill "$watch" 2>/dev/null
         agent=
         say "agent ended with $code"
         if [ "$code" -le 6 ] && [ -e "$run/result.json" ]; then
@@ -236,7 +259,7 @@ run_agent() {
         [ -z "$said" ] || say "agent: $said"
         [ "$code" -ne 2 ] || end bad-descriptor
         pause=$((starts * starts))
-        # The others of several nodes give up one that is silent for 20 s.
+        # The others of several nodes give up one that is silent for limits.peer_silence, 20 s at least.
         [ "$nodes" -eq 1 ] || [ "$pause" -le 3 ] || pause=3
         [ "$starts" -ge "$max_starts" ] || rest "$pause"
     done

@@ -84,6 +84,12 @@ if deadman:
     time.sleep, time.time, os.open = nap, told, laid_over
 """
 """What the programs of `_DISK` do for the scripts, for the deadman. This host's key is out of its reach, be it laid over or not."""
+_SLEEP = """#!/bin/dash
+echo "sleep $1" >>/dev/calls
+# Between looks at a heartbeat: only a test of these has one that is looked at so often.
+[ "$1" != 20 ] || [ -e /quick_looks ] || exec /usr/bin/sleep.real "$1"
+exec /usr/bin/sleep.real 0.02
+"""
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """As short as it may be on an instance; HOME is not set."""
 
@@ -104,9 +110,7 @@ class GuardianJail:
         for name in ENDERS:
             self.program(f"usr/sbin/{name}", f'#!/bin/dash\necho "{name} $*" >>/dev/calls\n')
         # No test waits for real: what a script sleeps is written down, and short.
-        self.program(
-            "usr/bin/sleep", '#!/bin/dash\necho "sleep $1" >>/dev/calls\nexec /usr/bin/sleep.real 0.02\n'
-        )
+        self.program("usr/bin/sleep", _SLEEP)
         self.program("usr/bin/cloud-init", "#!/usr/bin/python3\n")
         packages = self.root / "usr/lib/python3/dist-packages"
         (packages / "jail_programs.py").write_text(_IN_PYTHON)
