@@ -8,7 +8,9 @@ https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -23,8 +25,14 @@ from bai_agent.aws.s3_errors import S3Error
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+log = logging.getLogger(__name__)
+
 _LIVE = timedelta(minutes=15)
 _SPARE = timedelta(minutes=1)
+_RENEW_SECONDS = 60.0
+"""Between two times that they are asked for. The service may have new ones as late as five minutes before the old ones expire:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html"""
+_METADATA_VARIABLES = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_DISABLED")
 _AWAY_PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between tries when a metadata service that answered before does not: half a minute of it, or a bit more."""
 _OWN_PROVIDERS = (
@@ -49,7 +57,7 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
     role = InstanceRole(environment)
     if not role.answers():
         raise S3Error(_NONE)
-    return role.provide
+    return _shared_role(environment).provide
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:
@@ -134,17 +142,92 @@ class InstanceRole:
         return token
 
     def provide(self) -> S3Credential:
-        """Return them as obstore takes them."""
+        """Return them as obstore takes them, with the time at which they expire. Raises MetadataError."""
         keys = self.keys()
-        soon = datetime.now(timezone.utc) + _LIVE
         return {
             "access_key_id": keys.access,
             "secret_access_key": keys.secret,
             "token": keys.token,
-            # The service may have new ones as late as five minutes before these expire:
-            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html
-            "expires_at": soon if keys.expires is None else min(soon, keys.expires),
+            "expires_at": keys.expires,
         }
+
+
+class RenewedRole:
+    """An instance's role whose credentials are renewed ahead of time, on a thread of its own.
+
+    A request then finds new ones there already, and is not held up by a metadata service that is slow or away: a sign of life
+    that comes late would have the node lost.
+    """
+
+    def __init__(
+        self,
+        role: InstanceRole,
+        *,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._role = role
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._provided: S3Credential | None = None
+        self._thread: threading.Thread | None = None
+
+    def provide(self) -> S3Credential:
+        """Return credentials as obstore takes them, at once if there are any that are good. Raises MetadataError."""
+        provided = self._provided
+        if provided is None or not self._is_good(provided):
+            provided = self._renew()
+        self._start()
+        return {**provided, "expires_at": self._ask_again_at(provided)}
+
+    def _renew(self) -> S3Credential:
+        self._provided = provided = self._role.provide()
+        return provided
+
+    @staticmethod
+    def _is_good(provided: S3Credential) -> bool:
+        expires = provided["expires_at"]
+        return expires is None or expires >= datetime.now(timezone.utc) + _SPARE
+
+    @staticmethod
+    def _ask_again_at(provided: S3Credential) -> datetime:
+        """Return when obstore is to ask for them again: soon, as that costs nothing."""
+        soon, expires = datetime.now(timezone.utc) + _LIVE, provided["expires_at"]
+        return soon if expires is None else min(soon, expires)
+
+    def _start(self) -> None:
+        with self._lock:
+            # A process that was forked has no threads of its parent's.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._keep, name="credentials", daemon=True)
+                self._thread.start()
+
+    def _keep(self) -> None:
+        told = False
+        while True:
+            self._pause(_RENEW_SECONDS)
+            try:
+                self._renew()
+                told = False
+            except MetadataError as error:
+                if not told:
+                    log.warning("the instance's credentials are not renewed ahead of time: %s", error)
+                told = True
+            except Exception:
+                # The thread's outermost frame; whoever needs new credentials then asks for them by itself.
+                log.exception("the instance's credentials are not renewed ahead of time")
+
+
+_roles: dict[tuple[str | None, ...], RenewedRole] = {}
+_roles_lock = threading.Lock()
+
+
+def _shared_role(environment: Mapping[str, str]) -> RenewedRole:
+    """Return the one role of this process: a client more, such as for each of a service's stores, is no thread more."""
+    key = tuple(environment.get(name) for name in _METADATA_VARIABLES)
+    with _roles_lock:
+        if key not in _roles:
+            _roles[key] = RenewedRole(InstanceRole(dict(environment)))
+        return _roles[key]
 
 
 def from_botocore(credentials: Any) -> Callable[[], S3Credential]:

@@ -21,7 +21,7 @@ import pytest
 from free_ports import free_port
 from s3_gate import Gate
 
-from bai_agent.aws.credentials import InstanceRole, takes_botocore
+from bai_agent.aws.credentials import InstanceRole, RenewedRole, credential_provider, takes_botocore
 from bai_agent.aws.imds import MetadataError, find_token
 from bai_agent.aws.json_service import ServiceError, ask
 from executor.backends.ec2.bundle.bundle import agent_files
@@ -246,5 +246,46 @@ except ConnectError as error:
 def test_s3_learns_when_the_roles_credentials_expire() -> None:
     expires = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=6)
     with metadata_service(expires=f"{expires:%Y-%m-%dT%H:%M:%SZ}") as (address, _):
-        provided = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}).provide()
+        provide = credential_provider({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+        assert provide is not None
+        provided = provide()
     assert provided["expires_at"] == expires
+
+
+def test_new_credentials_are_there_before_the_old_ones_expire() -> None:
+    # Given a role whose credentials are good for two minutes, and a thread that renews them when it is let to
+    soon = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=2)
+    turn, renewed = threading.Semaphore(0), threading.Semaphore(0)
+
+    def pause(seconds: float) -> None:
+        renewed.release()
+        turn.acquire()
+
+    with metadata_service(expires=f"{soon:%Y-%m-%dT%H:%M:%SZ}") as (address, _):
+        environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}
+        role = RenewedRole(InstanceRole(environment), pause=pause)
+        assert role.provide()["expires_at"] == soon
+        assert renewed.acquire(timeout=30)
+
+    # When the metadata service has new ones, which nobody asked for, and is then away
+    with metadata_service(port=int(address.rpartition(":")[2])):
+        turn.release()
+        assert renewed.acquire(timeout=30)
+
+    # Then they are there at once
+    expires = role.provide()["expires_at"]
+    assert expires is not None
+    assert expires > soon
+
+
+def test_one_thread_renews_the_credentials_of_all_clients() -> None:
+    def renewing() -> int:
+        return sum(each.name == "credentials" for each in threading.enumerate())
+
+    before = renewing()
+    with metadata_service() as (address, _):
+        for _ in range(3):
+            provide = credential_provider({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})
+            assert provide is not None
+            assert provide()["access_key_id"] == "ROLEKEY"
+    assert renewing() - before == 1
