@@ -229,7 +229,7 @@ def _monitor(job: Job, record: JobRecord | None, node: Node) -> PeerMonitor | No
     from bai_agent.run.peer_monitor import SIGN_PATIENCE, PeerMonitor
 
     attempt = AttemptRecord(_record_of(job, patience=SIGN_PATIENCE) or record, job.job.attempt)
-    return PeerMonitor(attempt, rank=node.rank, nodes=job.strategy.nodes)
+    return PeerMonitor(attempt, rank=node.rank, nodes=job.strategy.nodes, limits=job.limits)
 
 
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:

@@ -287,7 +287,7 @@ def join(own: PeerMonitor, rank: int, nodes: int, *, deadline: float) -> str:
         return own.reason(None)
 
     try:
-        peers = Meeting(own, me, nodes=nodes, limit=JOIN, stop=stop).peers()
+        peers = Meeting(own, me, nodes=nodes, limit=JOIN, stop=stop).members().peers
     except (RunEndedError, BaiError) as error:
         return str(error)
     own.met(peers)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import CloudWatch, Kafka, LogLines, Prometheus
+from bai_agent.job.descriptor import CloudWatch, Kafka, Limits, LogLines, Prometheus
 from bai_agent.job.tables import read_table
 from bai_agent.job.toml import read_toml_text
 from executor.errors import UsageError
@@ -34,6 +34,8 @@ class LimitSettings:
     grace: timedelta | None = None
     extract_timeout: timedelta | None = None
     join: timedelta | None = None
+    peer_silence: timedelta | None = None
+    store_away: timedelta | None = None
     drain: timedelta | None = None
     no_output: timedelta | None = None
     wait_for_capacity: timedelta | None = None
@@ -43,6 +45,8 @@ class LimitSettings:
     def __post_init__(self) -> None:
         if self.max_cost is not None and not 0 < self.max_cost < math.inf:
             raise ValueError("max_cost must be a number of USD > 0")
+        if self.peer_silence is not None:
+            Limits(peer_silence=self.peer_silence)  # which says what is wrong with it
 
 
 @dataclass(frozen=True, kw_only=True)

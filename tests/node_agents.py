@@ -42,7 +42,9 @@ class Nodes:
         strategy = {"name": "torchrun", "nodes": nodes, **tables.pop("strategy", {})}
         self._apart = "store" in tables
         """Each node's run directory is a folder of its own, which it copies to the store."""
-        tables = {"store": {"url": self.store.as_uri()}, **tables}
+        # The least: a test of a lost node waits for it.
+        limits = {"peer_silence": "20s", **tables.pop("limits", {})}
+        tables = {"store": {"url": self.store.as_uri()}, "limits": limits, **tables}
         self.job = write_job(folder, argv or [sys.executable, script], strategy=strategy, **tables)
         self.env = environment(PATH=f"{launchers}:{os.environ['PATH']}")
         self.agents: dict[int, subprocess.Popen[bytes]] = {}

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import Peer, peers_table, read_peers
+from bai_agent.job.peers import Members, Peer, members_table, read_members, read_peers
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_checks import checked
 from bai_agent.job.record_types import Count, NodeOutcome, Seconds, Text, Truth, as_table
@@ -83,15 +83,15 @@ class AttemptRecord:
         _require_rank(found.get("rank"), rank, where=where)
         return replace(peer, rank=rank)
 
-    def write_peers(self, peers: Collection[Peer]) -> bool:
+    def write_members(self, members: Members) -> bool:
         """Settle who takes part; return False where that was done before."""
-        content = json.dumps({"peers": peers_table(list(peers))}).encode() + b"\n"
+        content = json.dumps(members_table(members)).encode() + b"\n"
         return self.job.store.put(self.key("control/peers.json"), content, if_absent=True)
 
-    def peers(self) -> tuple[Peer, ...]:
+    def members(self) -> Members:
         """Return who takes part, once that is settled. Raises BaiError."""
         key = self.key("control/peers.json")
-        return read_peers(self._read(key).get("peers"), where=f"{self.job.store.url}/{key}")
+        return read_members(self._read(key), where=f"{self.job.store.url}/{key}")
 
     def control(self) -> Control:
         """Return what the coordinator has said, with one request."""

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
+from bai_agent.job.durations import format_duration
 from bai_agent.job.json_path import last_key, read_json_path
 from bai_agent.job.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
 from bai_agent.job.star_path import path_mistakes, read_star_path
@@ -234,6 +235,10 @@ _MACHINE_SLACK = timedelta(minutes=15)
 """Beyond a job's own limits: for the boot, and for what no limit covers."""
 
 
+LEAST_PEER_SILENCE = timedelta(seconds=20)
+"""Below that a healthy node with one slow request to the store would be lost."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The `[limits]` table. Durations."""
@@ -243,6 +248,10 @@ class Limits:
     pull_timeout: timedelta = timedelta(hours=1)
     join: timedelta = timedelta(minutes=10)
     """For a node that gives no sign of life, while the others wait for it."""
+    peer_silence: timedelta = timedelta(seconds=60)
+    """Of several nodes, one that gives no sign of life for so long, nor answers, is lost."""
+    store_away: timedelta = timedelta(minutes=10)
+    """Of several nodes, none is ended or lost for so long because none reaches the job store."""
     grace: timedelta = timedelta(seconds=30)
     """From SIGTERM to SIGKILL."""
     extract_timeout: timedelta = timedelta(minutes=30)
@@ -255,10 +264,15 @@ class Limits:
     def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
         """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`.
 
-        Several nodes may wait for each other.
+        Several nodes may wait for each other, and for the store through which they meet.
         """
         at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
-        return at_work + (self.join if nodes > 1 else timedelta()) + _MACHINE_SLACK
+        together = self.join + self.store_away if nodes > 1 else timedelta()
+        return at_work + together + _MACHINE_SLACK
+
+    def __post_init__(self) -> None:
+        if self.peer_silence < LEAST_PEER_SILENCE:
+            raise ValueError(f"peer_silence must be at least {format_duration(LEAST_PEER_SILENCE)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bai_agent.errors import BaiError
@@ -12,7 +12,17 @@ from bai_agent.errors import BaiError
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")
 _PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
 INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
+_KEY = re.compile(r"[0-9a-f]{64}")
 _ENGINE = re.compile(r"[A-Za-z0-9 ().,+~_-]{1,100}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """Who takes part in an attempt."""
+
+    peers: tuple[Peer, ...]
+    key: bytes | None = field(default=None, repr=False)
+    """With which they ask each other directly; None: they ask nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +42,8 @@ class Peer:
     """Where the nodes reach each other by SSH: the coordinator's is the one that it logs in with, a worker's that of its sshd."""
     interface: str | None = None
     """The network interface there that has the address: "ens5"."""
+    agent_port: int = 0
+    """On which its agent answers the other nodes' questions (`run/direct_question.py`); 0: it does not."""
     engine: str | None = None
     """What the strategy's launcher there says that it is: "mpirun (Open MPI) 4.1.4"."""
 
@@ -44,6 +56,21 @@ class Peer:
     def mention(self) -> str:
         """The same in the middle of a sentence: "node 1 (i-0123, 10.0.0.2)"."""
         return f"n{self.title[1:]}"
+
+
+def members_table(members: Members) -> dict[str, Any]:
+    """Return `members` as JSON values."""
+    key = {} if members.key is None else {"key": members.key.hex()}
+    return {"peers": peers_table(members.peers), **key}
+
+
+def read_members(table: Mapping[str, Any], *, where: str) -> Members:
+    """Return what `members_table` made. Raises BaiError."""
+    key = table.get("key")
+    if key is not None and not _is(_KEY, key):
+        raise BaiError(f"{where}: the key is corrupt or was written by another tool")
+    peers = read_peers(table.get("peers"), where=where)
+    return Members(peers=peers, key=None if key is None else bytes.fromhex(key))
 
 
 def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
@@ -64,15 +91,15 @@ def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
 
 def _peer(table: Mapping[str, Any]) -> Peer:
     rank, address, slots = table["rank"], table["address"], table["slots"]
-    port, instance_id = table.get("port", 0), table.get("instance_id")
+    port, agent_port, instance_id = table.get("port", 0), table.get("agent_port", 0), table.get("instance_id")
     public_key, engine, interface = (table.get(key) for key in ("public_key", "engine", "interface"))
-    numbers = all(type(each) is int for each in (rank, slots, port))
+    numbers = all(type(each) is int for each in (rank, slots, port, agent_port))
     # They become lines of configuration files: none of them may hold a line break, or anything else that means more there.
     texts = _is(_ADDRESS, address) and all(
         each is None or _is(pattern, each)
         for pattern, each in ((_PUBLIC_KEY, public_key), (_ENGINE, engine), (INTERFACE, interface))
     )
-    if not numbers or not texts or slots < 1 or not 0 <= port < 2**16:
+    if not numbers or not texts or slots < 1 or not all(0 <= each < 2**16 for each in (port, agent_port)):
         raise ValueError
     if not isinstance(instance_id, (str, type(None))):
         raise TypeError
@@ -81,6 +108,7 @@ def _peer(table: Mapping[str, Any]) -> Peer:
         address=address,
         slots=slots,
         port=port,
+        agent_port=agent_port,
         instance_id=instance_id,
         public_key=public_key,
         interface=interface,

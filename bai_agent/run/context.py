@@ -72,6 +72,8 @@ class RunContext:
     """Finds out what the benchmark will run on; it begins only where the benchmark has not been started before."""
     port: socket.socket | None = None
     """Keeps the port that this node has told the others."""
+    agent_port: socket.socket | None = None
+    """Is held for the questions of other nodes' agents, and listens once the key is known with which they ask."""
     alone: Sequence[socket.socket] = ()
     """Keep other jobs away that are to have this machine for themselves, as this one is."""
     clock: Clock = CLOCK

@@ -21,15 +21,17 @@ from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord
 from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import INTERFACE, Peer, peers_table, read_peers
+from bai_agent.job.peers import INTERFACE, Members, Peer, members_table, read_members
 from bai_agent.job.run_directory import RunDir, read_json, write_atomic, write_json
 from bai_agent.job.store import RecordError
 from bai_agent.metrics.gpu import Gpus
 from bai_agent.run.call_with_deadline import call_with_deadline
 from bai_agent.run.clock import CLOCK, Clock
 from bai_agent.run.context import RunContext
+from bai_agent.run.direct_question import new_key
 from bai_agent.run.machine import count_gpus
-from bai_agent.run.peer_monitor import STALE_SECONDS, PeerMonitor
+from bai_agent.run.peer_monitor import FRESH_SECONDS, PeerMonitor
+from bai_agent.run.reachability import unreachable
 from bai_agent.run.stop import RunEndedError, StopReason
 from bai_agent.strategy import SetsUp, strategy_of
 
@@ -54,30 +56,64 @@ def join(ctx: RunContext) -> None:
     address = _address(ctx)
     if ctx.port is None:
         ctx.port = _hold_port()
+    if ctx.agent_port is None and ctx.monitor is not None:
+        ctx.agent_port = hold_agent_port(address)
     me = Peer(
         rank=ctx.node.rank,
         address=address,
         slots=_slots(ctx),
         port=ctx.port.getsockname()[1],
+        agent_port=ctx.agent_port.getsockname()[1] if ctx.agent_port is not None else 0,
         instance_id=ctx.node.instance_id,
         public_key=facts.public_key,
         interface=_interface(address),
         engine=facts.engine,
     )
     monitor = ctx.monitor
-    peers: Sequence[Peer] = [me]
+    members = Members(peers=(me,))
     if monitor is not None:
         nodes, limit = ctx.job.strategy.nodes, ctx.job.limits.join
-        meeting = Meeting(monitor, me, nodes=nodes, limit=limit, stop=ctx.watch.reason, clock=ctx.clock)
-        peers = meeting.peers()
-        if isinstance(strategy, SetsUp) and (mismatch := strategy.mismatch(peers)) is not None:
+        meeting = Meeting(
+            monitor,
+            me,
+            nodes=nodes,
+            limit=limit,
+            stop=ctx.watch.reason,
+            unreachable=lambda peers: unreachable(me, peers, started=False),
+            clock=ctx.clock,
+        )
+        members = meeting.members()
+        if isinstance(strategy, SetsUp) and (mismatch := strategy.mismatch(members.peers)) is not None:
             raise RunEndedError(StopReason(Outcome.JOIN_FAILED, mismatch))
-    _write(ctx.rundir, peers)
+        if (why := unreachable(me, members.peers)) is not None:
+            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+    _write(ctx.rundir, members)
 
 
 def peers_of(rundir: RunDir) -> tuple[Peer, ...]:
     """Return the nodes that met. Raises BaiError."""
-    return read_peers((read_json(rundir.peers) or {}).get("peers"), where=str(rundir.peers))
+    return members_of(rundir).peers
+
+
+def members_of(rundir: RunDir) -> Members:
+    """Return the nodes that met, and their key. Raises BaiError."""
+    return read_members(read_json(rundir.peers) or {}, where=str(rundir.peers))
+
+
+def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
+    """Return a socket on which this node's agent can answer the others; None where there is none, which is logged.
+
+    port: the one that an agent before this one has told them.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((address, port))
+    except OSError as error:
+        held.close()
+        log.warning("the other nodes cannot ask this one directly: %s:%d: %s", address, port, error)
+        return None
+    return held
 
 
 class Meeting:
@@ -91,17 +127,19 @@ class Meeting:
         nodes: int,
         limit: timedelta,
         stop: Callable[[], StopReason | None],
+        unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: how long a node is waited for that gives no sign of life. stop: why the run is to end, if it is."""
+        """limit: how long a node is waited for that gives no sign of life. stop: why the run is to end, if it is.
+        unreachable: why the coordinator cannot reach one of these, if it cannot."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
-        self._clock, self._stop = clock, stop
+        self._clock, self._stop, self._unreachable = clock, stop, unreachable
         self._limit = limit
         self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
         """Since when each rank is waited for: its last sign of life, or our own coming."""
 
-    def peers(self) -> tuple[Peer, ...]:
+    def members(self) -> Members:
         """Return all nodes. Raises RunEndedError where one does not come, or the run is to end."""
         while True:
             try:
@@ -121,7 +159,7 @@ class Meeting:
                 raise RunEndedError(StopReason(Outcome.JOIN_FAILED, f"{error}.")) from error
             self._wait()
 
-    def _gather(self) -> tuple[Peer, ...] | None:
+    def _gather(self) -> Members | None:
         """As the coordinator: return all, and tell the others, once the last one has joined."""
         others = self._waited_for.keys() - {self._me.rank}
         if others - self._attempt.joined():
@@ -130,28 +168,31 @@ class Meeting:
             return None
         # Side by side: a thousand one after the other would take a bucket half a minute.
         with ThreadPoolExecutor(min(_READ_AT_ONCE, len(self._waited_for))) as pool:
-            self._attempt.write_peers(list(pool.map(self._attempt.peer, self._waited_for)))
+            peers = tuple(pool.map(self._attempt.peer, self._waited_for))
+        if not self._attempt.control().peers and (why := self._unreachable(peers)) is not None:
+            # Nobody has started anything yet.
+            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+        self._attempt.write_members(Members(peers=peers, key=new_key()))
         return self._settled()
 
-    def _hear(self) -> tuple[Peer, ...] | None:
+    def _hear(self) -> Members | None:
         if self._attempt.control().peers:
             return self._settled()
         self._give_up([COORDINATOR])
         return None
 
-    def _settled(self) -> tuple[Peer, ...]:
-        peers = self._attempt.peers()
-        if len(peers) != len(self._waited_for):
-            raise RecordError(
-                f"{self._attempt.key('control/peers.json')} has {len(peers)} nodes, and this job {len(self._waited_for)}"
-            )
-        return peers
+    def _settled(self) -> Members:
+        members = self._attempt.members()
+        if (found := len(members.peers)) != (wanted := len(self._waited_for)):
+            key = self._attempt.key("control/peers.json")
+            raise RecordError(f"{key} has {found} nodes, and this job {wanted}")
+        return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:
         """Raise RunEndedError where one of these nodes has given no sign of life for the whole time."""
         for rank in ranks:
             age_s = self._monitor.age_s(rank)
-            if age_s is not None and age_s <= STALE_SECONDS:
+            if age_s is not None and age_s <= FRESH_SECONDS:
                 self._waited_for[rank] = self._clock.monotonic()
         silent = [
             rank
@@ -266,7 +307,7 @@ def _gpus(ctx: RunContext) -> tuple[int, str]:
     return (count_gpus(), "the PCI bus") if counted is None else (counted, "NVML")
 
 
-def _write(rundir: RunDir, peers: Sequence[Peer]) -> None:
-    lines = [f"{peer.address} slots={peer.slots}\n" for peer in peers]
+def _write(rundir: RunDir, members: Members) -> None:
+    lines = [f"{peer.address} slots={peer.slots}\n" for peer in members.peers]
     write_atomic(rundir.hostfile, "".join(lines).encode())
-    write_json(rundir.peers, {"peers": peers_table(peers)})
+    write_json(rundir.peers, members_table(members))

@@ -1,7 +1,8 @@
 """Signs of life between the nodes of an attempt, and one fate for all: what a node's end means for the others.
 
 On a thread of its own, as a look may take long. Rank 0, the coordinator, looks at all others and decides; the others look at
-it. Ages are counted by whether a sign has changed between two looks, so that no two clocks are compared.
+it. Ages are counted by whether a sign has changed between two looks, so that no two clocks are compared. Before a silent node is
+given up it is asked directly.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from bai_agent.aws.s3_client import Patience
 from bai_agent.errors import BaiError
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord, StopOrder, Version
+from bai_agent.job.descriptor import Limits
 from bai_agent.job.job_result import first_failure, sentence_of_node
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import RecordError
+from bai_agent.run.direct_question import Answer, ask, ask_all
 from bai_agent.run.stop import StopReason
+from bai_agent.run.store_absence import StoreAbsence
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +40,13 @@ SIGN_PATIENCE = Patience(
 """A request that hangs holds no sign up for so long that the node counts as lost: two are tried within that time."""
 SIGN_SECONDS = 5.0
 """Between two signs of life, and between two looks."""
-STALE_SECONDS = 20.0
-"""A node whose sign has not changed for so long is lost."""
-CUT_OFF_SECONDS = 60.0
-"""A node whose own sign has not reached the store for so long ends itself: the others have given it up."""
+FRESH_SECONDS = 20.0
+"""A node whose sign has changed within so long is there, and is waited for."""
 _GAP_SECONDS = 2 * SIGN_SECONDS
 """After so long without a look, such as while the store was away for all, the others get the time for new signs first."""
 
 
+_DEFAULTS = Limits()
 _OUTCOMES = frozenset(each.value for each in Outcome)
 
 
@@ -80,7 +83,9 @@ class PeerMonitor(threading.Thread):
         *,
         rank: int,
         nodes: int,
+        limits: Limits = _DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[Peer, bytes], Answer | None] = ask,
     ) -> None:
         super().__init__(name="peers", daemon=True)
         self.attempt = attempt
@@ -89,8 +94,14 @@ class PeerMonitor(threading.Thread):
         self._changed = threading.Condition()
         self._over = False
         self._ages = SignAges(clock=clock)
-        self._signed = clock()
-        """When the last sign of ours reached the store."""
+        self.absence = StoreAbsence(rank=rank, limits=limits, clock=clock)
+        """For how long no sign of ours has reached the store."""
+        self._silence_limit = limits.peer_silence.total_seconds()
+        self._ask = ask
+        self._key: bytes | None = None
+        """Of the nodes of this job, for questions that they ask each other directly; None: they ask none."""
+        self._answered: dict[int, float] = {}
+        """When a node that gives no sign of life has answered that it reaches the store."""
         self._met_at = clock()
         self._reason: StopReason | None = None
         self._peers: tuple[Peer, ...] = ()
@@ -125,8 +136,8 @@ class PeerMonitor(threading.Thread):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the store has not taken a sign of this node for so long that the others have given it up."""
-        return self._clock() - self._signed > CUT_OFF_SECONDS
+        """Whether the store has not taken a sign of this node for so long that it has to end itself."""
+        return self.absence.too_long() is not None
 
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
@@ -135,10 +146,16 @@ class PeerMonitor(threading.Thread):
         self._check_cut_off()
         return self._reason
 
-    def met(self, peers: tuple[Peer, ...]) -> None:
-        """Know who takes part: from now on a node that is silent is lost."""
-        self._peers = peers
+    def met(self, peers: tuple[Peer, ...], *, key: bytes | None = None) -> None:
+        """Know who takes part: from now on a node that is silent is lost. key: with which they ask each other directly."""
+        self._peers, self._key = peers, key
         self._met_at = self._clock()
+        self.absence.met(peers)
+
+    def look_for_store(self) -> None:
+        """Ask the other nodes whether they miss the store too, if this node does."""
+        ended = {rank for rank in self.outcomes if self._is_complete(rank)}
+        self.absence.look(self._ask_directly, ended=ended)
 
     def age_s(self, rank: int) -> float | None:
         """Return how old the sign of life of a node is; None: it gave none. The coordinator knows all, a worker knows the coordinator's."""
@@ -229,7 +246,7 @@ class PeerMonitor(threading.Thread):
         """Give a sign and look once. Raises BaiError where the store cannot be reached, or holds what nobody can read."""
         try:
             self.attempt.sign(self._rank, {"time": now_ms(), "phase": self.phase, "silent_s": self.silent_s})
-            self._signed = self._clock()
+            self.absence.reached()
         finally:
             self._check_cut_off()
         if self.is_coordinator:
@@ -261,9 +278,13 @@ class PeerMonitor(threading.Thread):
                     self.outcomes[rank] = self._read_outcome(rank)
                     self._ended[rank] = version
                     self.lost.discard(rank)
-            for peer in self._peers:
-                if peer.rank != self._rank and not self._is_complete(peer.rank) and self._is_lost(peer.rank):
-                    self._give_up(peer)
+            silent = [
+                peer
+                for peer in self._peers
+                if peer.rank != self._rank and not self._is_complete(peer.rank) and self._is_silent(peer.rank)
+            ]
+            for peer, answer in self._lost(silent):
+                self._give_up(peer, answer)
 
     def _read_outcome(self, rank: int) -> NodeOutcome:
         """Return how a node ended: a record that no agent writes is a failure of that node, and of no other one. Raises StoreError."""
@@ -294,8 +315,8 @@ class PeerMonitor(threading.Thread):
         self._looked = now
         self._ages.observe(signs, own=signs.get(self._rank))
 
-    def _give_up(self, peer: Peer) -> None:
-        sentence = _silence(peer)
+    def _give_up(self, peer: Peer, answer: Answer | None) -> None:
+        sentence = self._silence(peer, answer)
         self.lost.add(peer.rank)
         if peer.rank in self.outcomes:
             # It has said that it failed, and was then lost before it had sent all.
@@ -321,31 +342,46 @@ class PeerMonitor(threading.Thread):
             if not order.finished:
                 lost = order.outcome == Outcome.PEER_LOST.value
                 self._decide(Outcome.PEER_LOST if lost else Outcome.PEER_FAILED, order.sentence)
-        elif not control.stop and self._peers and self._is_lost(COORDINATOR):
-            self.give_up([COORDINATOR])
-            self._decide(Outcome.PEER_LOST, _silence(self._peers[COORDINATOR]))
+        elif not control.stop and self._peers and self._is_silent(COORDINATOR):
+            for peer, answer in self._lost([self._peers[COORDINATOR]]):
+                self.give_up([COORDINATOR])
+                self._decide(Outcome.PEER_LOST, self._silence(peer, answer))
 
     def _check_cut_off(self) -> None:
-        if self.is_cut_off:
-            self._decide(
-                Outcome.PEER_LOST,
-                f"Node {self._rank} could not reach the job store for {CUT_OFF_SECONDS:.0f} s: the other nodes have given it up.",
-            )
+        if (sentence := self.absence.too_long()) is not None:
+            self._decide(Outcome.PEER_LOST, sentence)
 
-    def _is_lost(self, rank: int) -> bool:
-        return min(self._silent_s(rank), self._clock() - self._watching_since) > STALE_SECONDS
+    def _lost(self, silent: Sequence[Peer]) -> Iterator[tuple[Peer, Answer | None]]:
+        """Yield those of the silent nodes that are lost, with what they answer when they are asked directly."""
+        now = self._clock()
+        answers = ask_all(silent, self._ask_directly)
+        for peer in silent:
+            answer = answers[peer.rank]
+            if answer is not None and answer.store_s <= self._silence_limit:
+                log.info("%s gives no sign of life, but answers that it reaches the job store", peer.mention)
+                self._answered[peer.rank] = now - answer.store_s
+            else:
+                yield peer, answer
+
+    def _ask_directly(self, peer: Peer) -> Answer | None:
+        return self._ask(peer, self._key) if self._key is not None else None
+
+    def _silence(self, peer: Peer, answer: Answer | None) -> str:
+        who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
+        did = "gave no sign of life" if answer is None else "lives, but did not reach the job store"
+        return f"{who} {did} for {self._silence_limit:.0f} s."
+
+    def _is_silent(self, rank: int) -> bool:
+        return min(self._silent_s(rank), self._clock() - self._watching_since) > self._silence_limit
 
     def _silent_s(self, rank: int) -> float:
-        """Return for how long a node that takes part has given no sign of life."""
+        """Return for how long a node that takes part has given no sign of life, nor answered that it does."""
         age_s = self._ages.age_s(rank)
-        return self._clock() - self._met_at if age_s is None else age_s
+        silent_s = self._clock() - self._met_at if age_s is None else age_s
+        answered = self._answered.get(rank)
+        return silent_s if answered is None else min(silent_s, self._clock() - answered)
 
     def _decide(self, outcome: Outcome, sentence: str) -> None:
         if self._reason is None:
             log.warning("%s", sentence)
             self._reason = StopReason(outcome, sentence)
-
-
-def _silence(peer: Peer) -> str:
-    who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
-    return f"{who} gave no sign of life for {STALE_SECONDS:.0f} s."

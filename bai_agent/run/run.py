@@ -41,14 +41,16 @@ from bai_agent.pull import NoSpaceError, PullProgress, PullStopped, pull
 from bai_agent.run.benchmark_phase import begin_environment, run_benchmark, start_followers
 from bai_agent.run.clock import CLOCK
 from bai_agent.run.context import RunContext
+from bai_agent.run.direct_question import AnswerPort
 from bai_agent.run.environment import counters_now
-from bai_agent.run.join import join, peers_of
+from bai_agent.run.join import hold_agent_port, join, members_of
 from bai_agent.run.neighbours import Me, neighbours_told, wait_until_alone
 from bai_agent.run.one_fate import tell_others
 from bai_agent.run.peer_monitor import PeerMonitor
 from bai_agent.run.prepare import missing_dependencies, prepare, start_monitor, start_uploader
 from bai_agent.run.result import publish_result, write_result
 from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.run.store_absence import AbsenceWatch
 from bai_agent.run.throttling import throttling_warnings
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.uploader import StoreUploader
@@ -174,13 +176,21 @@ def _began(ctx: RunContext, phase: str) -> float | None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Know who the other nodes are, and what each one's part is."""
-    peers = peers_of(ctx.rundir)
+    """Know who the other nodes are, and what each one's part is; ask them directly from now on, and answer them."""
+    members = members_of(ctx.rundir)
+    peers = members.peers
     roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
     ctx.role = roles.pop(ctx.node.rank)
     ctx.is_served = Role.SERVE in roles.values()
     monitor.serves = ctx.role is Role.SERVE
-    monitor.met(peers)
+    monitor.met(peers, key=members.key)
+    me = peers[ctx.node.rank]
+    if ctx.agent_port is None and me.agent_port:
+        # An agent before this one told the others of the port.
+        ctx.agent_port = hold_agent_port(me.address, me.agent_port)
+    if ctx.agent_port is not None and members.key is not None:
+        AnswerPort(ctx.agent_port, rank=me.rank, key=members.key, answer=monitor.absence.answer).start()
+    AbsenceWatch(monitor.look_for_store).start()
 
 
 def _wait_until_alone(ctx: RunContext) -> None:

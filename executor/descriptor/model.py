@@ -26,6 +26,7 @@ from executor.descriptor.values import (
     Duration,
     Label,
     NodeCount,
+    PeerSilence,
     PositiveDuration,
     Processes,
     SamplingInterval,
@@ -272,6 +273,10 @@ class LimitsTable(Table):
     """For all data together."""
     join: PositiveDuration = Field(default=timedelta(minutes=10), examples=["10m"])
     """For a node that gives no sign of life, while the others wait for it."""
+    peer_silence: PeerSilence = Field(default=timedelta(seconds=60), examples=["20s"])
+    """Of several nodes, one that gives no sign of life for so long, nor answers when it is asked directly, is lost. At least 20s."""
+    store_away: PositiveDuration = Field(default=timedelta(minutes=10), examples=["30m"])
+    """Several nodes go on for so long while none of them reaches the job store. One that misses it alone ends after `peer_silence`."""
     grace: Duration = Field(default=timedelta(seconds=30), examples=["30s"])
     """From SIGTERM to SIGKILL when a benchmark is ended."""
     extract_timeout: Duration = Field(default=timedelta(minutes=30), examples=["2h"])

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from bai_agent.aws.secrets import KINDS
-from bai_agent.job.descriptor import MOST_DIMENSIONS, is_log_group, is_namespace
+from bai_agent.job.descriptor import LEAST_PEER_SILENCE, MOST_DIMENSIONS, is_log_group, is_namespace
 from bai_agent.job.durations import parse_duration
 from bai_agent.job.json_path import read_json_path
 from executor.descriptor.cron import cron_problem
@@ -79,9 +79,19 @@ def _at_least_100ms(duration: timedelta) -> timedelta:
     return duration
 
 
+def _at_least_20s(duration: timedelta) -> timedelta:
+    if duration < LEAST_PEER_SILENCE:
+        raise wrong(
+            "must be at least 20s",
+            "nodes give signs of life every 5 s, and a healthy one may have a slow request to the store",
+        )
+    return duration
+
+
 _DURATION = WithJsonSchema({"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+$"})
 Duration = Annotated[timedelta, BeforeValidator(_duration), _DURATION]
 PositiveDuration = Annotated[timedelta, AfterValidator(_positive), BeforeValidator(_duration), _DURATION]
+PeerSilence = Annotated[timedelta, AfterValidator(_at_least_20s), BeforeValidator(_duration), _DURATION]
 SamplingInterval = Annotated[
     timedelta, AfterValidator(_at_least_100ms), BeforeValidator(_duration), _DURATION
 ]

@@ -250,6 +250,8 @@ def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedel
         grace=_first(of("grace"), written.grace),
         extract_timeout=_first(of("extract_timeout"), written.extract_timeout),
         join=_first(of("join"), written.join),
+        peer_silence=_first(of("peer_silence"), written.peer_silence),
+        store_away=_first(of("store_away"), written.store_away),
         drain=_first(of("drain"), written.drain),
         no_output=of("no_output"),
     )

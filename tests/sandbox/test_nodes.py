@@ -108,7 +108,12 @@ def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
 def test_machines_that_go_hang_or_are_cut_off_end_the_job(cli: SandboxCli) -> None:
     """Agent: the one that is left makes the result. `bai status`: terminates the machine that hangs. Deadman: the one that is cut off."""
     cli.aws.fleet.power_off_grace = 1.0
-    file = described(cli, "echo begun\nsleep 600", nodes=4, limits='max_runtime = "10m"\ngrace = "1s"')
+    file = described(
+        cli,
+        "echo begun\nsleep 600",
+        nodes=4,
+        limits='max_runtime = "10m"\ngrace = "1s"\npeer_silence = "20s"',
+    )
     follower = cli.start(
         "run", file, "--on", "ec2", "--job-id", "job", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

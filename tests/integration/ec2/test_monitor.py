@@ -253,8 +253,9 @@ def test_a_gang_that_hangs_whole_is_terminated(cli: Ec2Cli) -> None:
     for rank in (0, 1):
         record.store.put(record.node(rank).key("heartbeat.json"), b"{}")
 
-    assert monitor(record, later=timedelta(minutes=3)).reconcile().terminate == ()
-    found = monitor(record, later=timedelta(minutes=4)).reconcile()
+    # For limits.store_away the job store may be out of reach of all of them
+    assert monitor(record, later=timedelta(minutes=12)).reconcile().terminate == ()
+    found = monitor(record, later=timedelta(minutes=13)).reconcile()
 
     assert [each.id for each in found.terminate] == machines
     assert [cli.state(each) for each in machines] == ["terminated"] * 2

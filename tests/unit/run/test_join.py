@@ -94,6 +94,6 @@ def test_the_coordinator_reads_what_nodes_say_side_by_side(tmp_path: Path) -> No
         attempt.join(each)
     monitor = PeerMonitor(attempt, rank=0, nodes=8)
 
-    met = Meeting(monitor, nodes[0], nodes=8, limit=timedelta(minutes=1), stop=lambda: None).peers()
+    met = Meeting(monitor, nodes[0], nodes=8, limit=timedelta(minutes=1), stop=lambda: None).members()
 
-    assert [each.address for each in met] == [each.address for each in nodes]
+    assert [each.address for each in met.peers] == [each.address for each in nodes]

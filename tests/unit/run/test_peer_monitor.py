@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
+from bai_agent.job.descriptor import Limits
 from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
@@ -17,7 +20,11 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run import peer_monitor
-from bai_agent.run.peer_monitor import CUT_OFF_SECONDS, STALE_SECONDS, PeerMonitor, SignAges
+from bai_agent.run.direct_question import Answer, new_key
+from bai_agent.run.peer_monitor import PeerMonitor, SignAges
+
+SILENCE = 20.0
+LIMITS = Limits(peer_silence=timedelta(seconds=SILENCE), store_away=timedelta(minutes=10))
 
 
 @dataclass
@@ -34,12 +41,12 @@ class AwayStore(DirectoryStore):
     away = False
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        if type(self).away:
+        if self.away:
             raise StoreError("the store is away")
         return super().put(key, content, if_absent=if_absent)
 
     def find(self, prefix: str) -> list[StoredObject]:
-        if type(self).away:
+        if self.away:
             raise StoreError("the store is away")
         return super().find(prefix)
 
@@ -49,18 +56,30 @@ class MonitoredNodes:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.time = Time()
-        self.attempt = AttemptRecord(JobRecord(AwayStore(folder), "digits-1"))
+        self.stores = [AwayStore(folder) for _ in range(nodes)]
+        """The same folder, as each node sees it."""
+        self.attempt = AttemptRecord(JobRecord(DirectoryStore(folder), "digits-1"))
+        self.dumb: set[int] = set()
+        """Nodes that answer no question."""
         self.peers = tuple(
             Peer(rank=rank, address=f"10.0.0.{rank}", instance_id=f"i-{rank}") for rank in range(nodes)
         )
         self.monitors = [
-            PeerMonitor(self.attempt, rank=rank, nodes=nodes, clock=self.time) for rank in range(nodes)
+            PeerMonitor(
+                AttemptRecord(JobRecord(store, "digits-1")),
+                rank=rank,
+                nodes=nodes,
+                limits=LIMITS,
+                clock=self.time,
+                ask=self._ask,
+            )
+            for rank, store in enumerate(self.stores)
         ]
         self._signs = 0
 
     def meet(self) -> None:
         for monitor in self.monitors:
-            monitor.met(self.peers)
+            monitor.met(self.peers, key=new_key())
         self.look(*range(len(self.peers)))
 
     def look(self, *ranks: int, after: float = 0.0) -> None:
@@ -71,6 +90,20 @@ class MonitoredNodes:
             self._signs += 1
             self.monitors[rank].phase = "x" * self._signs
             self.monitors[rank].observe()
+
+    def miss_store(self, *ranks: int, seconds: float) -> None:
+        """Have these nodes miss the store for so long; the others look meanwhile, and all ask each other."""
+        for rank in ranks:
+            self.stores[rank].away = True
+        for _ in range(round(seconds / 5)):
+            self.time.now += 5
+            for rank in range(len(self.peers)):
+                with suppress(StoreError):
+                    self.look(rank)
+                self.monitors[rank].look_for_store()
+
+    def _ask(self, peer: Peer, key: bytes) -> Answer | None:
+        return None if peer.rank in self.dumb else self.monitors[peer.rank].absence.answer()
 
     def reasons(self) -> list[Outcome | None]:
         found = [monitor.reason(None) for monitor in self.monitors]
@@ -84,7 +117,6 @@ class MonitoredNodes:
 
 @pytest.fixture
 def job(tmp_path: Path) -> MonitoredNodes:
-    AwayStore.away = False
     made = MonitoredNodes(tmp_path, 3)
     made.meet()
     return made
@@ -102,20 +134,22 @@ def test_nodes_that_give_signs_of_life_go_on(job: MonitoredNodes) -> None:
 
 
 def test_a_silent_worker_is_named_and_ends_all(job: MonitoredNodes) -> None:
+    job.dumb = {2}
     for _ in range(5):
         job.look(0, 1, after=6.0)
     job.look(1)
 
-    assert job.reasons() == [Outcome.PEER_LOST, Outcome.PEER_LOST, None]
+    assert job.reasons()[:2] == [Outcome.PEER_LOST, Outcome.PEER_LOST]
     for rank in (0, 1):
-        assert job.sentence(rank) == f"Node 2 (i-2, 10.0.0.2) gave no sign of life for {STALE_SECONDS:.0f} s."
+        assert job.sentence(rank) == "Node 2 (i-2, 10.0.0.2) gave no sign of life for 20 s."
 
 
 def test_a_silent_coordinator_ends_each_worker(job: MonitoredNodes) -> None:
+    job.dumb = {0}
     for _ in range(5):
         job.look(1, 2, after=6.0)
 
-    assert job.reasons() == [None, Outcome.PEER_LOST, Outcome.PEER_LOST]
+    assert job.reasons()[1:] == [Outcome.PEER_LOST, Outcome.PEER_LOST]
     assert "Node 0 (i-0, 10.0.0.0), the coordinator," in job.sentence(1)
     assert job.monitors[1].lost_coordinator
 
@@ -141,7 +175,7 @@ def test_a_worker_that_has_ended_well_need_not_give_signs(job: MonitoredNodes) -
     for _ in range(10):
         job.look(0, 2, after=5.0)
 
-    assert job.reasons() == [None, None, None]
+    assert (job.reasons()[0], job.reasons()[2]) == (None, None)
     assert job.monitors[0].outcomes[1].outcome == "succeeded"
 
 
@@ -150,34 +184,83 @@ def test_the_word_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes)
     for _ in range(10):
         job.look(1, 2, after=6.0)
 
-    assert job.reasons() == [None, None, None]
+    assert job.reasons()[1:] == [None, None]
     assert job.monitors[1].finished
 
 
 def test_what_the_coordinator_could_not_say_it_says_later(job: MonitoredNodes) -> None:
     # Nodes that only serve would wait for it as long as the coordinator waits for them.
-    AwayStore.away = True
+    job.stores[0].away = True
     with pytest.raises(StoreError):
         job.monitors[0].stop_others(StopOrder(finished=True))
-    AwayStore.away = False
+    job.stores[0].away = False
 
     job.look(0, 1, after=6.0)
 
     assert job.monitors[1].finished
 
 
-def test_a_node_that_is_cut_off_from_the_store_ends_itself(job: MonitoredNodes) -> None:
-    AwayStore.away = True
-    job.time.now += CUT_OFF_SECONDS / 2
-    with pytest.raises(StoreError):
-        job.look(1)
-    assert job.reasons()[1] is None
-    job.time.now += CUT_OFF_SECONDS
-    with pytest.raises(StoreError):
-        job.look(1)
+def test_a_node_that_misses_the_store_alone_ends_itself(job: MonitoredNodes) -> None:
+    job.miss_store(1, seconds=SILENCE)
+    assert job.reasons() == [None, None, None]
+    job.miss_store(1, seconds=10)
 
-    assert job.reasons()[1] is Outcome.PEER_LOST
-    assert "could not reach the job store" in job.sentence(1)
+    # The others have given it up, who know more than that it is silent
+    assert job.reasons() == [Outcome.PEER_LOST] * 3
+    assert (
+        job.sentence(1) == "Node 1 could not reach the job store for 20 s: the other nodes have given it up."
+    )
+    assert job.sentence(0) == "Node 1 (i-1, 10.0.0.1) lives, but did not reach the job store for 20 s."
+    assert job.monitors[0].lost == {1}
+
+
+def test_nodes_that_all_miss_the_store_go_on_for_its_limit(job: MonitoredNodes) -> None:
+    job.miss_store(0, 1, 2, seconds=590)
+    assert job.reasons() == [None, None, None]
+    job.miss_store(0, 1, 2, seconds=15)
+
+    assert job.reasons() == [Outcome.PEER_LOST] * 3
+    assert "No node reached the job store for 10m (limits.store_away)" in job.sentence(2)
+
+
+@pytest.mark.parametrize("has_the_store", [True, False])
+def test_of_two_halves_without_a_way_between_them_none_goes_on(
+    job: MonitoredNodes, has_the_store: bool
+) -> None:
+    # Given a coordinator and a worker that miss the store, and a worker that they do not reach
+    job.dumb = {2}
+    job.miss_store(*([0, 1] if has_the_store else [0, 1, 2]), seconds=SILENCE)
+    assert job.reasons() == [None, None, None]
+
+    job.miss_store(seconds=10)
+
+    assert job.reasons()[:2] == [Outcome.PEER_LOST] * 2
+
+
+def test_before_the_nodes_meet_the_store_may_be_away_for_its_limit(tmp_path: Path) -> None:
+    job = MonitoredNodes(tmp_path, 2)
+    job.time.now += 595
+    assert job.reasons() == [None, None]
+    job.time.now += 10
+
+    assert job.reasons() == [Outcome.PEER_LOST] * 2
+    assert job.sentence(1) == "Node 1 could not reach the job store for limits.store_away (10m)."
+
+
+def test_a_silent_node_that_answers_with_the_store_is_not_lost(job: MonitoredNodes) -> None:
+    # Given a worker whose signs reach the store, and are not seen there by the others
+    for _ in range(20):
+        job.look(0, 1, after=6.0)
+        job.monitors[2].absence.reached()
+    assert job.reasons() == [None, None, None]
+
+    # When it does not answer any more
+    job.dumb = {2}
+    for _ in range(5):
+        job.look(0, 1, after=6.0)
+
+    assert job.reasons()[0] is Outcome.PEER_LOST
+    assert job.sentence(0) == "Node 2 (i-2, 10.0.0.2) gave no sign of life for 20 s."
 
 
 class FailingLooks(PeerMonitor):
@@ -210,43 +293,44 @@ def test_a_defect_is_logged_once_also_while_the_store_is_away(
 
 
 def test_a_look_that_hangs_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
-    job.time.now += CUT_OFF_SECONDS + 1
+    job.time.now += SILENCE + 1
 
     assert job.reasons() == [Outcome.PEER_LOST] * 3
 
 
 def test_a_store_that_is_away_for_all_loses_nobody(job: MonitoredNodes) -> None:
     # Given a store that is out of reach for longer than a node may be silent
-    AwayStore.away = True
-    for _ in range(8):
-        with pytest.raises(StoreError):
-            job.look(0, after=5.0)
+    job.miss_store(0, 1, 2, seconds=300)
 
     # When it is back, and the others have not been the first to give a sign
-    AwayStore.away = False
+    for store in job.stores:
+        store.away = False
     job.look(0, 1, 2, after=5.0)
     for _ in range(5):
         job.look(0, 1, 2, after=5.0)
 
     # Then the job goes on; and who is silent from now on is lost
     assert job.reasons() == [None, None, None]
+    job.dumb = {2}
     for _ in range(5):
         job.look(0, 1, after=6.0)
     assert job.reasons()[0] is Outcome.PEER_LOST
 
 
 def test_a_lost_node_was_lost_at_its_last_sign(job: MonitoredNodes) -> None:
+    job.dumb = {2}
     before = now_ms()
     for _ in range(5):
         job.look(0, 1, after=6.0)
 
     lost = job.monitors[0].outcomes[2].failed
     assert lost is not None
-    assert lost < before - STALE_SECONDS * 1000
+    assert lost < before - SILENCE * 1000
     assert job.monitors[0].lost == {2}
 
 
 def test_a_lost_node_that_says_how_it_ended_is_lost_no_more(job: MonitoredNodes) -> None:
+    job.dumb = {0, 1, 2}
     for _ in range(5):
         job.look(0, 1, after=6.0)
     job.attempt.end(ended(2, "peer_lost"))
@@ -281,6 +365,7 @@ def test_a_worker_that_failed_waits_for_the_coordinators_word(job: MonitoredNode
 
 
 def test_whoever_waits_for_the_others_gets_the_lost_ones_too(job: MonitoredNodes) -> None:
+    job.dumb = {0, 1, 2}
     job.attempt.end(ended(1, "failed", complete=False))
     job.attempt.end(ended(2))
     for _ in range(5):
@@ -292,13 +377,14 @@ def test_whoever_waits_for_the_others_gets_the_lost_ones_too(job: MonitoredNodes
 
 
 def test_nobody_waits_for_the_others_without_the_store(job: MonitoredNodes) -> None:
-    AwayStore.away = True
-    job.time.now += CUT_OFF_SECONDS + 1
+    job.stores[0].away = True
+    job.time.now += SILENCE + 1
 
     assert job.monitors[0].wait_for_others(over=lambda: False) == []
 
 
 def test_a_worker_decides_where_the_coordinator_is_lost(job: MonitoredNodes) -> None:
+    job.dumb = {0}
     job.attempt.end(ended(2, "peer_lost"))
     for _ in range(4):
         job.look(1, after=6.0)

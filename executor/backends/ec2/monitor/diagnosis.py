@@ -90,6 +90,10 @@ class Observation:
     """Since somebody asked for the job's end."""
     patience: timedelta = timedelta(minutes=3)
     """How long a cancelled job may take to end by itself."""
+    peer_silence: timedelta = timedelta(seconds=60)
+    """After so long the agents of several nodes give one of them up that is silent."""
+    store_away: timedelta = timedelta(minutes=10)
+    """For so long they may all be silent, as none of them reaches the job store."""
 
     @property
     def unreported(self) -> list[int]:
@@ -206,23 +210,28 @@ def _given_up(observation: Observation, lost: list[Instance], living: tuple[Inst
     if not lost:
         return False
     working = [each for each in living if each.index not in observation.done]
-    if all(observation.signs.get(each.index, timedelta.max) > STALE for each in working):
+    given_up = max(STALE, observation.peer_silence)
+    if all(observation.signs.get(each.index, timedelta.max) > given_up for each in working):
         return True
     return (
-        min(observation.signs.get(each.index, timedelta.max) for each in lost) > STALE + observation.patience
+        min(observation.signs.get(each.index, timedelta.max) for each in lost)
+        > given_up + observation.patience
     )
 
 
 def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis | None:
     """Return what is due where machines of several nodes are silent for so long that they hang, or are cut off for good; else None.
 
-    An agent of several that cannot reach the store ends its node after a minute: nobody waits for it any more.
+    An agent that cannot reach the store ends its node, after `peer_silence` if others can: nobody waits for it any more.
     """
     if observation.nodes == 1:
         return None
     working = [each for each in living if each.index not in observation.done]
-    limit = STALE + observation.patience
-    hung = tuple(each for each in working if observation.signs.get(each.index, timedelta()) > limit)
+    silence = max(STALE, observation.peer_silence)
+    hung = _silent_for(observation, working, silence + observation.patience)
+    if len(hung) == len(working):
+        # Also because the store may be out of reach of them all, which they wait for.
+        hung = _silent_for(observation, working, max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
     first = hung[0]
@@ -236,6 +245,10 @@ def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis |
         return Diagnosis(stage=JobStage.SILENT, sentence=sentence, terminate=hung)
     inferred = InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index)
     return Diagnosis(stage=JobStage.GONE, sentence=sentence, inferred=inferred, terminate=living)
+
+
+def _silent_for(observation: Observation, working: list[Instance], limit: timedelta) -> tuple[Instance, ...]:
+    return tuple(each for each in working if observation.signs.get(each.index, timedelta()) > limit)
 
 
 def _overdue(observation: Observation) -> str | None:

@@ -232,6 +232,8 @@ class JobMonitor:
             done=frozenset(rank for rank in signs if nodes > 1 and self._has("result.json", rank)),
             cancelled=self.age(self.record.key("cancel.json"), now),
             patience=self.patience,
+            peer_silence=self.job.limits.peer_silence,
+            store_away=self.job.limits.store_away,
             boot_limit=self.boot_limit,
         )
         if known is None and not ask:

@@ -79,12 +79,13 @@ def test_machines_that_wait_for_each_other_may_be_on_longer() -> None:
         "strategy": "torchrun",
         "distributed": {"num_instances": 4, "processes_per_instance": "gpus"},
     }
-    limits = {"join": "7m"}
+    limits = {"join": "7m", "store_away": "4m", "peer_silence": "25s"}
 
     job = planned(hardware=hardware, limits=limits)
 
     assert (job.strategy.nodes, job.strategy.processes_per_node) == (4, "gpus")
-    assert deadman(job) - deadman(planned(limits=limits)) == timedelta(minutes=7)
+    assert (job.limits.peer_silence, job.limits.store_away) == (timedelta(seconds=25), timedelta(minutes=4))
+    assert deadman(job) - deadman(planned(limits=limits)) == timedelta(minutes=7 + 4)
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "mpi"])
