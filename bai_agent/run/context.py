@@ -83,6 +83,8 @@ class RunContext:
     phase: str = "prepare"
     reason: StopReason | None = None
     """Why the run ended before its benchmark did."""
+    cut_short: dict[str, float] = field(default_factory=dict)
+    """The phase in which it did, and how many seconds that had lasted."""
     outcome: Outcome = Outcome.AGENT_ERROR
     umask: int = 0o022
     """What the caller had: the benchmark's, where that runs as the same user."""

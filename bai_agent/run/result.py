@@ -109,7 +109,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
         "outcome": outcome.value,
         "sentence": sentence,
         "benchmark": benchmark,
-        "phases": ctx.events.finished_phases(),
+        "phases": {**ctx.events.finished_phases(), **ctx.cut_short},
         "metrics": extracted,
         "kafka": _kafka(ctx),
         "last_lines": last,

@@ -85,6 +85,9 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
             _do(ctx, "run", phases.run)
     except RunEndedError as ended:
         ctx.reason = ended.reason
+        began = _began(ctx, ctx.phase)
+        if began is not None and ctx.phase not in ctx.events.finished_phases():
+            ctx.cut_short = {ctx.phase: round(ctx.clock.monotonic() - began, 3)}
         ctx.events.lenient = True
         ctx.events.add(StopEvent(reason=ended.reason.outcome.value, message=ended.reason.message))
     except OSError as error:

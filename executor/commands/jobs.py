@@ -178,6 +178,7 @@ def status(
         print_json(
             {
                 **now.as_table(),
+                "warnings": list((result.warnings if result is not None else None) or now.warnings),
                 "next_step": {"command": options.command(*step.words), "effect": step.effect}
                 if step
                 else None,
@@ -215,7 +216,7 @@ def status(
         if verbose:
             print_transports(now.nodes)
             print_set(record.job())
-            print_own_usage(result)
+            print_own_usage(result, one_machine=not backend.remote)
             print_environments(machines)
     if wait and (why := unknown_status(now)) is not None:
         say(why)

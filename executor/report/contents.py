@@ -93,6 +93,8 @@ class Report:
     tail: LogTail | None
     instance_type: str | None
     spot: bool
+    one_machine: bool
+    """Whether its nodes, if there are several, share this machine."""
     hourly: float | None
     """USD for one instance, where the configuration says; on demand."""
     of_two_files: bool
@@ -183,6 +185,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
         tail=_tail(record, _told_rank(record, job)),
         instance_type=kind,
         spot=launch.spot,
+        one_machine=launch.asked is None,
         hourly=prices.get(kind) if kind is not None else None,
         of_two_files=job.repeat is not None
         and bool(job.repeat.arms)

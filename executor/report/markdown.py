@@ -82,7 +82,7 @@ def _lines(report: Report) -> Iterator[str]:
     usage = (result.own_usage if result is not None else None) or []
     if usage:
         yield ""
-        yield _text(usage_sentence(usage))
+        yield _text(usage_sentence(usage, one_machine=report.one_machine))
     yield ""
     yield "<details><summary>What it ran on, and how to repeat it</summary>"
     yield ""

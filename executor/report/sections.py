@@ -437,7 +437,7 @@ def _own_usage(report: Report) -> Iterator[str]:
         for node in nodes[:_ROWS]
     ]
     heads: list[Cell] = [("", "bai itself"), *(("text", name) for name in PROGRAMS), ("n", "share")]
-    yield from table(escaped(usage_sentence(nodes)), heads, rows)
+    yield from table(escaped(usage_sentence(nodes, one_machine=report.one_machine)), heads, rows)
     if len(nodes) > _ROWS:
         yield f'<p class="note">The first {_ROWS} of {len(nodes):,} nodes.</p>'
 

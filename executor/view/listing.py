@@ -200,12 +200,12 @@ def print_set(job: Job) -> None:
         )
 
 
-def print_own_usage(result: JobResult | None) -> None:
-    """Print what our own programs took of the job's machines."""
+def print_own_usage(result: JobResult | None, *, one_machine: bool = False) -> None:
+    """Print what our own programs took of the job's machines. one_machine: its nodes share one."""
     nodes = (result.own_usage if result is not None else None) or []
     if not nodes:
         return
-    lines = [usage_sentence(nodes)]
+    lines = [usage_sentence(nodes, one_machine=one_machine)]
     for node in nodes:
         which = f"node {node.rank}: " if len(nodes) > 1 else ""
         lines.append(which + "; ".join(f"{name} {taken}" for name, taken in usage_words(node)))

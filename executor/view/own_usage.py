@@ -10,15 +10,19 @@ from executor.quantities import seconds, size
 PROGRAMS = ("agent", "extractor", "shim")
 
 
-def usage_sentence(nodes: Sequence[OwnUsage]) -> str:
-    """Say how much processor time that was on all of these nodes, one or more, and which share of what they had."""
+def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str:
+    """Say how much processor time that was on all of these nodes, one or more, and which share of what they had.
+
+    one_machine: the nodes are on one machine, and share its CPUs.
+    """
     least = "at least " if any(_is_partial(node) for node in nodes) else ""
     where = f" on {len(nodes):,} nodes" if len(nodes) > 1 else ""
     sentence = f"bai itself took {least}{_cpu(sum(map(_taken, nodes)))} of processor time{where}"
-    if (share := _share(nodes)) is None:
+    if (share := _share(nodes, one_machine=one_machine)) is None:
         return f"{sentence}."
-    cpus = sum(node.cpus or 0 for node in nodes)
-    whose = "their" if len(nodes) > 1 else "the machine's"
+    every = [node.cpus or 0 for node in nodes]
+    cpus = max(every) if one_machine else sum(every)
+    whose = "their" if len(nodes) > 1 and not one_machine else "the machine's"
     how_long = f" for {seconds(nodes[0].benchmark_seconds or 0)}" if len(nodes) == 1 else ""
     return (
         f"{sentence}: {least}{share} of what {whose} {cpus:,} CPU{'' if cpus == 1 else 's'} had while the "
@@ -57,9 +61,10 @@ def _is_partial(node: OwnUsage) -> bool:
     return any(usage.at_least for usage in known) or (None in around and around != [None, None])
 
 
-def _share(nodes: Sequence[OwnUsage]) -> str | None:
+def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | None:
     """Return which share it was; None where that is not known, or the benchmark was over in less than our start and end take."""
-    there = sum((node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes)
+    of_nodes = [(node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes]
+    there = max(of_nodes) if one_machine else sum(of_nodes)
     if not all(node.cpus and node.benchmark_seconds for node in nodes):
         return None
     share = sum(map(_taken, nodes)) / there

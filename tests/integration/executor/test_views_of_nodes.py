@@ -175,3 +175,11 @@ def test_running_nodes_are_followed_together_and_seen_to_end(cli: LocalCli, tmp_
     ]
     values = {each["labels"]["rank"]: each["value"] for each in ended["metrics"] if each["name"] == "loss"}
     assert values == {"0": 0.05, "1": 0.15}
+
+
+def test_the_status_for_programs_has_the_warnings_of_the_text(cli: LocalCli) -> None:
+    HandmadeJob(cli.store).ends(warnings=["The clock is off."])
+
+    assert "The clock is off." in cli.bai("status", "digits-1").stdout
+    (status,) = cli.bai("status", "digits-1", "--json").objects
+    assert status["warnings"] == ["The clock is off."]

@@ -172,6 +172,21 @@ def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir, hours: int
     assert ctx.events.finished_phases()["pull"] == pytest.approx(27, abs=0.01)
 
 
+def test_a_phase_that_fails_has_its_time(rundir: RunDir) -> None:
+    clock = SteppingClock()
+
+    def pull(ctx: RunContext) -> None:
+        clock.sleep(10)
+        raise RunEndedError(StopReason(Outcome.PULL_FAILED, "It is gone."))
+
+    run(make_context(rundir, clock=clock), replace(Recorder(rundir).phases, pull=pull))
+
+    result = read_json(rundir.result)
+    assert result is not None
+    assert result["phases"]["pull"] == pytest.approx(10, abs=0.01)
+    assert "run" not in result["phases"]
+
+
 # Ends
 
 

@@ -34,6 +34,16 @@ def test_the_share_is_of_what_the_machine_had(node: OwnUsage, sentence: str) -> 
     assert usage_sentence([node]) == sentence
 
 
+def test_nodes_on_one_machine_share_its_processors() -> None:
+    nodes = [
+        OwnUsage(rank=rank, cpus=4, benchmark_seconds=10, agent=HALF, extractor=HALF, shim=HALF)
+        for rank in (0, 1)
+    ]
+
+    assert "on 2 nodes: 7.5 % of what the machine's 4 CPUs had" in usage_sentence(nodes, one_machine=True)
+    assert "on 2 nodes: 3.8 % of what their 8 CPUs had" in usage_sentence(nodes)
+
+
 def test_what_is_not_known_of_a_node_has_no_share() -> None:
     whole = OwnUsage(cpus=2, benchmark_seconds=10, agent=HALF, extractor=HALF, shim=HALF)
     lost = OwnUsage(rank=1, cpus=2, agent=HALF, extractor=ProcessUsage(cpu_seconds=70, at_least=True))
