@@ -102,6 +102,7 @@ def test_lists_and_truth_from_the_environment() -> None:
     [
         ('buket = "b"', 'did you mean "bucket"?'),
         ("subnets = 1", "subnets: expected a list"),
+        ('[limits]\npeer_silence = "5s"', "peer_silence must be at least 20s"),
         ('[limits]\nmax_runtime = "soon"', '[limits] max_runtime: "soon" is not a duration'),
         ("bucket = ", "not valid TOML"),
     ],

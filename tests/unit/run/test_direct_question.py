@@ -136,6 +136,19 @@ def test_without_descriptors_it_waits_and_answers_later(caplog: pytest.LogCaptur
         assert asked(peer) == ANSWER
 
 
+def test_an_agent_that_is_started_again_answers_on_the_port_that_it_told() -> None:
+    with answering() as peer:
+        assert asked(peer) == ANSWER
+    held = hold_agent_port(peer.address, peer.agent_port)
+    assert held is not None
+    again = AnswerPort(held, rank=1, key=KEY, answer=lambda: ANSWER)
+    again.start()
+
+    assert asked(peer) == ANSWER
+    again.end()
+    again.join(30)
+
+
 def test_many_nodes_are_asked_at_the_same_time() -> None:
     together = threading.Barrier(8)
 
