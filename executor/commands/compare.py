@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JsonOption, job_ids_of, print_json, say
+from executor.commands.options import JsonOption, check_output, job_ids_of, print_json, say
 from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
@@ -67,6 +67,7 @@ def compare(
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
 
+    check_output(output, ("html", "htm"))
     conditions = [parse_condition(each) for each in fail_if or ()]
     reader = RunReader(options.find, options.stores)
     if baseline is not None:

@@ -260,6 +260,22 @@ def test_a_report_is_json_by_flag_and_refuses_unknown_endings(
     assert "html, md, json or csv" in answer.stderr
 
 
+def test_an_output_that_cannot_be_written_is_refused_first(
+    cli: LocalCli, job: HandmadeJob, tmp_path: Path
+) -> None:
+    other = HandmadeJob(cli.store, "other")
+    other.measures("loss", 0.5)
+    other.ends()
+    jobs = (job.record.job_id, other.record.job_id)
+    for command in (("report", "last"), ("compare", *jobs)):
+        answer = cli.bai(*command, "-o", tmp_path / "none" / "x.html")
+        assert (answer.code, answer.stdout) == (2, "")
+        assert f"the folder {tmp_path / 'none'} does not exist" in answer.stderr
+    answer = cli.bai("compare", *jobs, "-o", tmp_path / "x.json")
+    assert (answer.code, (tmp_path / "x.json").exists()) == (2, False)
+    assert "a page is written, not .json" in answer.stderr
+
+
 def test_validate_names_secrets_that_are_not_set_here(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     kafka = """

@@ -19,6 +19,30 @@ def test_a_page_names_files_that_are_there(page: Path) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+_LINK = re.compile(r"\]\((?!https?:)([\w./-]*)(?:#([\w-]+))?\)")
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name
+)
+def test_a_link_leads_to_a_page_and_a_heading(page: Path) -> None:
+    wrong = []
+    for path, heading in _LINK.findall(page.read_text()):
+        target = page.parent / path if path else page
+        if not target.exists() or (heading and target.suffix == ".md" and heading not in _headings(target)):
+            wrong.append(f"{path}#{heading}")
+
+    assert wrong == []
+
+
+def _headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as a forge makes them of its headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    linked = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in linked}
+
+
 def test_the_map_of_the_code_shows_a_runs_way() -> None:
     named = _NAMED.findall((ROOT / "docs/architecture.md").read_text())
 
