@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,12 +64,12 @@ class PatternResult:
     @property
     def matched(self) -> bool:
         """Whether the pattern matched anywhere, even without a usable value."""
-        return bool(self.series.count or self.not_numbers)
+        return bool(self.series.count or self.series.left_out or self.not_numbers)
 
     @property
     def missing(self) -> bool:
         """Whether a run with this log would fail for lack of this metric."""
-        return self.metric.required and not self.series.count
+        return self.metric.required and not (self.series.count or self.series.left_out)
 
 
 @dataclass
@@ -217,7 +218,11 @@ def _search(
     *,
     write: Callable[[str], object] | None,
 ) -> MetricsTrial:
-    tried = [PatternResult(each, Series(each.name, each.units, each.better)) for each in metrics]
+    tried = [
+        PatternResult(each, Series(each.name, each.units, each.better, headline_is=each.headline))
+        for each in metrics
+    ]
+    warmed: Counter[tuple[int, str]] = Counter()
     trial = MetricsTrial(name, tried)
     fast = prefilter_available()
     patterns = compile_patterns(metrics, fast=fast)
@@ -244,11 +249,18 @@ def _search(
             if write is not None:
                 for each in found:
                     write(_record(metrics, each))
-            values: dict[int, list[float]] = {}
-            for _, index, _, number, _ in found:
-                values.setdefault(index, []).append(float(number))
-            for index, numbers in values.items():
-                tried[index].series.add_all(numbers)
+            values: dict[tuple[int, bool], list[float]] = {}
+            for _, index, _, number, extra in found:
+                # Each set of labels has its own first values.
+                labels = (index, extra.partition(',"labels":')[2])
+                is_warm_up = warmed[labels] < metrics[index].warmup_values
+                warmed[labels] += is_warm_up
+                values.setdefault((index, is_warm_up), []).append(float(number))
+            for (index, is_warm_up), numbers in values.items():
+                if is_warm_up:
+                    tried[index].series.leave_out(numbers)
+                else:
+                    tried[index].series.add_all(numbers)
             trial.lines += block.data.count(b"\n")
             trial.bytes += len(block.data)
             if trial.bytes <= _NEAR_BYTES:

@@ -13,7 +13,7 @@ from bai_agent.metrics.tally import doubt_warning, not_a_number_warning
 from executor.jobs.metrics_trial import MetricsTrial
 from executor.quantities import size
 from executor.view.listing import screen_width, show
-from executor.view.metrics import metric_table
+from executor.view.metrics import metric_notes, metric_table
 from executor.view.text import plain_text, safe_line, speaks_unicode
 
 
@@ -31,6 +31,14 @@ def print_trial(trial: MetricsTrial) -> None:
     width = screen_width()
     every = [each.series for each in trial.metrics]
     show(metric_table(every, width=width, rows=len(every), summary=True, unicode=unicode))
+    for text, style in metric_notes(every):
+        show(Text(plain_text(text), style=style))
+    timed = [each.metric.name for each in trial.metrics if each.metric.warmup is not None]
+    if timed:
+        names = plain_text(", ".join(timed))
+        show(
+            Text(f"with the warm-up of {names}: a log does not say when its lines were printed", style="dim")
+        )
     bar = "│" if unicode else "|"
     for each in trial.metrics:
         name = safe_line(each.series.name)

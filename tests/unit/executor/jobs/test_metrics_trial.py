@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor import Headline, Metric
 from executor.errors import UsageError
 from executor.jobs.metrics_trial import MetricsTrial, try_metrics
+from executor.view.trial import print_trial
 
 METRICS = (
     Metric(name="step", pattern=r"step=(\d+)"),
@@ -56,3 +57,26 @@ def test_an_end_by_another_signal_is_no_patterns_fault(
 
     with pytest.raises(UsageError, match="did not come to its end"):
         try_metrics(METRICS, log, show=killed)
+
+
+def test_the_warm_up_of_each_series_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    metric = Metric(
+        name="rate",
+        pattern=r"(?P<of>\w+)=(?P<value>\d+)",
+        warmup_values=1,
+        headline=Headline.MEAN,
+        required=True,
+    )
+    log = tmp_path / "run.log"
+    log.write_text("read=1000\nread=10\nwrite=2000\nwrite=20\n")
+
+    def show(trial: MetricsTrial) -> None:
+        (tried,) = trial.metrics
+        print(tried.series.count, tried.series.left_out, tried.series.headline)
+        print_trial(trial)
+
+    assert try_metrics([metric], log, show=show)
+
+    answer = capfd.readouterr().out
+    assert answer.startswith("2 2 15.0\n")
+    assert "without the first values, which are warm-up, of rate (2)" in answer
