@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 from bai_agent.benchmark.proc import read_process
-from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
+from bai_agent.benchmark.started import Started, read_started
+from bai_agent.job.run_directory import RunDir, is_locked, read_json
 
 _TICK_S = 0.01
 
@@ -42,17 +42,15 @@ class StartedBenchmark:
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
-        self._started: Mapping[str, Any] | None = None
+        self._started: Started | None = None
 
     def alive(self) -> bool:
         """Return whether it runs, or has not been started: False only where it has surely ended."""
         if self._started is None:
-            self._started = read_json(self._rundir.started)
+            self._started = read_started(self._rundir)
             if self._started is None:
                 return True
-            if self._started["boot_id"] != boot_id():
-                self._started = {**self._started, "pid": 0, "start": -1}
-        return is_alive(int(self._started["pid"]), int(self._started["start"]))
+        return self._started.of_this_boot and is_alive(self._started.pid, self._started.start)
 
 
 def is_alive(pid: int, start: int) -> bool:
@@ -74,12 +72,12 @@ def _is_hidden(pid: int) -> bool:
     return read_process(pid) is None
 
 
-def wait_started(rundir: RunDir, *, timeout_s: float) -> dict[str, Any] | None:
+def wait_started(rundir: RunDir, *, timeout_s: float) -> Started | None:
     """Return started.json as soon as it is there; None where nothing was started, at the latest after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
-    while (started := read_json(rundir.started)) is None:
+    while (started := read_started(rundir)) is None:
         if state(rundir) is not State.RUNNING or time.monotonic() >= deadline:
-            return read_json(rundir.started)
+            return read_started(rundir)
         time.sleep(_TICK_S)
     return started
 
@@ -92,11 +90,11 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
     return now
 
 
-def running_seconds(started: Mapping[str, Any] | None) -> float:
+def running_seconds(started: Started | None) -> float:
     """Return how long ago the benchmark was started, as started.json says; 0 where it was not, in this boot."""
-    if started is None or started["boot_id"] != boot_id():
+    if started is None or not started.of_this_boot:
         return 0.0
-    begun = int(started["start"]) / os.sysconf("SC_CLK_TCK")
+    begun = started.start / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may be set meanwhile
 
 

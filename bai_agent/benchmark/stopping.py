@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from bai_agent.benchmark.orphans import kill_remains
-from bai_agent.benchmark.proc import boot_id, read_process, send_signal
+from bai_agent.benchmark.proc import send_signal
+from bai_agent.benchmark.started import Started, find_shim, read_started
 from bai_agent.benchmark.state import State, state, wait_exited
 from bai_agent.errors import BusyError
 from bai_agent.job.outcome import Outcome
@@ -64,13 +64,13 @@ def ordered_grace(rundir: RunDir) -> timedelta | None:
         return None
 
 
-def end_lost(rundir: RunDir, *, started: Mapping[str, Any] | None = None) -> None:
+def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
     """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
 
     started: what started.json said, for where the benchmark may have taken it away. Raises BusyError where the shim cannot
     even be killed.
     """
-    started = started or read_json(rundir.started)
+    started = started or read_started(rundir)
     _kill_shim(rundir, started)
     killed = kill_remains(rundir, started)
     make_folder(rundir.path, private=rundir.path)
@@ -92,20 +92,18 @@ def end_without_order(rundir: RunDir) -> None:
     Raises what `end_lost` raises, which is the last resort.
     """
     if state(rundir) is State.RUNNING:
-        _signal_shim(read_json(rundir.started), signal.SIGTERM)
+        _signal_shim(rundir, read_started(rundir), signal.SIGTERM)
         if wait_exited(rundir, timeout_s=_SHIM_END_LIMIT_S) is State.RUNNING:
             end_lost(rundir)
 
 
-def _signal_shim(started: Mapping[str, Any] | None, number: int) -> None:
-    if started is not None and started["boot_id"] == boot_id():
-        process = read_process(started["shim_pid"])
-        if process is not None and process.start == started["shim_start"]:
-            send_signal(process, number)
+def _signal_shim(rundir: RunDir, started: Started | None, number: int) -> None:
+    if (shim := find_shim(rundir, started)) is not None:
+        send_signal(shim, number)
 
 
-def _kill_shim(rundir: RunDir, started: Mapping[str, Any] | None) -> None:
-    _signal_shim(started, signal.SIGKILL)
+def _kill_shim(rundir: RunDir, started: Started | None) -> None:
+    _signal_shim(rundir, started, signal.SIGKILL)
     deadline = time.monotonic() + _SHIM_DEATH_LIMIT_S
     while is_locked(rundir.shim_lock):
         if time.monotonic() >= deadline:

@@ -75,7 +75,7 @@ class RepeatedRuns:
     def add(self, lines: bytes) -> None:
         """Take in whole lines; one that is damaged says nothing."""
         for line in lines.splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
+            with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 self._add(json.loads(line))
 
     def _add(self, said: Any) -> None:

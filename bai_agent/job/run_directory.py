@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,9 @@ from typing import Any
 
 from bai_agent.errors import BusyError
 from bai_agent.job.new_files import draft_beside, place_new
+
+_JSON_LIMIT = 2**28
+"""Bytes of a JSON file of ours: beyond what the longest list of pulled files takes."""
 
 
 @dataclass(frozen=True)
@@ -320,10 +324,18 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None where there is no such file or it holds something else."""
+    """Return the JSON object in `path`; None where there is no such file or it holds something else.
+
+    Who wrote it may not be known: a FIFO, a device or a file without an end holds something else.
+    """
     try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _JSON_LIMIT:
+                return None
+            value = json.loads(file.read(_JSON_LIMIT))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -369,7 +381,7 @@ def open_append(path: Path) -> int:
 def is_locked(path: Path) -> bool:
     """Return whether a live process holds the lock file `path`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from bai_agent.aws.secrets import SecretError
 from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.launch import ShimError, launch, make_order
 from bai_agent.benchmark.stacks import runs_python
+from bai_agent.benchmark.started import Started, read_started
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_started
 from bai_agent.benchmark.static_programs import static_program
 from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop
@@ -25,7 +24,7 @@ from bai_agent.job.record_types import (
     WarningEvent,
 )
 from bai_agent.job.reserved_space import make_room
-from bai_agent.job.run_directory import make_folder, read_json, write_atomic, write_json
+from bai_agent.job.run_directory import make_folder, write_atomic, write_json
 from bai_agent.run.context import RunContext
 from bai_agent.run.environment import OWN_LEVELS, EnvironmentProbe
 from bai_agent.run.join import peers_of
@@ -71,7 +70,7 @@ def run_benchmark(ctx: RunContext) -> None:
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
         # Read once: a benchmark may delete the file, and nothing else has the shim's pid.
-        started = read_json(ctx.rundir.started)
+        started = read_started(ctx.rundir)
         look_for_transport = TransportLook(ctx)
         with taking_turns(ctx):
             _follow(ctx, started, output, look_for_transport)
@@ -138,13 +137,13 @@ def _launch(ctx: RunContext) -> None:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
     started = wait_started(ctx.rundir, timeout_s=30)
     if started is not None:
-        ctx.events.add(BenchmarkStartEvent(pid=started["pid"], argv=list(order.argv)))
-        for warning in started.get("warnings", ()):
+        ctx.events.add(BenchmarkStartEvent(pid=started.pid, argv=list(order.argv)))
+        for warning in started.warnings:
             ctx.warn(f"{warning[0].upper()}{warning[1:]}.")
 
 
 def _follow(
-    ctx: RunContext, started: Mapping[str, Any] | None, output: OpenFile, look_for_transport: TransportLook
+    ctx: RunContext, started: Started | None, output: OpenFile, look_for_transport: TransportLook
 ) -> None:
     """Watch the benchmark until it has ended or is LOST. The first reason to stop becomes one order to the shim.
 
@@ -190,9 +189,9 @@ def _follow(
 class _ProgramLook:
     """Looks for a Python and for a static program; each time after twice the pause, as a look reads all of /proc."""
 
-    def __init__(self, ctx: RunContext, started: Mapping[str, Any] | None) -> None:
+    def __init__(self, ctx: RunContext, started: Started | None) -> None:
         self._ctx = ctx
-        self._shim = started["shim_pid"] if started is not None else None
+        self._shim = started.shim_pid if started is not None else None
         self._next = 0.0
         self._pause = _TICK
 
@@ -222,7 +221,7 @@ def _order_stop(ctx: RunContext, reason: StopReason, *, grace: timedelta) -> Non
     ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
 
 
-def _end_unwatched(ctx: RunContext, started: Mapping[str, Any] | None) -> None:
+def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
     """End a benchmark whose shim is dead, or out of reach."""
     message = Outcome.LOST.sentence
     if not ctx.rundir.shim_lock.exists():

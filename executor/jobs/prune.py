@@ -16,7 +16,9 @@ from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
 from executor.backends.local.agent import local_agent
+from executor.backends.local.job_store import check_own
 from executor.backends.local.submission import remove_abandoned
+from executor.errors import UsageError
 from executor.jobs.jobs import job_ids
 from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
@@ -44,6 +46,7 @@ def prune_jobs(
     Also what killed submissions left. left: called with the reason where a job is left alone: its end is unknown, or it is
     only a link. on_failure: called where one could not be deleted; the others still are.
     """
+    check_own(store.folder)
     if not dry_run:
         remove_abandoned(store)
     backends = Backends()
@@ -52,6 +55,11 @@ def prune_jobs(
         folder = store.folder / job_id
         if folder.is_symlink():
             left(f"{folder} is a symbolic link, to {folder.readlink()}; it is left alone")
+            continue
+        try:
+            check_own(store.folder, job_id)
+        except UsageError as error:
+            left(f"{error}; it is left alone")
             continue
         try:
             now = backends.of(record).status(record)

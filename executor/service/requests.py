@@ -70,6 +70,9 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
     region: the configured one.
     """
     contents = _without_nulls(_contents(event))
+    if halves := list(_half_characters(event.payload, "payload")):
+        # Neither a descriptor nor an answer could be written with them.
+        raise RefusedError(_sentence(halves))
     if large := list(_large_integers(contents, "")):
         # Before anything reckons with them.
         raise RefusedError(_sentence(large))
@@ -172,6 +175,20 @@ def _without_nulls(node: Any) -> Any:
     if isinstance(node, Mapping):
         return {key: _without_nulls(value) for key, value in node.items() if value is not None}
     return [_without_nulls(each) for each in node] if isinstance(node, list) else node
+
+
+def _half_characters(node: Any, where: str) -> Iterator[str]:
+    """Yield where texts, keys included, hold halves of characters, which JSON can write and UTF-8 cannot."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if not is_utf8(str(key)):
+                yield f"{where}: a key holds half a character; write it as UTF-8"
+            yield from _half_characters(value, f"{where}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _half_characters(value, f"{where}[{index}]")
+    elif isinstance(node, str) and not is_utf8(node):
+        yield f"{where} holds half a character; write it as UTF-8"
 
 
 def _large_integers(node: Any, where: str) -> Iterator[str]:

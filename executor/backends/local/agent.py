@@ -14,6 +14,7 @@ from bai_agent.errors import BaiError, BusyError
 from bai_agent.job.agent_start import AgentStartError, start_agent
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
+from executor.backends.local.job_store import check_own
 
 _LAST_BYTES = 65536
 _LAST_WORDS = 300
@@ -63,7 +64,8 @@ class NodeAgent:
         return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 
     def start(self) -> None:
-        """Start the agent in a session of its own and return when it runs. Raises AgentError."""
+        """Start the agent in a session of its own and return when it runs. Raises AgentError, UsageError."""
+        check_own(self.folder, self.record.job_id)
         make_folder(self.rundir.path, private=self.folder)
         try:
             start_agent(self.descriptor, self.rundir, [f"--rank={self.rank}"])

@@ -20,7 +20,7 @@ from executor.backends.backend import (
     named_store,
 )
 from executor.backends.local.agent import LocalAgent, local_agent
-from executor.backends.local.job_store import is_local, store_at
+from executor.backends.local.job_store import check_own, is_local, store_at
 from executor.backends.local.watcher import AgentWatcher
 from executor.errors import UsageError
 from executor.records.follower import events_of
@@ -97,6 +97,7 @@ class LocalBackend:
         if note := one_node_note(descriptor):
             listener.on_progress(note)
         store = store_at(self._options.store)
+        check_own(store.folder, job_id or "")
         submitted = submit(job_request, descriptor, store, job_id=job_id, on_submit=listener.on_submit)
         agent = _agent(submitted.record)
         listener.on_launch(submitted.record.job_id)
@@ -140,8 +141,8 @@ class LocalBackend:
             raise UsageError(f"--now is for jobs on EC2, and {record.job_id} runs on this machine")
         if (result := result_of(record)) is not None:
             return f"it has ended before: {result.sentence}"
+        agent = _own_agent(record)
         message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
-        agent = _agent(record)
         if not agent.alive():
             # Nobody else would end a benchmark that still runs, or write the job's result.
             agent.start()
@@ -149,7 +150,7 @@ class LocalBackend:
         return message
 
     def resume(self, record: JobRecord) -> str:
-        agent = _agent(record)
+        agent = _own_agent(record)
         if (result := result_of(record)) is not None:
             return f"it has ended: {result.sentence}"
         if agent.alive():
@@ -213,4 +214,11 @@ def _agent(record: JobRecord) -> LocalAgent:
     agent = local_agent(record)
     if agent is None:
         raise UsageError(f"the job {record.job_id} in {record.store.url} does not run on this machine")
+    return agent
+
+
+def _own_agent(record: JobRecord) -> LocalAgent:
+    """Return the job's agent, to have it do something. Raises UsageError unless the job is this user's own."""
+    agent = _agent(record)
+    check_own(agent.nodes[0].folder, record.job_id)
     return agent

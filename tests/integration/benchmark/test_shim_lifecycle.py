@@ -17,11 +17,12 @@ from bai_agent.benchmark import shim
 from bai_agent.benchmark.ending import classify
 from bai_agent.benchmark.launch import ShimError, _order_bytes
 from bai_agent.benchmark.proc import boot_id, read_process
+from bai_agent.benchmark.started import read_started
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state
 from bai_agent.benchmark.stopping import end_lost
 from bai_agent.errors import BusyError
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.run_directory import is_locked, read_json
+from bai_agent.job.run_directory import is_locked
 
 
 def test_exit_code_and_output_are_kept(bench: Bench) -> None:
@@ -223,7 +224,7 @@ def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
         end_lost(bench.rundir)
 
         assert bystander.poll() is None
-        assert running_seconds(read_json(bench.rundir.started)) == 0
+        assert running_seconds(read_started(bench.rundir)) == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -235,7 +236,7 @@ def test_remains_of_a_living_shim_are_not_touched(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
     with pytest.raises(BusyError, match="still watched by its shim"):
-        kill_remains(bench.rundir, read_json(bench.rundir.started))
+        kill_remains(bench.rundir, read_started(bench.rundir))
 
     assert read_process(bench.started["pid"]) is not None
 
@@ -254,9 +255,9 @@ def test_a_shim_that_hangs_is_ended_with_its_benchmark(bench: Bench) -> None:
 def test_running_seconds_count_from_the_start(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
-    first = running_seconds(read_json(bench.rundir.started))
+    first = running_seconds(read_started(bench.rundir))
 
-    until(lambda: running_seconds(read_json(bench.rundir.started)) > first + 0.05, "time passes")
+    until(lambda: running_seconds(read_started(bench.rundir)) > first + 0.05, "time passes")
     assert first < 60
 
 

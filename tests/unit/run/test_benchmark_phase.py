@@ -15,6 +15,7 @@ import pytest
 from agent_runs import events_of
 from run_contexts import ScriptedStopSource, SteppingClock, make_context
 
+from bai_agent.benchmark import shim as shim_program
 from bai_agent.benchmark.proc import boot_id, read_process
 from bai_agent.benchmark.state import read_exit
 from bai_agent.benchmark.stopping import end_lost, request_stop
@@ -37,9 +38,11 @@ WITHIN = GRACE.total_seconds() + 20.0
 def deaf_shim(rundir: RunDir) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds the shim's lock, as a shim would whose benchmark runs, and reads no order."""
     prepare(make_context(rundir))
+    # The words by which a shim of this run is known stand at the end.
+    deaf = [sys.executable, "-c", "import time; time.sleep(600)", shim_program.__file__, str(rundir.path)]
     lock = os.open(rundir.shim_lock, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with subprocess.Popen(["sleep", "600"], pass_fds=[lock]) as shim:
+    with subprocess.Popen(deaf, pass_fds=[lock]) as shim:
         os.close(lock)
         seen = read_process(shim.pid)
         assert seen is not None
