@@ -17,7 +17,7 @@ from executor.descriptor.load import load_table
 from executor.descriptor.raw_table import at, text_of
 from executor.planning.request import LAST, JobRequest
 from executor.planning.service_request import ServiceRequest
-from executor.service.event import Event, UnreadableEventError
+from executor.service.event import Event, UnreadableEventError, is_utf8
 from executor.service.messages import SERVICE
 from executor.service.pulls import Pulls, read_pulls
 from executor.service.trust import check_trust

@@ -391,3 +391,16 @@ def test_any_descriptor_is_a_job_or_a_sentence(tables: dict[str, Any], data: Any
     except (UnreadableEventError, RefusedError) as error:
         said = str(error)
     assert said.encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"env.vars": {"A": "\ud800"}}, "payload.toml.contents.env.vars.A holds half a character"),
+        ({"env.vars": {"\udfff": "a"}}, "payload.toml.contents.env.vars: a key holds half a character"),
+        ({"ml.benchmark_code": "python \ud800"}, "payload.toml.contents.ml.benchmark_code holds"),
+        ({"info.labels": {"task_name": "a\ud800"}}, "payload.toml.contents.info.labels.task_name holds"),
+    ],
+)
+def test_half_a_character_is_refused_by_its_key(changes: dict[str, Any], place: str) -> None:
+    assert place in refusal(changes)
