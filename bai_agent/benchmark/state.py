@@ -9,7 +9,8 @@ from typing import Any
 
 from bai_agent.benchmark.proc import read_process
 from bai_agent.benchmark.started import Started, read_started
-from bai_agent.job.run_directory import RunDir, is_locked, read_json
+from bai_agent.job.repeats import RepeatedRun
+from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
 
 _TICK_S = 0.01
 
@@ -90,9 +91,9 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
     return now
 
 
-def running_seconds(started: Started | None) -> float:
+def running_seconds(started: Started | RepeatedRun | None) -> float:
     """Return how long ago the benchmark was started, as started.json says; 0 where it was not, in this boot."""
-    if started is None or not started.of_this_boot:
+    if started is None or started.boot_id != boot_id():
         return 0.0
     begun = started.start / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may be set meanwhile

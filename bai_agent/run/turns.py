@@ -113,7 +113,7 @@ class Turns(threading.Thread):
             return True  # a block that was begun is finished
         limit = repeat.max_time if repeat.min_runs is None or measured >= repeat.min_runs else None
         # By the boot's own clock: the time of day may be set meanwhile.
-        if limit is not None and running_seconds(vars(done[0])) >= limit.total_seconds():
+        if limit is not None and running_seconds(done[0]) >= limit.total_seconds():
             return False
         if repeat.decided_after is None or measured < repeat.decided_after:
             return True
