@@ -30,7 +30,7 @@ def test_the_first_example_runs_on_ec2_and_its_machine_is_gone(
     done = cli.bai(*run.split(), env={"BAI_KAFKA_BROKERS": kafka.address})
 
     assert done.code == 0, done.stdout + done.stderr
-    assert "at most 1.9 instance hours, about 0.20 USD at 0.1018 USD an hour (AWS's price list" in done.stderr
+    assert "at most 1.9 instance hours, about 0.23 USD at 0.1018 USD an hour (AWS's price list" in done.stderr
     assert "step=600" in done.stdout
     assert "The benchmark finished successfully" in done.stdout
 

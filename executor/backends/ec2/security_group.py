@@ -115,7 +115,8 @@ def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
         except ClientError as error:
             if code_of(error) == _DUPLICATE_RULE:
                 return
-            if code_of(error) not in NO_GROUP or pause is None:
+            # The policies allow it by the group's tag, which EC2 may not know everywhere yet either.
+            if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)
         else:

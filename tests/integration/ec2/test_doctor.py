@@ -209,6 +209,22 @@ def test_a_subnet_without_a_way_to_s3_and_a_foreign_group(healthy: Ec2Cli) -> No
     assert health("subnets") == {Health.FAILED}
 
 
+def test_a_default_group_that_lets_nothing_out_is_found(healthy: Ec2Cli) -> None:
+    groups = healthy.ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["default"]}])
+    (group,) = groups["SecurityGroups"]
+    assert health("groups") == {Health.OK}
+
+    healthy.ec2.revoke_security_group_egress(
+        GroupId=group["GroupId"],
+        IpPermissions=group["IpPermissionsEgress"],
+    )
+
+    (finding,) = found("groups")
+    assert finding.health is Health.FAILED
+    assert group["GroupId"] in finding.sentence
+    assert "TCP 443" in finding.todo
+
+
 def test_brokers_are_called_from_here(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

@@ -367,3 +367,40 @@ def test_a_late_repeat_finds_what_was_launched_without_word(moto_aws: MotoAws) -
     assert stored(record, "attempts/0/launched.json")["instances"] == list(first)
     assert record.result() is None
     assert len(moto_aws.calls("RunInstances")) == 1
+
+
+def test_a_fresh_instance_profile_is_asked_for_again(moto_aws: MotoAws) -> None:
+    words = "Value (bai-instance) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+    fault = moto_aws.fail("RunInstances", code="InvalidParameterValue", status=400, message=words, times=3)
+    record, file = prepared(moto_aws)
+
+    [instance] = launched(record, file)
+
+    assert fault.hits == 3
+    assert [each["InstanceId"] for each in moto_aws.instances()] == [instance]
+
+
+def test_an_instance_profile_that_nobody_makes_is_refused_after_two_minutes(moto_aws: MotoAws) -> None:
+    words = "Value (bai-instance) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+    fault = moto_aws.fail("RunInstances", code="InvalidParameterValue", status=400, message=words, times=None)
+    record, file = prepared(moto_aws)
+
+    with pytest.raises(LaunchError, match="Invalid IAM Instance Profile name"):
+        launched(record, file)
+
+    assert 4 < fault.hits < 20
+    assert stored(record, "result.json")["outcome"] == "launch_failed"
+
+
+def test_a_launch_that_cannot_be_written_down_says_that_a_machine_may_cost(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws)
+    moto_aws.fail("PutObject", code="AccessDenied", status=403, message="no", times=None)
+
+    with pytest.raises(UndecidedError) as caught:
+        launched(record, file)
+
+    [instance] = moto_aws.instances()
+    said = str(caught.value)
+    assert said.startswith(f"{instance['InstanceId']} was launched")
+    assert "A machine may run, and cost: " in said
+    assert "cancel job-1 --now` ends it" in said

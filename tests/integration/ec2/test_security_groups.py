@@ -107,3 +107,16 @@ def test_a_group_of_somebody_else_is_not_ours(moto_aws: MotoAws, cli: CliHarness
     assert '"bai gang-1 0" that is not of this job' in " ".join(done.stderr.split())
     assert groups(moto_aws) == [before]
     assert moto_aws.instances() == []
+
+
+def test_a_group_whose_tags_are_not_known_yet_is_asked_for_again(moto_aws: MotoAws, cli: CliHarness) -> None:
+    # Given an EC2 that has not yet heard everywhere of the tag by which the policies allow to change the group
+    fault = moto_aws.fail(
+        "AuthorizeSecurityGroupIngress", code="UnauthorizedOperation", status=403, message="no", times=2
+    )
+
+    done = cli.bai("submit", "b.toml", "--job-id", "gang-1")
+
+    assert done.code == 0, done.stderr
+    assert fault.hits == 2
+    assert len(moto_aws.instances()) == 2

@@ -210,7 +210,7 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
         else:
             yield HealthFinding(
                 "subnets",
-                Health.OK if route.reaches else Health.FAILED,
+                Health.FAILED if not route.reaches else Health.WARNING if route.todo else Health.OK,
                 f"{name} {route.sentence}",
                 route.todo,
             )
@@ -220,7 +220,7 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
 
 def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
     if not settings.security_groups:
-        return HealthFinding("groups", Health.OK, "none is configured: the VPC's default group is used")
+        return _default_groups(ec2, vpcs)
     groups = ec2.describe_security_groups(GroupIds=list(settings.security_groups))["SecurityGroups"]
     foreign = [each["GroupId"] for each in groups if each.get("VpcId") not in vpcs]
     if foreign:
@@ -240,6 +240,21 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
             "allow outgoing TCP 443, and Kafka's port",
         )
     return HealthFinding("groups", Health.OK, ", ".join(each["GroupId"] for each in groups))
+
+
+def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
+    """Look whether the default groups of these VPCs let anything out: hardened accounts close them."""
+    filters = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "group-name", "Values": ["default"]}]
+    groups = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+    closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
+    if closed:
+        return HealthFinding(
+            "groups",
+            Health.FAILED,
+            f"none is configured, and the default group that is used then lets nothing out: {', '.join(closed)}",
+            "configure `security_groups`, one that allows outgoing TCP 443, and Kafka's port",
+        )
+    return HealthFinding("groups", Health.OK, "none is configured: the VPC's default group is used")
 
 
 def _brokers(settings: Settings) -> Iterator[HealthFinding]:

@@ -36,6 +36,7 @@ def s3_routes(
             [each for each in tables if each["VpcId"] == subnet["VpcId"]],
             [each for each in endpoints if each.get("VpcId") == subnet["VpcId"]],
             public_ip=public_ip,
+            region=aws.region,
         )
         for subnet in subnets
     ]
@@ -59,6 +60,7 @@ def route_to_s3(
     endpoints: Sequence[Mapping[str, Any]],
     *,
     public_ip: bool | None,
+    region: str,
 ) -> Route:
     """Return how S3 is reached from `subnet`.
 
@@ -92,6 +94,13 @@ def route_to_s3(
             or default.get("InstanceId")
             or "its gateway"
         )
+        if default.get("NatGatewayId"):
+            return Route(
+                True,
+                f"reaches S3 through the NAT gateway {target}, and each GB of it is paid for; a gateway endpoint costs nothing",
+                f"aws ec2 create-vpc-endpoint --region {region} --vpc-id {subnet.get('VpcId')} --service-name "
+                f"com.amazonaws.{region}.s3 --route-table-ids {table.get('RouteTableId')}",
+            )
         return Route(True, f"reaches S3 through {target}")
     if public_ip if public_ip is not None else subnet.get("MapPublicIpOnLaunch"):
         return Route(True, "reaches S3 through its internet gateway, with public addresses")

@@ -65,12 +65,19 @@ def classify_error(error: Failure) -> ErrorClass:
         return ErrorClass(
             RetryAction.GIVE_UP, failed, code, f"the AWS credentials are not accepted; renew them: {answer}"
         )
+    if _FREE_PLAN in message.lower():
+        return ErrorClass(RetryAction.STOP, failed, code, f"{_FREE_PLAN_ADVICE}: {answer}")
     for known, (outcome, what) in _STOPS.items():
         if code == known or (known.endswith(".") and code.startswith(known)):
             return ErrorClass(RetryAction.STOP, outcome, code, f"{what}: {answer}")
     if status >= 500 or not code:
         return ErrorClass(RetryAction.AMBIGUOUS, failed, code, answer)
     return ErrorClass(RetryAction.STOP, failed, code, f"EC2 refused the launch: {answer}")
+
+
+def is_unknown_profile(answer: ErrorClass) -> bool:
+    """Return whether EC2 does not know the instance profile; nothing was launched."""
+    return answer.code == "InvalidParameterValue" and "Invalid IAM Instance Profile" in answer.sentence
 
 
 def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
@@ -89,6 +96,14 @@ _INSUFFICIENT = "Insufficient"
 Spot has none of its own: RunInstances answers InsufficientInstanceCapacity there too."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
+
+_FREE_PLAN = "not eligible for free tier"
+"""The words of an account on AWS's free plan; the code, InvalidParameterCombination, says something else:
+https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
+_FREE_PLAN_ADVICE = (
+    "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
+    "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"
+)
 
 _QUOTA = Outcome.QUOTA
 _FAILED = Outcome.LAUNCH_FAILED

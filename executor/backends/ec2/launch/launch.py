@@ -18,14 +18,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import instances_of_attempt, terminate_one
-from executor.backends.ec2.launch.errors import ErrorClass, RetryAction, classify_error
+from executor.backends.ec2.launch.errors import ErrorClass, RetryAction, classify_error, is_unknown_profile
 from executor.backends.ec2.launch.launch_record import (
     LAUNCH_WINDOW,
     LaunchFile,
@@ -43,11 +43,15 @@ from executor.backends.ec2.security_group import NO_GROUP, delete_groups, make_g
 from executor.backends.ec2.session import FAILURES, AwsError, AwsSession
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, tag_time
 from executor.errors import NotStartedError
+from executor.program import command
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0
 """Seconds for which one candidate is asked again while there is no definite answer."""
+_PROFILE_PATIENCE_S = 120.0
+"""Seconds for which EC2 may not know an instance profile that was just made.
+https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
 """Between looks for machines of a launch that is in doubt: EC2 shows what it has made some seconds later.
@@ -133,9 +137,22 @@ def _launch_in_turn(
                 # It was asked so long ago that EC2 would show what it had given; what is left is the next round's.
                 break
             return _decide(record, file.attempt, aws, _refusal(_expired(file)))
-        answer, in_doubt = _ask(file, candidate, aws, on_progress=on_progress, sleep=sleep, clock=clock)
+        answer, in_doubt = _ask(
+            file,
+            candidate,
+            aws,
+            begun_before=begun_before,
+            on_progress=on_progress,
+            sleep=sleep,
+            clock=clock,
+        )
         if not isinstance(answer, ErrorClass):
-            return _decide(record, file.attempt, aws, _acceptance(answer, candidate))
+            try:
+                return _decide(record, file.attempt, aws, _acceptance(answer, candidate))
+            except StoreError as error:
+                raise UndecidedError(
+                    f"{', '.join(answer)} was launched, and that could not be written down: {error}. {_may_run(file)}"
+                ) from error
         if (in_doubt or begun_before) and (found := _look(record, file, aws, answer, sleep)) is not None:
             return found
         # Whoever began it had no answer about one candidate at most: this one, as refusals before it are written down.
@@ -227,6 +244,7 @@ def _ask(
     candidate: Candidate,
     aws: AwsSession,
     *,
+    begun_before: bool,
     on_progress: Callable[[str], None],
     sleep: Callable[[float], None],
     clock: Callable[[], float],
@@ -234,7 +252,8 @@ def _ask(
     """Ask one candidate until the answer is definite: instances, or a refusal; return it, and whether an earlier one was not."""
     client, in_doubt = aws.no_retry_client(), False
     request = for_candidate(file.request, candidate, file.token)
-    deadline, backoff = clock() + PATIENCE_S, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    begun = clock()
+    deadline, backoff = begun + PATIENCE_S, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
         try:
             found = client.run_instances(**request)["Instances"]
@@ -242,6 +261,8 @@ def _ask(
             answer = classify_error(error)
             if file.security_group is not None and answer.code in NO_GROUP:
                 # EC2 may not know everywhere yet what it has just made.
+                answer = replace(answer, next=RetryAction.BACK_OFF)
+            if is_unknown_profile(answer) and clock() < begun + _PROFILE_PATIENCE_S:
                 answer = replace(answer, next=RetryAction.BACK_OFF)
         else:
             ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
@@ -252,8 +273,9 @@ def _ask(
         pause = backoff.next()
         if answer.next is RetryAction.GIVE_UP or clock() + pause > deadline:
             raise UndecidedError(
-                f"whether {file.job_id} was launched is not known: {answer.sentence}. "
-                f"Submit it again with --job-id {file.job_id}: it will run once"
+                f"whether {file.job_id} was launched is not known: {answer.sentence}. {_may_run(file)}"
+                if in_doubt or begun_before
+                else f"{file.job_id} was not launched: {answer.sentence}. {_again(file)}"
             )
         on_progress(f"{named(candidate, file.candidates)}: {answer.sentence}; asking again in {pause:.0f} s")
         sleep(pause)
@@ -273,11 +295,23 @@ def _look(
         except AwsError as error:
             raise UndecidedError(
                 f"whether {file.job_id} was launched is not known: it is refused now ({refusal.sentence}), "
-                f"and may have been accepted before: {error}. Submit it again with --job-id {file.job_id}: it will run once"
+                f"and may have been accepted before: {error}. {_may_run(file)}"
             ) from error
         if found is not None:
             return found
     return None
+
+
+def _again(file: LaunchFile) -> str:
+    return f"Submit it again with --job-id {file.job_id}: it will run once"
+
+
+def _may_run(file: LaunchFile) -> str:
+    """Return what to do about a launch that EC2 may have accepted."""
+    return (
+        f"A machine may run, and cost: `{command('status', file.job_id)}` looks, `{command('cancel', file.job_id, '--now')}` "
+        f"ends it. {_again(file)}"
+    )
 
 
 def _overtaken(record: JobRecord) -> ErrorClass | None:

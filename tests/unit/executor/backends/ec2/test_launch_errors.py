@@ -128,3 +128,12 @@ def test_credentials_are_named_where_the_clock_is_right(code: str, has_date: boo
 
     assert told in classify_error(error).sentence
     assert "credentials" in str(aws_error(error, doing="asking"))
+
+
+def test_a_free_plan_is_told_by_its_words() -> None:
+    words = "The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, run ..."
+    found = classify_error(answer("InvalidParameterCombination", message=words))
+
+    assert found.next is RetryAction.STOP
+    assert "free plan" in found.sentence
+    assert "free-tier-eligible" in found.sentence
