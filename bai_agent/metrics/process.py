@@ -501,8 +501,13 @@ class Extractor:
         for each in sorted(found_first.values(), key=self._switched_off.index):
             metric = self._job.metrics[each.i]
             file = next((known.name for known in self._logs if known.src == each.src), each.src)
-            is_alone = metric.after is None and metric.until is None and not metric.context
-            pattern = "pattern" if is_alone else "pattern, after, until or context"
+            keys = (
+                ["pattern"]
+                if metric.after is None and metric.until is None
+                else ["pattern", "after", "until"]
+            )
+            keys += ["context"] if metric.context else []
+            pattern = " or ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
             sentences.append(
                 f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
                 f"byte {each.off} of {file} and was switched off from there on. Repeated groups within repeats, "

@@ -91,6 +91,19 @@ def test_a_section_that_begins_nowhere_for_ever_ends_its_metric_alone(tmp_path: 
     assert '"n": its pattern, after or until took more than' in off
 
 
+def test_a_context_that_takes_for_ever_ends_its_metric_alone(tmp_path: Path) -> None:
+    lines = [b"of a", b"n=1 loss=1", b"x" * 60, b"of b", b"n=2 loss=2"]
+    context = ["of (?P<of>.)", "(?P<never>(?:x+)+y)"]
+    rundir = make_run(tmp_path, [("n", r"n=(\d)"), LOSS], output=b"\n".join(lines), context=context)
+
+    supervise(rundir)
+
+    assert values(rundir, "n") == [1]
+    assert values(rundir, "loss") == [1, 2]
+    (off,) = [sentence for sentence in extracted(rundir)["warnings"] if "switched off" in sentence]
+    assert '"n": its pattern or context took more than' in off
+
+
 def test_in_a_dense_log_a_pattern_ends_at_its_line(tmp_path: Path) -> None:
     # given a log whose patterns search many lines at once, and two lines in its midst on which one takes for ever
     nested = ("nested", r"n=(?:x+)+y(\d+)")
