@@ -103,7 +103,7 @@ def _folder(fresh: Path, run: RunFacts, key: SeriesKey) -> Path:
 
 def _tag(key: SeriesKey) -> str:
     """Return the tag of a series; what stands before the first slash is a group there."""
-    front = "" if key.src in ("log", "emit", "file") else f"{key.src}/"
+    front = "" if key.src in ("log", "emit", "exit", "file") else f"{key.src}/"
     behind = [re.sub(r"[^\w.-]", "_", f"{name}-{value}") for name, value in key.labels]
     return _NOT_IN_A_TAG.sub("_", front + "/".join([key.name or "_", *behind])).strip("/") or "_"
 

@@ -60,6 +60,12 @@ def test_names_that_become_one_tag_stay_apart(job: HandmadeJob, tmp_path: Path) 
     assert scalars(exported(job, tmp_path / "tb")) == {"p_99_": [1], "p_99__2": [2]}
 
 
+def test_what_a_run_took_has_the_metrics_own_tag(job: HandmadeJob, tmp_path: Path) -> None:
+    append(job, {"src": "exit", "name": "took", "value": 3})
+
+    assert scalars(exported(job, tmp_path / "tb")) == {"took": [3]}
+
+
 def test_parameters_and_outcome_stand_in_a_text(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {})
     job.ends()
