@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode, signal_name
-from bai_agent.job.record_types import BenchmarkExit, JobResult
+from bai_agent.job.record_types import JobResult, OwnUsage
 from executor.quantities import quantity, seconds, size
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.run_state import PHASES
@@ -57,7 +57,7 @@ def print_summary(console: Console, job_view: JobView, *, unicode: bool = True) 
     )
     phases = {**((result and result.phases) or {}), **job_view.state.finished}
     line("phases", dot.join(f"{name} {seconds(phases[name])}" for name in PHASES if name in phases))
-    if result is not None and (facts := _facts(result.benchmark)):
+    if result is not None and (facts := _facts(result)):
         line("benchmark", dot.join(facts))
     if result is not None and (git := result.git) is not None:
         dirty = ", with uncommitted changes" if git.dirty else ""
@@ -204,7 +204,8 @@ def print_last_lines(console: Console, result: JobResult, *, unicode: bool) -> N
         console.print(Text(f"{bar} ", style="dim").append_text(Text.from_ansi(each)), soft_wrap=True)
 
 
-def _facts(benchmark: BenchmarkExit | None) -> list[str]:
+def _facts(result: JobResult) -> list[str]:
+    benchmark = result.benchmark
     if benchmark is None:
         return []
     facts = []
@@ -221,5 +222,14 @@ def _facts(benchmark: BenchmarkExit | None) -> list[str]:
     )
     facts += [f"{label} {seconds(time)}" for label, time in times if time is not None]
     if benchmark.peak_memory_bytes:
-        facts.append(f"peak memory {size(benchmark.peak_memory_bytes)}")
+        facts.append(
+            f"peak memory {_peak(benchmark.peak_memory_bytes, result.own_usage or ())} (largest process)"
+        )
     return facts
+
+
+def _peak(peak: int, usage: Sequence[OwnUsage]) -> str:
+    """Return a process's peak memory; only a bound if it is no more than that of the shim, from which it was forked."""
+    shims = [node.shim.peak_memory_bytes for node in usage if node.shim is not None]
+    floor = max((each for each in shims if each is not None), default=0)
+    return f"below {size(floor)}" if peak <= floor else size(peak)

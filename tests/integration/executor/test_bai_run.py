@@ -378,3 +378,16 @@ def test_another_job_of_the_same_id_is_refused(cli: LocalCli) -> None:
 
     assert done.code == 2
     assert 'has another job "one"; give this one another [job] id' in done.stderr
+
+
+def test_a_peak_that_the_shim_hides_is_only_a_bound(cli: LocalCli) -> None:
+    file = cli.descriptor("print('loss=1')")
+    text = file.read_text()
+    small = text[: text.index("[ml]")] + '[ml]\nbenchmark_code = "true"\n'
+    file.write_text(small)
+
+    answer = cli.bai("run", file, "--job-id", "small")
+
+    assert answer.code == 0, answer.stderr
+    said = " ".join((answer.stdout + answer.stderr).split())
+    assert re.search(r"peak memory below [0-9.]+ MiB \(largest process\)", said), said
