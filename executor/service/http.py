@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
+from bai_agent.job.bounded_server import BoundedServer
 from executor.errors import UsageError
 from executor.service.counters import ServiceCounters
 
@@ -32,12 +33,11 @@ class HttpEndpoints:
             known = counters
 
         try:
-            self._server = ThreadingHTTPServer(address, Handler)
+            self._server = BoundedServer(address, Handler)
         except OSError as error:
             raise UsageError(
                 f"--http: {address[0]}:{address[1]} cannot be listened on: {error.strerror}"
             ) from error
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from bai_agent.job.bounded_server import family_of
 from bai_agent.job.descriptor import split_address
-from bai_agent.sinks.prometheus.endpoint import family_of
 
 
 @pytest.mark.parametrize(

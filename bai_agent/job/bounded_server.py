@@ -1,0 +1,63 @@
+"""A small server for whoever reaches its port: strangers' connections take neither all threads nor all descriptors of their process."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+MOST_CONNECTIONS = 32
+"""At once. One more ends the oldest: who asks and reads the answer is done in milliseconds."""
+_NO_DESCRIPTOR_S = 0.1
+"""Pause where a connection cannot be taken, so that waiting ones do not keep a CPU busy."""
+
+
+class BoundedServer(socketserver.ThreadingTCPServer):
+    """A thread for each connection, and a bound on both. It asks no DNS for its own name, as the library's HTTP server does."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    # Else the end would wait for whoever reads slowly.
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
+        """Listen. An address of IPv6 comes without its brackets; port 0 is any free one. Raises OSError."""
+        self.address_family = family_of(address[0])
+        self._open: list[socket.socket] = []
+        self._changing = threading.Lock()
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_NO_DESCRIPTOR_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            oldest = self._open.pop(0) if len(self._open) >= MOST_CONNECTIONS else None
+            self._open.append(request)
+        if oldest is not None:
+            # Its thread wakes and closes it, unless it has gone.
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            if request in self._open:
+                self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        return
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the kind of socket for an address or a name; an address of IPv6 comes without its brackets."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
