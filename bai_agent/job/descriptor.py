@@ -605,8 +605,8 @@ class Output:
 ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
-LEAST_RUNS = 5
-"""Runs after which `until` is looked at for the first time: an interval of fewer says little."""
+LEAST_RUNS = 10
+"""Runs after which `until` is looked at for the first time: an interval of fewer, chosen by its width, is often too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any
 
 from bai_agent.benchmark.ending import classify
 from bai_agent.job.descriptor import Job, Metric, Repeat
-from bai_agent.job.interval import relative_half_width
+from bai_agent.job.enough import enough_runs
 from bai_agent.job.job_headlines import headline_of
 from bai_agent.job.outcome import Outcome, signal_name
 from bai_agent.job.record_types import RepeatEvent, RepeatOutcome
@@ -64,8 +63,8 @@ class RepeatDecision:
         self._offset = 0
         self._values: dict[str, list[tuple[int, float]]] = {}
         """Of the run that is being read: by series, times and values."""
-        self._headlines: dict[tuple[str | None, str], list[float]] = {}
-        """By arm and series: one number for each run that ended well."""
+        self._headlines: dict[tuple[str | None, str], dict[int, float]] = {}
+        """By arm and series: one number for each run that ended well, by its block."""
         self._complete = 0
         """How many runs all records are there of."""
         self._hurried, self._since = 0, 0.0
@@ -111,26 +110,25 @@ class RepeatDecision:
     def _end_run(self, number: int, repeat: Repeat) -> None:
         runs = self._runs.look().measured
         run = runs[number] if number < len(runs) else None
+        arms = max(1, len(repeat.arms))
         if run is not None and run.ended is not None and run.ended["code"] == 0:
             for series, values in self._values.items():
                 headline = _headline(values, self._metrics[0], started=run.time)
                 if headline is not None:
-                    self._headlines.setdefault((run.arm, series), []).append(headline)
+                    self._headlines.setdefault((run.arm, series), {})[number // arms] = headline
         self._values = {}
         if repeat.decided_after is None or self._complete < repeat.decided_after:
             return
-        widest = max(map(relative_half_width, self._headlines.values()), default=math.inf)
-        # Only after whole blocks.
-        arms = max(1, len(repeat.arms))
-        few = self._complete % arms > 0 or any(
-            len(each) * arms < repeat.decided_after for each in self._headlines.values()
-        )
         assert repeat.until is not None
-        word = {
-            "runs": self._complete,
-            "enough": not few and widest <= repeat.until,
-            "interval": widest if math.isfinite(widest) else None,
-        }
+        found = enough_runs(
+            self._headlines,
+            arms=[arm.name for arm in repeat.arms],
+            until=repeat.until,
+            least=repeat.decided_after // arms,
+        )
+        # Only after whole blocks.
+        whole = self._complete % arms == 0
+        word = {**found.as_table(), "runs": self._complete, "enough": found.enough and whole}
         write_json(self._rundir.repeat_word, word)
 
 
@@ -256,11 +254,7 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
     if repeat.until is not None and repeat.decided_after is not None:
         word = read_json(rundir.repeat_word) or {}
         if not _were_enough(runs, rundir):
-            width = word.get("interval")
-            known = f"was ±{width:.1%} after {word['runs']} runs" if width is not None else "is not known"
-            warnings.append(
-                f'The interval of "{repeat.metric}" {known}; [repeat] until asks for ±{repeat.until:.1%}.'
-            )
+            warnings.append(_not_enough(word, repeat.metric or "", repeat.until))
     elif (
         done < repeat.runs
         and repeat.max_time is not None
@@ -270,6 +264,20 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
             f"{done} of {repeat.runs} runs were done: after [repeat] max_time no further one was begun."
         )
     return warnings
+
+
+def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
+    """Return why the runs were not enough."""
+    width = word.get("interval")
+    asked = f"[repeat] until asks for ±{until:.1%}"
+    if width is None:
+        return f'The interval of "{metric}" is not known; {asked}.'
+    known = f'The interval of "{metric}" was ±{width:.1%} after {word["runs"]} runs'
+    if width > until:
+        return f"{known}; {asked}."
+    if word.get("trend"):
+        return f"{known}, but they have a trend: the next run is not what their mean says. The machine may drift."
+    return f"{known}, at the last look alone; {asked} at two in a row."
 
 
 def _was_over(ctx: RunContext, runs: RepeatedRuns, ended: Mapping[str, Any]) -> bool:

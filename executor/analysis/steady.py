@@ -1,9 +1,9 @@
 """Whether a metric had settled: a mark for runs whose one number hides that they were still on their way.
 
-The rule looks at up to 256 values, evenly spread over the run without its warm-up, as 32 means of neighbours. A series is
-marked where these say, by more than chance explains, that the second half lies elsewhere than the first, or that the last half
-still rises or falls; and where that is of importance: more than the metric's tolerance, and more than 2 % of its level.
-Neighbours resemble each other, so what chance explains is widened by how much they do. Few values are not judged.
+The rule looks at up to 256 values, evenly spread over the run without its warm-up, as 32 medians of neighbours, which spikes do
+not move. A series is marked where Pettitt's test (Applied Statistics 1979) finds a change in it, and where that is of importance:
+more than the metric's tolerance, and more than 2 % of its level. Neighbours resemble each other, so what chance explains is
+widened by how much they do. Few values are not judged.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bai_agent.job.descriptor import Metric
+from bai_agent.job.interval import median_of
 from executor.records.points import PointSeries
 from executor.records.statistics import Trend
 
-FEWEST = 32
+FEWEST = 100
 """Values below which nothing is said."""
-_MEANS = 32
+_BLOCKS = 32
+_LEVEL = 0.02
+"""Of Pettitt's test; chosen by simulation, so that at most 4 % of noise that is like its neighbours is marked."""
 _SURE = 4.5
-"""Standard errors beyond which a change is no chance; chosen by simulation, with noise that is like its neighbours."""
+"""Standard errors beyond which the slope at the end is called one."""
 _LEAST_SHARE = 0.02
 
 
@@ -30,11 +33,13 @@ class Unsteady:
     """Why a series is not steady."""
 
     trends: bool
-    """It still rises or falls at its end; else its halves differ."""
+    """It still rises or falls at its end; else it changed before."""
     change: float
-    """From the first half's mean to the second's, or over the last half; in the metric's units."""
+    """From before the change to after it, or over the last half; in the metric's units."""
     level: float
-    """The mean of the second half."""
+    """The median after the change."""
+    share: float
+    """How much of the run was over when it changed."""
 
     @property
     def sentence(self) -> str:
@@ -43,7 +48,7 @@ class Unsteady:
         direction = "rises" if self.change > 0 else "falls"
         if self.trends:
             return f"not steady: it still {direction} at the end,{amount} over the second half"
-        return f"not steady: its halves differ{amount}"
+        return f"not steady: it {direction}{amount}, {self.share:.0%} into its values"
 
 
 def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unsteady | None:
@@ -53,17 +58,24 @@ def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unst
     scale = max(abs(value) for value in values)
     if not scale:
         return None
-    means = _means([value / scale for value in values])
-    half = len(means) // 2
-    level = _mean(means[half:])
+    blocks = _medians([value / scale for value in values])
+    at, score = _pettitt(blocks)
+    before, after = blocks[:at], blocks[at:]
+    level = median_of(after)
     least = max(_LEAST_SHARE, tolerance or 0.0) * abs(level)
-    step, step_error = _step(means)
-    slope, slope_error = _trend(means[half:])
-    if abs(slope) > least and abs(slope) > _SURE * slope_error:
-        return Unsteady(True, slope * scale, level * scale)
-    if abs(step) > least and abs(step) > _SURE * step_error:
-        return Unsteady(False, step * scale, level * scale)
-    return None
+    step = level - median_of(before)
+    count = len(blocks)
+    residuals = _residuals(max(before, after, key=len))
+    # Beside a step that is a hundred times as large, the noise explains nothing.
+    small = max(map(abs, residuals)) < abs(step) / 100
+    likeness = 1.0 if small else _inflation(residuals)
+    p = 2 * math.exp(-6 * score**2 / (count**3 + count**2) / likeness)
+    if abs(step) <= least or p > _LEVEL:
+        return None
+    slope, error = _slope(blocks[count // 2 :])
+    if abs(slope) > least and abs(slope) > _SURE * error:
+        return Unsteady(True, slope * scale, level * scale, at / count)
+    return Unsteady(False, step * scale, level * scale, at / count)
 
 
 def series_unsteady(series: PointSeries, metric: Metric | None, values: Sequence[float]) -> Unsteady | None:
@@ -73,45 +85,57 @@ def series_unsteady(series: PointSeries, metric: Metric | None, values: Sequence
     return unsteady(trend.points, tolerance=metric.tolerance if metric is not None else None)
 
 
-def _means(values: Sequence[float]) -> list[float]:
-    edges = [len(values) * i // _MEANS for i in range(_MEANS + 1)]
-    return [_mean(values[a:b]) for a, b in pairwise(edges)]
+def _medians(values: Sequence[float]) -> list[float]:
+    edges = [len(values) * i // _BLOCKS for i in range(_BLOCKS + 1)]
+    return [median_of(values[a:b]) for a, b in pairwise(edges)]
 
 
-def _step(means: Sequence[float]) -> tuple[float, float]:
-    """Return how far the second half lies from the first, and the standard error of that."""
-    half = len(means) // 2
-    first, second = means[:half], means[half:]
-    # What is settled, if anything is, comes last: its scatter is the noise, and a warm-up's fall is none of it.
-    residuals = [value - _mean(second) for value in second]
-    variance = math.fsum(value**2 for value in residuals) / (half - 1)
-    error = math.sqrt(variance * 2 / half * _inflation(residuals, fitted=1))
-    return _mean(second) - _mean(first), error
+def _pettitt(values: Sequence[float]) -> tuple[int, int]:
+    """Return where values change most, as the number before that, and Pettitt's statistic there."""
+    best, score, places = 1, 0, 0
+    for i, value in enumerate(values[:-1]):
+        places += sum((value > other) - (value < other) for other in values)
+        if abs(places) > score:
+            best, score = i + 1, abs(places)
+    return best, score
 
 
-def _trend(means: Sequence[float]) -> tuple[float, float]:
+def _residuals(values: Sequence[float]) -> list[float]:
+    """Return how far values lie from a line through them."""
+    times = _times(len(values))
+    middle, slope = _mean(values), _slope_of(values)
+    return [value - middle - slope * time for time, value in zip(times, values, strict=True)]
+
+
+def _slope(values: Sequence[float]) -> tuple[float, float]:
     """Return how far a line through the values rises from the first to the last, and the standard error of that."""
-    count = len(means)
-    times = [i - (count - 1) / 2 for i in range(count)]
-    spread = math.fsum(time**2 for time in times)
-    middle = _mean(means)
-    slope = math.fsum(time * value for time, value in zip(times, means, strict=True)) / spread
-    residuals = [value - middle - slope * time for time, value in zip(times, means, strict=True)]
+    count = len(values)
+    residuals = _residuals(values)
     variance = math.fsum(value**2 for value in residuals) / (count - 2)
-    error = math.sqrt(variance / spread * _inflation(residuals, fitted=2))
-    return slope * (count - 1), error * (count - 1)
+    spread = math.fsum(time**2 for time in _times(count))
+    error = math.sqrt(variance / spread * _inflation(residuals))
+    return _slope_of(values) * (count - 1), error * (count - 1)
 
 
-def _inflation(residuals: Sequence[float], *, fitted: int) -> float:
+def _slope_of(values: Sequence[float]) -> float:
+    times = _times(len(values))
+    products = math.fsum(time * value for time, value in zip(times, values, strict=True))
+    return products / math.fsum(time**2 for time in times)
+
+
+def _times(count: int) -> list[float]:
+    return [i - (count - 1) / 2 for i in range(count)]
+
+
+def _inflation(residuals: Sequence[float]) -> float:
     """Return by how much the variance of a mean grows because neighbours resemble each other: (1 + r) / (1 - r)."""
     squares = math.fsum(value**2 for value in residuals)
     if not squares:
         return 1.0
     products = math.fsum(a * b for a, b in pairwise(residuals))
-    count = len(residuals)
-    # What was fitted makes neighbours look less alike than they are.
+    # The line that was fitted makes neighbours look less alike than they are.
     correlation = products / squares
-    correlation += (fitted + 3 * max(correlation, 0.0)) / count
+    correlation += (2 + 3 * max(correlation, 0.0)) / len(residuals)
     correlation = min(max(correlation, 0.0), 0.9)
     return (1 + correlation) / (1 - correlation)
 

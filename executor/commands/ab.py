@@ -31,7 +31,9 @@ def ab(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="2%", help="Go on until the metric of each is known so well."),
+        typer.Option(
+            "--until", metavar="2%", help="Go on until the difference of the metric is known so well."
+        ),
     ] = None,
     seed: Annotated[
         int | None,

@@ -242,7 +242,8 @@ class RepeatTable(Table):
     warmup_runs: int = Field(default=0, ge=0, le=100_000, examples=[1])
     """Runs before those, which no metric is taken from."""
     until: Share | None = Field(default=None, examples=["2%"])
-    """Goes on, after 5 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side."""
+    """Goes on, after 10 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side, at two looks
+    in a row, and the runs have no trend. With arms: the interval of their difference."""
     metric: str | None = Field(default=None, min_length=1, examples=["throughput"])
     """Whose headline `until` is about: one of `[[output.metrics]]`, or what each run takes: `wall_time`, `cpu_time`, `user_time`,
     `system_time`, `peak_memory`. Unset: the only metric that has `better`."""

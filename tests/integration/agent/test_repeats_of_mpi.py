@@ -171,7 +171,7 @@ def test_runs_go_on_until_the_interval_is_narrow(make: Callable[..., MpiNodes]) 
     assert nodes.run() == [0, 0]
 
     runs = len(nodes.result["repeats"])
-    assert 5 <= runs < 40
+    assert 10 <= runs < 40
     assert {key[0] for key in found(nodes, 1)} == set(range(runs))
     assert not [each for each in nodes.result["warnings"] if "[repeat]" in each]
 

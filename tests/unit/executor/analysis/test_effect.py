@@ -167,7 +167,7 @@ def test_the_interval_of_blocks_is_that_of_the_library(blocks: list[tuple[float,
     a, b = zip(*blocks, strict=True)
     ratios = numpy.log(numpy.array(b) / numpy.array(a))
     # Else the least step decides.
-    if numpy.std(ratios, ddof=1) < max(1e-3, min(least_step(*a, *b), 1000)):
+    if numpy.std(ratios, ddof=1) < 1e-3 + min(least_step(*a, *b), 1000):
         return
     found = paired_effect(a, b, permutation=False)
 
@@ -175,7 +175,9 @@ def test_the_interval_of_blocks_is_that_of_the_library(blocks: list[tuple[float,
     interval = expected.confidence_interval(CONFIDENCE)
     assert found.low is not None
     assert found.high is not None
-    assert (math.log1p(found.low), math.log1p(found.high)) == pytest.approx(interval, rel=1e-6, abs=1e-6)
+    # A share of nearly -1 has no logarithm to many digits.
+    assert 1 + found.low == pytest.approx(math.exp(interval.low), abs=1e-9)
+    assert math.log1p(found.high) == pytest.approx(interval.high, rel=1e-6)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-9)
 
 

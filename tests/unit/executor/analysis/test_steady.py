@@ -31,29 +31,45 @@ def as_judged(values: Sequence[float]) -> list[float]:
     return trend.points
 
 
-@pytest.mark.parametrize(("count", "likeness"), [(32, 0.0), (64, 0.5), (200, 0.9), (2000, 0.9), (2000, 0.0)])
+@pytest.mark.parametrize(
+    ("count", "likeness"), [(100, 0.0), (100, 0.5), (200, 0.9), (2000, 0.9), (2000, 0.0)]
+)
 def test_noise_around_one_level_is_seldom_marked(count: int, likeness: float) -> None:
     marked = sum(unsteady(as_judged(noise(seed, count, likeness))) is not None for seed in range(RUNS))
 
     assert marked <= 0.04 * RUNS
 
 
+@pytest.mark.parametrize("count", [100, 250, 2000])
+def test_spikes_are_seldom_marked(count: int) -> None:
+    marked = 0
+    for seed in range(RUNS):
+        chance = random.Random(seed)
+        values = [chance.gauss(100, 3) * (2 if chance.random() < 0.03 else 1) for _ in range(count)]
+        marked += unsteady(as_judged(values)) is not None
+
+    assert marked <= 0.04 * RUNS
+
+
 @pytest.mark.parametrize(
-    ("change", "trends", "word"),
+    ("change", "word"),
     [
-        (lambda share: 60 * share, True, "still rises at the end"),
-        (lambda share: -60 * share, True, "still falls at the end"),
-        (lambda share: 10 * (share > 0.5), False, "halves differ by"),
-        (lambda share: 80 * math.exp(-9 * share), False, "halves differ by"),
+        (lambda share: 60 * share, "it still rises at the end"),
+        (lambda share: -60 * share, "it still falls at the end"),
+        (lambda share: 10 * (share > 0.5), "it rises by"),
+        (lambda share: 10 * (share > 0.75), "it rises by"),
+        (lambda share: -80 * (1 - math.exp(-9 * share)), "it falls"),
     ],
 )
-def test_what_has_not_settled_is_marked(change: Callable[[float], float], trends: bool, word: str) -> None:
+def test_what_has_not_settled_is_marked(change: Callable[[float], float], word: str) -> None:
+    found = []
     for seed in range(20):
         values = [value + change(i / 400) for i, value in enumerate(noise(seed, 400, 0.3))]
-        found = unsteady(as_judged(values))
-        assert found is not None
-        assert found.trends is trends
-        assert word in found.sentence
+        if (mark := unsteady(as_judged(values))) is not None:
+            found.append(mark.sentence)
+
+    assert len(found) >= 14
+    assert sum(word in each for each in found) >= 0.7 * len(found)
 
 
 def test_a_trend_of_no_importance_is_not_marked() -> None:
@@ -67,7 +83,7 @@ def test_a_trend_of_no_importance_is_not_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1.0] * 31, [0.0] * 100, [7.0] * 100, [1.7e308, -1.7e308] * 50, [5e-324] * 64]
+    "values", [[], [1.0] * 99, [0.0] * 100, [7.0] * 100, [1.7e308, -1.7e308] * 50, [5e-324] * 64]
 )
 def test_few_values_and_odd_ones_are_not_judged(values: list[float]) -> None:
     assert unsteady(values) is None
