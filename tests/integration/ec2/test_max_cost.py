@@ -87,7 +87,7 @@ def test_several_gpu_machines_without_a_limit_are_warned_of_with_their_price(
 
     for each in (planned, launched):
         assert each.code == 0, each.stderr
-        assert "warning: a benchmark that hangs holds 2 GPU machines for 1d1h56m30s, at most 52." in " ".join(
+        assert "warning: a benchmark that hangs holds 2 GPU machines for 1d2h6m30s, at most 52." in " ".join(
             each.stderr.split()
         )
         assert "set limits.no_output or limits.max_runtime" in each.stderr

@@ -97,9 +97,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
             if _hangs(each, silence, since=since, keep=keep, released=released, boot_limit=monitor.boot_limit)
         ),
         working=tuple(
-            each
-            for each in rest
-            if since > monitor.patience + POWER_OFF and (silence[each.index] or timedelta.max) <= STALE
+            each for each in rest if since > monitor.patience + POWER_OFF and _is_fresh(silence[each.index])
         ),
         job_id=monitor.record.job_id,
         since=since,
@@ -147,6 +145,10 @@ def _silence(monitor: JobMonitor, rank: int, now_ms: int) -> timedelta | None:
     if sign is not None:
         ages.append(timedelta(milliseconds=max(0, now_ms - sign[0])))
     return min(age for age in ages if age is not None)
+
+
+def _is_fresh(silence: timedelta | None) -> bool:
+    return silence is not None and silence <= STALE
 
 
 def _hangs(
