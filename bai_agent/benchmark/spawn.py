@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -104,6 +105,7 @@ def _become(user: Mapping[str, object] | None, shim: int) -> None:
         assert isinstance(uid, int)
         assert isinstance(gid, int)
         assert isinstance(groups, list)
+        _lift_memory_lock()
         try:
             os.setgroups(groups)
             os.setgid(gid)
@@ -116,6 +118,16 @@ def _become(user: Mapping[str, object] | None, shim: int) -> None:
     # Where Yama restricts ptrace to ancestors (ptrace_scope 1, Ubuntu's default), this lets the py-spy that the shim
     # starts read the benchmark's stacks. Without Yama it fails, and is not needed.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(shim), 0, 0, 0)
+
+
+def _lift_memory_lock() -> None:
+    """Let the benchmark's user lock as much memory as root may: EFA and NCCL register their buffers so."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    # A container may forbid to go over the hard limit (CAP_SYS_RESOURCE); then that one is the most.
+    for most in (resource.RLIM_INFINITY, hard):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
+            return
 
 
 def _enter(cwd: str) -> None:

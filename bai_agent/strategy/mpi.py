@@ -19,8 +19,8 @@ from bai_agent.strategy.launch import Launch, Needs, Role, Setup, SshFrom, SshTo
 from bai_agent.strategy.mpi_failure import explain
 from bai_agent.strategy.mpi_process import RUN
 
-_FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/openmpi/bin")
-"""Where AWS's images keep Open MPI: its EFA installer's, and that of their containers."""
+_FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/amazon/openmpi5/bin", "/opt/openmpi/bin")
+"""Where AWS's images keep Open MPI: the two of its EFA installer, and that of their containers."""
 
 _AS_ROOT = {
     # Without these mpirun refuses to run as root; for another user they mean nothing.

@@ -48,6 +48,12 @@ def may_open(path: Path, *, user: int = _STRANGER) -> bool:
     return done.returncode == 0
 
 
+def _most_locked() -> str:
+    """Return how much memory root may lock here, as a line of ulimit's; a container may have a bound."""
+    most = "(ulimit -l unlimited) 2>/dev/null && echo unlimited || ulimit -H -l"
+    return subprocess.run(["sh", "-c", most], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that everybody may enter, which pytest's own are not."""
@@ -95,6 +101,18 @@ def test_a_running_jobs_files_are_closed_to_others(open_folder: Path) -> None:
     assert run_agent(job, rundir, prefix=with_umask("022")) == ExitCode.SUCCEEDED
 
     assert (rundir / "output.log").read_text() == ""
+
+
+@pytest.mark.root
+def test_another_user_may_lock_as_much_memory_as_root(open_folder: Path) -> None:
+    job = nobodys_job(open_folder, ["sh", "-c", "ulimit -S -l; id -un; touch artifact"])
+    rundir = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+
+    assert (
+        run_agent(job, rundir, prefix=("sh", "-c", 'ulimit -S -l 64; exec "$@"', "sh")) == ExitCode.SUCCEEDED
+    )
+
+    assert (rundir / "output.log").read_text() == f"{_most_locked()}nobody\n"
 
 
 def test_a_store_is_its_owners_alone(open_folder: Path) -> None:

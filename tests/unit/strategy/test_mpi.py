@@ -168,4 +168,13 @@ def test_horovod_needs_its_module_and_mpi_none() -> None:
 
     assert list(needs["mpi"].modules) == []
     assert list(needs["horovod"].modules) == ["horovod"]
-    assert "/opt/amazon/openmpi/bin" in needs["horovod"].folders
+
+
+@pytest.mark.parametrize("name", ["mpi", "horovod"])
+def test_each_open_mpi_of_the_efa_installer_is_looked_for(name: str) -> None:
+    folders = strategy_of(job(name=name)).launch(job(name=name), COMMAND, ME, [ME]).needs.folders
+
+    assert [each for each in folders if "/amazon/" in each] == [
+        "/opt/amazon/openmpi/bin",
+        "/opt/amazon/openmpi5/bin",
+    ]

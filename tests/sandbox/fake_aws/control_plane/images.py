@@ -54,11 +54,11 @@ TRIXIE = MachineImage(
 DEEP_LEARNING = MachineImage(
     image_id="ami-0d1a0000000000001",
     variant="bookworm",
-    name="Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.8 (Ubuntu 24.04) 20251114",
+    name="Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.12 (Ubuntu 24.04) 20260822",
     root_device="/dev/sda1",
     gigabytes=35,
     parameters=(
-        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.8-ubuntu-24.04/latest/ami-id",
+        "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
     ),
 )
 BASE = MachineImage(
