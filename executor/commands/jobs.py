@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     JobArgument,
     JsonOption,
-    StoreOption,
     choices,
+    label_values,
     print_findings,
     print_json,
     say,
@@ -115,12 +114,7 @@ def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str
 
     if not labels and not statuses and since is None:
         return EVERY_JOB
-    wanted = {}
-    for each in labels or ():
-        key, mark, value = each.partition("=")
-        if not mark or not key:
-            raise UsageError(f'--label: "{each}" is not KEY=VALUE; write for example --label team=vision')
-        wanted[key] = value
+    wanted = label_values(labels, option="--label")
     started = None
     if since is not None:
         try:
@@ -473,63 +467,6 @@ def extract(
             tell(f"node {each.rank}: {each.summary['records']:,} records of {each.summary['lines']:,} lines")
     if not json_:
         tell(f"{options.command('metrics', record.job_id, '--extract', str(number))} shows them")
-
-
-def prune(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help='Since its end: "30d", "12h".')
-    ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
-    store: StoreOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Delete old jobs, and virtual environments long unused.
-
-    Never a job that runs. Exit code 5 where one cannot be deleted.
-    """
-    from bai_agent.benchmark.venv_cache import venv_cache
-    from executor.backends.local.job_store import store_at
-    from executor.jobs.prune import prune_jobs, prune_venvs
-    from executor.quantities import size
-
-    try:
-        age = parse_duration(older_than)
-    except ValueError as error:
-        raise UsageError(f"--older-than: {error}") from error
-    total, count, failed = 0, 0, 0
-
-    def on_failure(why: str) -> None:
-        nonlocal failed
-        failed += 1
-        say(why)
-
-    before = now_ms() - round(age.total_seconds() * 1000)
-    for each in prune_jobs(
-        store_at(store, exists=True),
-        before_ms=before,
-        dry_run=dry_run,
-        left=say,
-        on_failure=on_failure,
-    ):
-        total, count = total + each.bytes, count + 1
-        if json_:
-            print_json({"job_id": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
-        else:
-            tell(f"{each.job_id}  {size(each.bytes)}")
-    environments = 0
-    for each in prune_venvs(venv_cache(os.environ), before_ms=before, dry_run=dry_run, on_failure=on_failure):
-        total, environments = total + each.bytes, environments + 1
-        if json_:
-            print_json({"venv": each.job_id, "bytes": each.bytes, "deleted": not dry_run})
-        else:
-            tell(f"virtual environment {each.job_id}  {size(each.bytes)}")
-    verb = "would be deleted" if dry_run else "deleted"
-    jobs = f"{count:,} job{'' if count == 1 else 's'}"
-    if environments:
-        jobs += f" and {environments:,} virtual environment{'' if environments == 1 else 's'}"
-    say(f"{jobs} {verb}, {size(total)}")
-    if failed:
-        raise typer.Exit(ExitCode.OURS)
 
 
 def fetch(

@@ -227,6 +227,17 @@ def print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=True, default=str))
 
 
+def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
+    """Return labels that were given as KEY=VALUE. Raises UsageError."""
+    found = {}
+    for each in given or ():
+        key, mark, value = each.partition("=")
+        if not mark or not key:
+            raise UsageError(f'{option}: "{each}" is not KEY=VALUE; write for example {option} team=vision')
+        found[key] = value
+    return found
+
+
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
     """Refuse a file that cannot be written where it shall be. endings: those that it may have; () for any. Raises UsageError."""
     if output is None or output == Path("-"):

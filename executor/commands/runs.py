@@ -248,7 +248,7 @@ def _request(
         again,
         on=given.on or again.on,
         # Without FILE the first of them stands in its place.
-        arguments=(file, *given.arguments) if file is not None else again.arguments,
+        arguments=(*again.arguments, *((file, *given.arguments) if file is not None else ())),
         data_root=given.data_root or again.data_root,
         script=given.script or again.script,
         scripts=None if given.script is not None else again.scripts,

@@ -29,6 +29,7 @@ _AT_ONCE = 16
 """Jobs, or nodes of one, that are read side by side; in a bucket each takes several requests."""
 _PORTION = 64
 """Jobs that are looked at together where not all are wanted."""
+_LAST_OF = f"{LAST}:"
 _LAST_RECORDS = 2**18
 """Bytes of a node's records in which the last values are looked for."""
 
@@ -43,7 +44,7 @@ def job_ids(store: JobStore) -> list[str]:
 
 
 def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
-    """Return the job that `name` means: its id, the only id that starts so, or "last". Raises UsageError, StoreError.
+    """Return the job that `name` means: its id, the only id that starts so, "last", or "last:NAME". Raises UsageError, StoreError.
 
     Earlier stores come first; one that cannot be reached matters only where the others do not have the job.
     """
@@ -71,6 +72,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
         return meant[0]
     if failed is not None:
         raise failed
+    if name.startswith(_LAST_OF) and every:
+        return _newest_of(name.removeprefix(_LAST_OF), every)
     where = " and ".join(map(_place, opened))
     if not every:
         raise UsageError(f"there are no jobs in {where}; another place is named with --store or BAI_STORE")
@@ -81,6 +84,22 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     close = difflib.get_close_matches(name, [each.job_id for each in every], n=1, cutoff=0.5)
     hint = f'; did you mean "{close[0]}"?' if close else "; `bai list` shows them all"
     raise UsageError(f'there is no job "{name}" in {where}{hint}')
+
+
+def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
+    """Return the newest of `jobs` whose benchmark is called `name`. Raises UsageError, StoreError."""
+    names = set()
+    for each in sorted(jobs, key=lambda each: (started_of(each), each.job_id), reverse=True):
+        try:
+            found = each.job().job.name
+        except RecordError:  # `bai list` names it
+            continue
+        if found == name:
+            return each
+        names.add(found)
+    close = difflib.get_close_matches(name, [each for each in names if each], n=1, cutoff=0.5)
+    hint = f'; did you mean "{close[0]}"?' if close else "; `bai list` shows the names"
+    raise UsageError(f'there is no job of the name "{name}"{hint}')
 
 
 @dataclass(frozen=True, kw_only=True)

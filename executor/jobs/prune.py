@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bai_agent.benchmark.venv_cache import cached_venvs
 from bai_agent.errors import BusyError, StoreError
@@ -18,7 +19,7 @@ from executor.backends import Backends
 from executor.backends.local.agent import local_agent
 from executor.backends.local.job_store import check_own
 from executor.backends.local.submission import remove_abandoned
-from executor.errors import UsageError
+from executor.errors import NextStep, UsageError
 from executor.jobs.jobs import job_ids
 from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
@@ -38,12 +39,13 @@ def prune_jobs(
     *,
     before_ms: int,
     dry_run: bool,
+    keep: Mapping[str, str] = MappingProxyType({}),
     left: Callable[[str], None] = lambda why: None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Pruned]:
     """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). One that runs, or may, is left alone.
 
-    Also what killed submissions left. left: called with the reason where a job is left alone: its end is unknown, or it is
+    Also what killed submissions left. keep: labels; a job that has one of them with that value is left alone. left: called with the reason where a job is left alone: its end is unknown, or it is
     only a link. on_failure: called where one could not be deleted; the others still are.
     """
     check_own(store.folder)
@@ -69,7 +71,7 @@ def prune_jobs(
         if (why := unknown_status(now)) is not None:
             left(f"{why}; it is left alone")
             continue
-        if not _ended_before(now, before_ms):
+        if not _ended_before(now, before_ms) or (keep and _has_label(record, keep)):
             continue
         try:
             freed = _delete(record, folder, dry_run=dry_run)
@@ -78,6 +80,32 @@ def prune_jobs(
             continue
         if freed is not None:
             yield Pruned(job_id, freed)
+
+
+def remove_job(record: JobRecord) -> int:
+    """Delete one job that has ended; return the bytes that this frees.
+
+    Raises UsageError if it runs, is another user's or does not lie on this machine, StoreError if it cannot be deleted.
+    """
+    folder = record.store.folder
+    if folder is None or local_agent(record) is None:
+        raise UsageError(
+            f"{record.job_id} does not lie on this machine, but in {record.store.url}; a lifecycle rule of the bucket deletes there"
+        )
+    check_own(folder, record.job_id)
+    freed = _delete(record, folder / record.job_id, dry_run=False)
+    if freed is None:
+        raise UsageError(f"{record.job_id} runs", NextStep(("cancel", record.job_id), "ends it first"))
+    return freed
+
+
+def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
+    try:
+        own = record.job().job.labels
+    except RecordError:
+        # What it has cannot be read: it is left alone.
+        return True
+    return any(own.get(key) == value for key, value in labels.items())
 
 
 def prune_venvs(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from handmade_job import START, HandmadeJob
 from local_cli import LocalCli
+from pseudo_terminal import Terminal
 
 from executor.cli import group
 
@@ -461,6 +462,56 @@ def test_prune_says_what_it_does(cli: LocalCli, job: HandmadeJob) -> None:
     assert [(each["job_id"], each["deleted"]) for each in objects] == [("digits-1", True)]
     assert sorted(each.name for each in cli.store.iterdir()) == ["new-1"]
     assert cli.bai("prune", "--older-than", "a month").code == 2
+
+
+def test_prune_keeps_jobs_with_a_label(cli: LocalCli, job: HandmadeJob) -> None:
+    HandmadeJob(cli.store, "base-1", labels={"keep": "yes"}).ends()
+
+    done = cli.bai("prune", "--older-than", "1ms", "--keep", "keep=yes", "--json")
+
+    assert [each["job_id"] for each in done.objects] == ["digits-1"]
+    assert sorted(each.name for each in cli.store.iterdir()) == ["base-1"]
+    assert cli.bai("prune", "--keep", "nolabel").code == 2
+
+
+@pytest.mark.parametrize(("key", "left"), [(b"n\r", True), (b"y\r", False)])
+def test_prune_on_a_terminal_shows_how_much_and_asks(
+    cli: LocalCli, job: HandmadeJob, key: bytes, left: bool
+) -> None:
+    with Terminal("prune", "--older-than", "1ms", cli=cli) as terminal:
+        terminal.await_text("Delete 1 job, ")
+        assert (cli.store / "digits-1").exists()
+        os.write(terminal.master, key)
+        terminal.wait()
+
+    assert (cli.store / "digits-1").exists() == left
+
+
+def test_rm_deletes_what_has_ended_and_nothing_that_runs(cli: LocalCli, job: HandmadeJob) -> None:
+    assert cli.bai("run", "-d", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
+    cli.await_value("one", 0.25)
+
+    running = cli.bai("rm", "one")
+    unknown = cli.bai("rm", "digits-1", "nosuchjob")
+
+    assert (running.code, unknown.code) == (2, 2)
+    assert "one runs" in running.stderr
+    assert (cli.store / "digits-1").exists()
+    done = cli.bai("rm", "last:digits", "--json")
+    assert [each["job_id"] for each in done.objects] == ["digits-1"]
+    assert not (cli.store / "digits-1").exists()
+
+
+def test_the_newest_job_of_a_name_is_found(cli: LocalCli) -> None:
+    for number, name in enumerate(("a", "b", "a", "b")):
+        HandmadeJob(cli.store, f"x-{number}", name=name, started=START + number * 1000).ends()
+
+    found = [cli.bai("status", f"last:{name}", "--json").objects[0]["job_id"] for name in "ab"]
+
+    assert found == ["x-2", "x-3"]
+    answer = cli.bai("status", "last:c")
+    assert (answer.code, answer.stdout) == (2, "")
+    assert 'there is no job of the name "c"' in answer.stderr
 
 
 def test_a_job_id_that_cannot_be_one_is_refused(cli: LocalCli) -> None:

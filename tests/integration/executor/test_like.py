@@ -45,7 +45,7 @@ def test_a_job_is_asked_for_again_by_its_id(cli: LocalCli, folder: Path) -> None
 
     assert len({first, again, other}) == 3
     assert cli.output(first) == cli.output(again) == "loss=0.5 ['--fast', 'x y'] 7\n"
-    assert cli.output(other) == "loss=0.5 ['--slow'] 8\n"
+    assert cli.output(other) == "loss=0.5 ['--fast', 'x y', '--slow'] 8\n"
     assert cli.record(again).job().set == {"env.vars.SEED": "7"}
 
 
