@@ -141,4 +141,5 @@ class Ec2(Table):
         default_factory=dict, examples=[{"KeyName": "my-key"}]
     )
     """Merged into the RunInstances request as it is: network interfaces, placement, key, reservations, market and CPU options.
-    What decides whether the job runs once and ends (such as MinCount or UserData), or has a key of its own, is refused."""
+    Parameters that decide whether the job runs once and ends, or that have a key of their own, are refused: `ClientToken`, `DryRun`,
+    `ImageId`, `InstanceInitiatedShutdownBehavior`, `InstanceType`, `LaunchTemplate`, `MaxCount`, `MinCount`, `SubnetId`, `UserData`."""

@@ -92,7 +92,7 @@ class Distributed(Table):
     """How many machines work together, and how many processes run on each."""
 
     num_instances: NodeCount = Field(default=2, examples=[2])
-    """Number of machines. `single_node` always uses one."""
+    """Number of machines. `single_node` always uses one, and so does a descriptor without this table."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, also as a text, or `"gpus"` for one per GPU."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])

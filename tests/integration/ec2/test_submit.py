@@ -360,13 +360,16 @@ def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, cli: CliHarness
     cost = json.loads(done.stdout)["cost"]
 
     assert cost["instance_hours"] == pytest.approx(2.275)
-    assert cost["usd"] == pytest.approx(0.2275)
+    assert cost["usd_an_hour"] == 0.1
+    assert cost["usd_an_hour_of_volumes"] > 0
+    assert cost["usd"] == pytest.approx(2.275 * (0.1 + cost["usd_an_hour_of_volumes"]))
 
 
 def test_an_unknown_price_is_looked_up_in_the_price_list(cli: CliHarness) -> None:
     cost = json.loads(cli.bai("plan", "b.toml", "--json").stdout)["cost"]
 
-    assert cost["usd"] == pytest.approx(cost["instance_hours"] * HOURLY["t3.small"])
+    hourly = HOURLY["t3.small"] + cost["usd_an_hour_of_volumes"]
+    assert cost["usd"] == pytest.approx(cost["instance_hours"] * hourly)
 
 
 def test_a_price_list_that_does_not_answer_leaves_the_price_open(moto_aws: MotoAws, cli: CliHarness) -> None:
@@ -511,7 +514,7 @@ def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHar
     assert f"# RunInstances: 2 × t3.small in {REGION}" in planned.stdout
     assert '# CreateSecurityGroup "bai ' in planned.stdout
     # A day, and what comes before and after it, the wait for each other too.
-    assert "at most 51.9 instance hours" in " ".join(planned.stdout.split())
+    assert "at most 52.2 instance hours" in " ".join(planned.stdout.split())
     machines = moto_aws.instances()
     ranks = {each["AmiLaunchIndex"]: each["InstanceId"] for each in machines}
     launched = json.loads(stored(moto_aws, "jobs/gang-1/attempts/0/launched.json"))["instances"]
@@ -542,7 +545,7 @@ def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoA
     assert f"# RunInstances: 1,000 × t3.small in {REGION}" in most.stdout
     assert '"MaxCount": 1000' in most.stdout
     assert "# Takes 2,000 vCPUs of the account's quota (1,000 × 2)" in most.stdout
-    assert "at most 25,941.7 instance hours" in " ".join(most.stdout.split())
+    assert "at most 26,108.3 instance hours" in " ".join(most.stdout.split())
     assert (one_more.code, one_more.stdout) == (2, "")
     assert "hardware.distributed.num_instances" in one_more.stderr
     assert "1,001 machines are more than one launch starts" in " ".join(one_more.stderr.split())

@@ -92,7 +92,9 @@ def test_on_an_instance_the_member_lands_under_its_name(cli: CliHarness, tmp_pat
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
     file.write_text(file.read_text() + '[aws.ec2]\nimage = "ami-0123456789abcdef0"\n')
 
-    done = cli.bai("plan", file, "--on", "ec2", "--script", source(tmp_path), "--json")
+    done = cli.bai(
+        "plan", file, "--on", "ec2", "--script", source(tmp_path), "--json", "--instance-type", "t3.small"
+    )
 
     assert done.code == 0, done.stderr
     (plan,) = done.objects

@@ -214,4 +214,4 @@ def test_shells_complete_the_keys() -> None:
         check=False,
     )
 
-    assert done.stdout.split() == ["limits.max_runtime="]
+    assert sorted(done.stdout.split()) == ["limits.max_cost=", "limits.max_runtime="]
