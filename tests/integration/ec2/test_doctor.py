@@ -246,3 +246,44 @@ def test_the_launch_of_a_descriptor_is_tried(healthy: Ec2Cli, tmp_path: Path) ->
     assert [each.health for each in found("image", file)] == [Health.FAILED]
     file.write_text("a = 1")
     assert [each.health for each in found("descriptor", file)] == [Health.FAILED]
+
+
+def test_a_versioned_bucket_needs_a_rule_for_old_versions(healthy: Ec2Cli) -> None:
+    assert health("bucket versions") == {Health.OK}
+    s3 = healthy.gate.s3
+    s3.put_bucket_versioning(Bucket="bucket", VersioningConfiguration={"Status": "Enabled"})
+    (finding,) = found("bucket versions")
+    assert finding.health is Health.WARNING
+    assert "NoncurrentVersionExpiration" in finding.todo
+
+    rule: Any = {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["NoncurrentVersionExpiration"] = {"NoncurrentDays": 7}
+    s3.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
+    assert health("bucket versions") == {Health.OK}
+
+    healthy.gate.refuse = lambda method, path: denied("AccessDenied") if "versioning" in path else None
+    assert health("bucket versions") == {Health.UNKNOWN}
+
+
+def test_a_descriptors_own_region_and_subnets_are_examined(healthy: Ec2Cli, tmp_path: Path) -> None:
+    there = healthy.in_region("eu-west-1")
+    vpc = there.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = there.ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
+    tables = there.ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["RouteTables"]
+    there.ec2.create_vpc_endpoint(
+        VpcId=vpc,
+        ServiceName="com.amazonaws.eu-west-1.s3",
+        RouteTableIds=[each["RouteTableId"] for each in tables],
+        VpcEndpointType="Gateway",
+    )
+    file = tmp_path / "benchmark.toml"
+    ours = f'region = "eu-west-1"\nsubnets = ["{subnet}"]\nimage = '
+    text = _DESCRIPTOR.format(kind="t3.micro", image=there.image).replace("image = ", ours)
+    file.write_text(text)
+
+    (finding,) = found("subnets", file)
+    assert (finding.health, finding.sentence.split()[0]) == (Health.FAILED, subnet)
+    assert "no route out" in finding.sentence  # the endpoint leads to its own region's buckets only
+    beside = [each for each in found("bucket", file) if each.health is Health.WARNING]
+    assert ["eu-west-1" in each.sentence for each in beside] == [True]
+    assert "each GB between them is paid for" in healthy.bai("submit", file).stderr

@@ -49,7 +49,10 @@ class DoctorHarness:
         self.file.write_text(HELLO.replace('"t3.small"\n', table) + more)
         descriptor, _ = read_request(JobRequest(file=self.file))
         resolved = resolve(descriptor, self.settings, self.session)
-        return {each.check: each for each in request_findings(descriptor, resolved, self.session)}
+        return {
+            each.check: each
+            for each in request_findings(descriptor, resolved, self.session, bucket_region=REGION)
+        }
 
     def group(self, name: str = "mine", **tags: str) -> str:
         tag_list = [{"Key": key, "Value": value} for key, value in tags.items()]

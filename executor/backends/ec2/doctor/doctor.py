@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
+from executor.backends.ec2.doctor.bucket import bucket_findings
 from executor.backends.ec2.doctor.findings import Health, HealthFinding, guarded, refused, unusable
 from executor.backends.ec2.doctor.launch import launch_findings
 from executor.backends.ec2.doctor.routes import s3_routes
+from executor.backends.ec2.launch.resolve import ec2_table, named_settings, region_of
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_of, code_of
-from executor.config import Settings, config_file
-from executor.planning.request import JobRequest
+from executor.config import Settings
+from executor.planning.request import JobRequest, read_request
 
-_PROBE = "jobs/.doctor/probe.json"
-"""An object of a few bytes that stays: whoever asks again finds that a conditional put of it fails, as it must."""
 _BROKER_TIMEOUT_S = 5.0
 
 
@@ -39,10 +39,29 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
     yield region
     if region.health is Health.FAILED:
         return
-    yield from _bucket(settings, aws)
-    yield guarded("profile", lambda: _instance_profile(settings, aws))
-    yield from _network(settings, aws)
+    try:
+        launched = _as_launched(settings, job_request)
+        there = aws_of(settings, region=launched.region)
+    except BaiError:  # said by `launch_findings`
+        launched, there = settings, aws
+    yield from bucket_findings(settings, aws, instances=there.region)
+    yield guarded("profile", lambda: _instance_profile(launched, aws))
+    yield from _network(launched, there, bucket_region=aws.region)
     yield from launch_findings(settings, aws, job_request)
+
+
+def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings:
+    """Return `settings` with what the job's descriptor says of its machines in their place. Raises what reading it does."""
+    if job_request is None:
+        return settings
+    descriptor, _ = read_request(job_request)
+    ec2 = ec2_table(descriptor)
+    return replace(
+        settings,
+        region=region_of(descriptor, settings),
+        subnets=tuple(ec2.subnets) or settings.subnets,
+        **named_settings(ec2, settings),
+    )
 
 
 def _credentials(aws: AwsSession) -> HealthFinding:
@@ -59,93 +78,6 @@ def _region(aws: AwsSession) -> HealthFinding:
     zones = aws.ec2().describe_availability_zones()["AvailabilityZones"]
     usable = [each for each in zones if each.get("State") == "available"]
     return HealthFinding("region", Health.OK, f"{aws.region}, {len(usable)} availability zones")
-
-
-def _bucket(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
-    if not settings.bucket:
-        yield HealthFinding(
-            "bucket",
-            Health.FAILED,
-            "none is configured",
-            f'write bucket = "…" into {config_file(os.environ)}',
-            configuration=True,
-        )
-        return
-    bucket = settings.bucket
-    s3 = aws.s3()
-    try:
-        headers = s3.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
-    except ClientError as error:
-        code = code_of(error)
-        if code in ("404", "NoSuchBucket"):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} does not exist",
-                f"make it: aws s3 mb s3://{bucket} --region {aws.region}",
-            )
-        elif code in ("301", "PermanentRedirect"):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} lies in another region than {aws.region}",
-                "configure its region",
-                configuration=True,
-            )
-        elif code in ("403", *DENIED):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} may not be used",
-                "it is somebody else's, or the policy lacks s3:ListBucket",
-            )
-        else:
-            yield refused("bucket", error)
-        return
-    except FAILURES as error:
-        yield refused("bucket", error)
-        return
-    there = headers.get("x-amz-bucket-region") or aws.region
-    if there != aws.region:
-        # S3 refuses what is signed for another region, and jobs are told the configured one.
-        yield HealthFinding(
-            "bucket",
-            Health.FAILED,
-            f"{bucket} lies in {there}, and the configured region is {aws.region}",
-            f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
-            "instances), or take a bucket of the region",
-        )
-        return
-    yield HealthFinding("bucket", Health.OK, f"{bucket} in {there}")
-    yield guarded("bucket list", lambda: _listable(s3, bucket))
-    yield guarded("bucket write", lambda: _conditional(s3, bucket))
-
-
-def _listable(s3: Any, bucket: str) -> HealthFinding:
-    s3.list_objects_v2(Bucket=bucket, Prefix="jobs/", MaxKeys=1)
-    return HealthFinding("bucket list", Health.OK, "jobs/ can be listed")
-
-
-def _conditional(s3: Any, bucket: str) -> HealthFinding:
-    """Put an object twice on condition that there is none; the second time must fail."""
-    for _ in range(2):
-        try:
-            # Object Lock takes nothing without a checksum.
-            s3.put_object(
-                Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
-            )
-        except ClientError as error:
-            if code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
-                return HealthFinding(
-                    "bucket write", Health.OK, "objects can be written, on condition that there is none"
-                )
-            raise
-    return HealthFinding(
-        "bucket write",
-        Health.FAILED,
-        "the server ignores If-None-Match, so a job could be launched twice",
-        "use Amazon S3, or a server that knows conditional writes",
-    )
 
 
 def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
@@ -183,7 +115,7 @@ def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
     return HealthFinding("profile", Health.OK, f"{name}, role {roles[0]}")
 
 
-def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
+def _network(settings: Settings, aws: AwsSession, *, bucket_region: str) -> Iterator[HealthFinding]:
     ec2: Any = aws.ec2()
     try:
         if settings.subnets:
@@ -192,7 +124,7 @@ def _network(settings: Settings, aws: AwsSession) -> Iterator[HealthFinding]:
             subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
                 "Subnets"
             ]
-        routes = s3_routes(aws, subnets, public_ip=settings.public_ip)
+        routes = s3_routes(aws, subnets, public_ip=settings.public_ip, bucket_region=bucket_region)
     except FAILURES as error:
         yield refused("subnets", error)
         return

@@ -61,10 +61,12 @@ def launch_findings(
     for kind in resolved.kinds:
         tenancy = str(placement.get("Tenancy", "default"))
         yield _price(settings, there, kind.name, operation=resolved.image.operation, tenancy=tenancy)
-    yield from request_findings(descriptor, resolved, there)
+    yield from request_findings(descriptor, resolved, there, bucket_region=aws.region)
 
 
-def request_findings(descriptor: Descriptor, resolved: Resolved, aws: AwsSession) -> Iterator[HealthFinding]:
+def request_findings(
+    descriptor: Descriptor, resolved: Resolved, aws: AwsSession, *, bucket_region: str
+) -> Iterator[HealthFinding]:
     """Yield what was found of the launch itself: what its machines need, and EC2's own judgement. Raises nothing."""
     job = Job(
         job=Identity(id="doctor", client_id="doctor"),
@@ -80,7 +82,7 @@ def request_findings(descriptor: Descriptor, resolved: Resolved, aws: AwsSession
     except BaiError as error:
         yield unusable("launch", error)
         return
-    yield from node_findings(aws, resolved, request, group)
+    yield from node_findings(aws, resolved, request, group, bucket_region=bucket_region)
     yield guarded("launch", lambda: _dry_run(request, resolved, aws))
 
 

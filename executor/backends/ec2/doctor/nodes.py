@@ -21,7 +21,12 @@ _SPREAD_LIMIT = 7
 
 
 def node_findings(
-    aws: AwsSession, resolved: Resolved, request: Mapping[str, Any], own_group: Mapping[str, Any] | None
+    aws: AwsSession,
+    resolved: Resolved,
+    request: Mapping[str, Any],
+    own_group: Mapping[str, Any] | None,
+    *,
+    bucket_region: str,
 ) -> Iterator[HealthFinding]:
     """Yield what was found of a launch by `request`.
 
@@ -48,7 +53,7 @@ def node_findings(
         return
     subnets: Sequence[Any] = found["Subnets"]
     if len(interfaces) > 1:
-        yield guarded("interfaces", lambda: _interfaces(aws, subnets, len(interfaces)))
+        yield guarded("interfaces", lambda: _interfaces(aws, subnets, len(interfaces), bucket_region))
     if nodes == 1:
         return
     yield _addresses(subnets, nodes, interfaces)
@@ -154,9 +159,11 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
     return HealthFinding("efa", Health.OK, f"{wanted} of up to {most} that {kind.name} takes")
 
 
-def _interfaces(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int) -> HealthFinding:
+def _interfaces(
+    aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
+) -> HealthFinding:
     """Look whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
-    routes = s3_routes(aws, subnets, public_ip=False)
+    routes = s3_routes(aws, subnets, public_ip=False, bucket_region=bucket_region)
     cut_off = [
         (subnet["SubnetId"], route)
         for subnet, route in zip(subnets, routes, strict=True)

@@ -19,9 +19,12 @@ class Route:
 
 
 def s3_routes(
-    aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, public_ip: bool | None
+    aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, public_ip: bool | None, bucket_region: str
 ) -> list[Route]:
-    """Return how S3 is reached from each of `subnets`, as `route_to_s3` does. Raises what AWS's library does."""
+    """Return how S3 is reached from each of `subnets`, as `route_to_s3` does. Raises what AWS's library does.
+
+    An endpoint leads to buckets of its own region only.
+    """
     vpcs = sorted({each["VpcId"] for each in subnets})
     if not vpcs:
         return []
@@ -29,7 +32,11 @@ def s3_routes(
     in_them = [{"Name": "vpc-id", "Values": vpcs}]
     service = {"Name": "service-name", "Values": [f"com.amazonaws.{aws.region}.s3"]}
     tables = ec2.describe_route_tables(Filters=in_them)["RouteTables"]
-    endpoints = ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"]
+    endpoints = (
+        ec2.describe_vpc_endpoints(Filters=[*in_them, service])["VpcEndpoints"]
+        if bucket_region == aws.region
+        else []
+    )
     return [
         route_to_s3(
             subnet,

@@ -197,9 +197,12 @@ def types_of(candidates: Iterable[Candidate]) -> str:
 
 
 def _named(descriptor: Descriptor, settings: Settings, region: str) -> dict[str, Any]:
-    ec2 = ec2_table(descriptor)
+    return {"region": region, **named_settings(ec2_table(descriptor), settings)}
+
+
+def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
+    """Return security groups, instance profile and public address as a launch takes them: the descriptor's, else the configuration's."""
     return {
-        "region": region,
         "security_groups": tuple(ec2.security_groups) or settings.security_groups,
         "instance_profile": ec2.instance_profile or settings.instance_profile,
         "public_ip": ec2.public_ip if ec2.public_ip is not None else settings.public_ip,

@@ -236,7 +236,14 @@ class _Notice:
         return self.all_costs.dollars
 
     def warnings(self) -> list[str]:
-        return [hang_warning(self.all_costs)] if self.launch.may_hang else []
+        found = [hang_warning(self.all_costs)] if self.launch.may_hang else []
+        bucket, machines = self.settings.region, self.launch.resolved.region
+        if bucket is not None and bucket != machines:
+            found.append(
+                f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
+                f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
+            )
+        return found
 
     @cached_property
     def all_costs(self) -> Cost:

@@ -11,6 +11,8 @@ from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.iam.policy import Permission
 
 _S3 = {
+    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+    "GetBucketVersioning": "GetBucketVersioning",
     "HeadBucket": "ListBucket",
     "ListObjects": "ListBucket",
     "ListObjectsV2": "ListBucket",
