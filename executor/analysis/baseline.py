@@ -139,6 +139,11 @@ class AgainstHistory:
     """Those of which no run of the history has the same definition."""
 
     @property
+    def every(self) -> tuple[BandedMetric | Incomparable, ...]:
+        """The metrics of both, those last that cannot be compared."""
+        return (*self.metrics, *self.incomparable)
+
+    @property
     def worse(self) -> bool:
         return any(each.verdict == Verdict.WORSE.value for each in self.metrics)
 

@@ -31,6 +31,11 @@ class Comparison:
     """What is to be said of all of them."""
 
     @property
+    def every(self) -> tuple[MetricComparison | Incomparable, ...]:
+        """The metrics of both sides, those last that cannot be compared."""
+        return (*self.metrics, *self.incomparable)
+
+    @property
     def worse(self) -> bool:
         return any(each.verdict is Verdict.WORSE for each in self.metrics)
 

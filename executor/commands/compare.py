@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from executor.analysis.comparison import Comparison
     from executor.analysis.condition import Condition
     from executor.jobs.compared import RunReader, Side
+    from executor.jobs.compared_pair import ComparedPair
 
 FOUND = 1
 """The exit code where a metric has become worse, or a condition of `--fail-if` holds."""
@@ -66,6 +67,7 @@ def compare(
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
+    from executor.jobs.compared_pair import compared_pairs
 
     check_output(output, ("html", "htm"))
     conditions = [parse_condition(each) for each in fail_if or ()]
@@ -78,56 +80,30 @@ def compare(
             "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
         )
     sides = reader.sides(jobs)
-    pairs = [(sides[0], other) for other in sides[1:]]
-    compared = [(a, b, each) for (a, b), each in zip(pairs, _compared(reader, sides), strict=True)]
-    tables = [_as_table(a, b, comparison) for a, b, comparison in compared]
+    pairs = compared_pairs(sides, earlier_scatter=_earlier_scatter(reader, sides))
     if json_:
-        for table in tables:
-            print_json(table)
+        for pair in pairs:
+            print_json(pair.as_table())
     else:
-        _show(compared)
+        _show(pairs)
     if output is not None:
         from executor.view.comparison_page import comparison_page
 
-        page = comparison_page([(a.name, b.name, each, _differences(a, b)) for a, b, each in compared])
+        page = comparison_page([(*each.names, each.comparison, each.differences) for each in pairs])
         output.write_text(page, encoding="utf-8")
         say(f"{output} shows every run")
-    raise typer.Exit(_exit_code([comparison for _, _, comparison in compared], conditions))
+    raise typer.Exit(_exit_code([each.comparison for each in pairs], conditions))
 
 
-def _compared(reader: RunReader, sides: Sequence[Side]) -> list[Comparison]:
-    from executor.analysis.comparison import compare_sides
-
-    earlier = {}
-    if min(len(side.runs) for side in sides) < 2:
-        known = {job.runs.job_id for side in sides for job in side.jobs}
-        earlier = reader.earlier_scatter(sides[0], but=known)
-    return compare_sides(sides[0].runs, [side.runs for side in sides[1:]], earlier_scatter=earlier)
+def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, float]:
+    """Return how much earlier runs scatter, by metric, if a side has a single run and so says nothing of it."""
+    if min(len(side.runs) for side in sides) >= 2:
+        return {}
+    known = {job.runs.job_id for side in sides for job in side.jobs}
+    return reader.earlier_scatter(sides[0], but=known)
 
 
-def _differences(a: Side, b: Side) -> list[Any]:
-    from executor.analysis.differences import descriptor_differences, environment_differences
-
-    return [
-        *environment_differences(a.environments, b.environments),
-        *descriptor_differences(a.described, b.described),
-    ]
-
-
-def _as_table(a: Side, b: Side, comparison: Comparison) -> dict[str, Any]:
-    return {
-        "a": {"name": a.name, "runs": [run.name for run in a.runs], "left_out": a.left_out},
-        "b": {"name": b.name, "runs": [run.name for run in b.runs], "left_out": b.left_out},
-        "differences": [each.as_table() for each in _differences(a, b)],
-        "corrected_for": comparison.corrected_for,
-        "notes": list(comparison.notes),
-        "metrics": comparison.tables(),
-        "only_a": list(comparison.only_a),
-        "only_b": list(comparison.only_b),
-    }
-
-
-def _show(compared: list[tuple[Side, Side, Comparison]]) -> None:
+def _show(pairs: Sequence[ComparedPair]) -> None:
     from rich.text import Text
 
     from executor.analysis.comparison import METHOD
@@ -135,16 +111,16 @@ def _show(compared: list[tuple[Side, Side, Comparison]]) -> None:
     from executor.view.listing import screen_width, show
     from executor.view.text import speaks_unicode
 
-    for i, (a, b, comparison) in enumerate(compared):
+    for i, pair in enumerate(pairs):
         if i:
             show(Text())
         show(
             comparison_view(
-                comparison,
-                names=(a.name, b.name),
-                counts=(len(a.runs), len(b.runs)),
-                differences=_differences(a, b),
-                left_out=list(dict.fromkeys([*a.left_out, *b.left_out])),
+                pair.comparison,
+                names=pair.names,
+                counts=pair.counts,
+                differences=pair.differences,
+                left_out=pair.left_out,
                 method=METHOD,
                 width=screen_width(),
                 unicode=speaks_unicode(),

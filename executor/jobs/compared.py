@@ -200,17 +200,21 @@ class RunReader:
     def _arms(self, group: Sequence[str]) -> list[Side]:
         side = self._side(group)
         if len(side.jobs) == 1:
-            (job,) = side.jobs
-            arms = sides_of_arms(job.runs)
+            arms = sides_of(side.jobs[0])
             if len(arms) > 1:
-                return [
-                    Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,), arm=arm)
-                    for arm, runs in arms.items()
-                ]
+                return arms
         raise UsageError(
             f"{side.name} alone is nothing to compare: name a second job, or two sides of several with the word {VERSUS} "
             "between them, or --baseline KEY=VALUE for earlier runs with a label"
         )
+
+
+def sides_of(job: ComparedJob) -> list[Side]:
+    """Return the arms of a job as sides, the first one first; nothing of a job without arms."""
+    return [
+        Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,), arm=arm)
+        for arm, runs in sides_of_arms(job.runs).items()
+    ]
 
 
 def job_runs(record: JobRecord) -> JobRuns:

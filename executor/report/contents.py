@@ -17,6 +17,8 @@ from bai_agent.job.descriptor import Job, Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, NodeOutcome, Text
 from executor.analysis.runs import OverRuns, over_runs, runs_of
+from executor.jobs.compared import ComparedJob
+from executor.jobs.compared_pair import ComparedPair, compared_arms
 from executor.planning.job_toml import shown_job_toml
 from executor.planning.repetition import REQUEST
 from executor.records.environments import NodeEnvironment, environments
@@ -90,6 +92,8 @@ class Report:
     """Of several nodes, as far as they are known."""
     over_runs: list[OverRuns]
     """What its runs say together, of a job with `[repeat]` that has ended."""
+    compared: list[ComparedPair]
+    """The arms, each compared with the first one; empty for other jobs, and until the job has ended."""
     tail: LogTail | None
     instance_type: str | None
     spot: bool
@@ -162,6 +166,8 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
     origin = min(times, default=result.started if result is not None and result.started is not None else now)
     seen = {part.name for part in parts.metrics}
+    ended = job.repeat is not None and result is not None
+    runs = runs_of(record.job_id, job, result, points, started=starts.get(None)) if ended else None
     return Report(
         record=record,
         job=job,
@@ -179,9 +185,8 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
         unseen=[metric.name for metric in job.metrics if metric.name not in seen],
         environments=machines,
         outcomes=node_outcomes(record) if job.strategy.nodes > 1 else [],
-        over_runs=over_runs(runs_of(record.job_id, job, result, points, started=starts.get(None)))
-        if job.repeat is not None and result is not None
-        else [],
+        over_runs=over_runs(runs) if runs is not None else [],
+        compared=compared_arms(ComparedJob(record, runs)) if runs is not None else [],
         tail=_tail(record, _told_rank(record, job)),
         instance_type=kind,
         spot=launch.spot,

@@ -82,6 +82,7 @@ def _table(report: Report) -> dict[str, Any]:
         },
         "metrics": [_part(part, report.failed) for part in report.metrics],
         "over_runs": [each.as_table() for each in report.over_runs],
+        "comparison": [each.as_table() for each in report.compared],
         "host": [_part(part, frozenset()) for part in report.host],
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from bai_agent.job.outcome import ExitCode
 from executor.quantities import clock, quantity, seconds
+from executor.report.comparison import HEADS, pair_cells, pair_notes, sides_sentence
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
 from executor.report.provenance import again, origin
@@ -72,6 +73,7 @@ def _lines(report: Report) -> Iterator[str]:
             for each, half in zip(report.over_runs, reaches, strict=True)
         ]
         yield from _table(("over runs", "runs", "mean", "± 95 %"), over[:_ROWS], numbers=frozenset((1, 2, 3)))
+    yield from _comparison(report)
     if report.unseen:
         yield f"- never seen: {', '.join(map(_text, report.unseen[:_LINES]))}"
     yield ""
@@ -101,6 +103,20 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"- {_text(name)}: {count:,}" for name, count, _ in counts(report) if count)
     yield ""
     yield "</details>"
+
+
+def _comparison(report: Report) -> Iterator[str]:
+    for pair in report.compared:
+        yield ""
+        yield _text(sides_sentence(pair))
+        yield ""
+        rows = [
+            [_text(each) for each in (row.name, *row.with_units, row.change, row.interval, row.verdict)]
+            for row in pair_cells(pair)
+        ]
+        if rows:
+            yield from _table(("compared", *HEADS), rows, numbers=frozenset((1, 2, 3, 4)))
+        yield from (f"- {_text(each)}" for each in pair_notes(pair))
 
 
 def _rows(part: MetricPart, failed: Collection[int]) -> Iterator[list[str]]:

@@ -11,6 +11,7 @@ from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode
 from executor.analysis.runs import OverRuns
 from executor.quantities import clock, seconds
+from executor.report.comparison import comparison_section
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
 from executor.report.markup import Cell, escaped, escaped_lines, figure, sparkline, table, with_units
@@ -39,6 +40,7 @@ def page_body(report: Report, plots: Plots) -> Iterator[str]:
     """Yield the page from its heading to its last line."""
     yield from _header(report)
     yield "<main>"
+    yield from comparison_section(report.compared)
     yield from _timeline(report)
     yield from _metrics(report, plots)
     yield from _host(report, plots)

@@ -11,19 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job.descriptor import Better
-from executor.quantities import aligned, quantity
+from executor.quantities import aligned
+from executor.view.comparison_cells import Cells, band_cells, comparison_cells
 from executor.view.text import plain_text
 
 if TYPE_CHECKING:
-    from executor.analysis.baseline import AgainstHistory, BandedMetric
-    from executor.analysis.compared_metric import Incomparable, MetricComparison
+    from executor.analysis.baseline import AgainstHistory
     from executor.analysis.comparison import Comparison
     from executor.analysis.differences import Difference
 
 _DIFFERENCES = 12
 """That are shown; all of them are in the JSON and on the page."""
 _ROWS = 40
-_Cells = tuple[str, Better | None, str, str, str, str, str]
+_LEAST_NAME = 12
+"""Columns of a name that stands in front of its numbers; if there are fewer, names have lines of their own."""
+_INDENT = 2
+_UNITS = "units"
+_NOTHING = "the two sides have no metric in common"
+_NO_HISTORY = "the run and the history have no metric in common"
 _STYLES = {
     "better": "bold green",
     "worse": "bold red",
@@ -51,17 +56,15 @@ def comparison_view(
     ]
     parts += [_line("left out", sentence, "yellow") for sentence in left_out]
     parts += [_line("note", sentence) for sentence in comparison.notes]
+    rows = [comparison_cells(each, unicode=unicode) for each in comparison.every]
+    if not rows:
+        # It explains all that follows.
+        parts += [Text(), Text(_NOTHING, style="yellow"), Text()]
     parts += _differences(differences, unicode=unicode)
     parts.append(Text())
-    rows = [
-        *(_row(each, unicode=unicode) for each in comparison.metrics),
-        *map(_bare_row, comparison.incomparable),
-    ]
     if rows:
         headings = ("A", "B", "change", "95 % interval")
-        parts.append(_rows(rows[:_ROWS], headings, width=width, unicode=unicode))
-    else:
-        parts.append(Text("the two sides have no metric in common", style="yellow"))
+        parts += _rows(rows[:_ROWS], headings, width=width, unicode=unicode)
     if len(rows) > _ROWS:
         parts.append(Text(f"and {len(rows) - _ROWS:,} more: --json", style="dim"))
     notes = {each.name: each.notes for each in comparison.metrics[:_ROWS]}
@@ -88,121 +91,92 @@ def band_view(
     """Return how the newest run lies to the history of its kind."""
     parts: list[RenderableType] = [_line("run", name, "bold"), _line("history", history)]
     parts += [_line("left out", sentence, "yellow") for sentence in left_out]
+    rows = [band_cells(each, unicode=unicode) for each in banded.every]
+    if not rows:
+        parts += [Text(), Text(_NO_HISTORY, style="yellow"), Text()]
     parts += _differences(differences, unicode=unicode)
     parts.append(Text())
-    rows = [
-        *(_band_row(each, unicode=unicode) for each in banded.metrics),
-        *map(_bare_row, banded.incomparable),
-    ]
     if rows:
         headings = ("history", "run", "change", "band")
-        parts.append(_rows(rows[:_ROWS], headings, width=width, unicode=unicode))
-    else:
-        parts.append(Text("the run and the history have no metric in common", style="yellow"))
+        parts += _rows(rows[:_ROWS], headings, width=width, unicode=unicode)
     notes = {each.name: each.notes for each in banded.metrics[:_ROWS]}
     parts += _notes(notes | {each.name: [each.note] for each in banded.incomparable})
     parts += [Text(), Text(method, style="dim")]
     return Group(*parts)
 
 
-def change_text(change: float, *, relative: bool, units: str = "") -> str:
-    """Return a change for reading: "-20.1 %", or with its sign in the metric's units."""
-    if not relative:
-        text = quantity(abs(change), units)[0]
-        return f"{'-' if change < 0 else '+'}{text}"
-    if abs(change) >= 10:
-        return f"x {change + 1:,.3g}"
-    digits = 1 if abs(change) >= 0.0095 else 2
-    return f"{change * 100:+.{digits}f} %"
-
-
-def interval_text(each: MetricComparison, *, unicode: bool = True) -> str:
-    """Return the interval of a change for reading, or nothing."""
-    low, high = each.effect.low, each.effect.high
-    if low is None or high is None:
-        return "-"
-    ends = [change_text(end, relative=each.effect.relative, units=each.units) for end in (low, high)]
-    return _joined(ends, unicode=unicode)
-
-
-def band_text(each: BandedMetric, *, unicode: bool = True) -> str:
-    """Return the ends of a band for reading."""
-    if each.low is None or each.high is None:
-        return "-"
-    return _joined([quantity(end, each.units)[0] for end in (each.low, each.high)], unicode=unicode)
-
-
-def _joined(ends: Sequence[str], *, unicode: bool) -> str:
-    if all(end.endswith(" %") for end in ends):
-        ends = [ends[0].removesuffix(" %"), ends[1]]
-    return (" … " if unicode else " to ").join(ends)
-
-
-def _row(each: MetricComparison, *, unicode: bool) -> _Cells:
-    return (
-        plain_text(each.name),
-        each.better,
-        quantity(each.centre_a, each.units)[0],
-        quantity(each.centre_b, each.units)[0],
-        change_text(each.effect.change, relative=each.effect.relative, units=each.units),
-        interval_text(each, unicode=unicode),
-        each.verdict_text,
-    )
-
-
-def _band_row(each: BandedMetric, *, unicode: bool) -> _Cells:
-    return (
-        plain_text(each.name),
-        each.better,
-        quantity(each.centre_a, each.units)[0],
-        quantity(each.centre_b, each.units)[0],
-        change_text(each.change, relative=each.relative, units=each.units),
-        band_text(each, unicode=unicode),
-        each.verdict_text,
-    )
-
-
-def _bare_row(each: Incomparable) -> _Cells:
-    a, b = (" ".join(filter(None, quantity(*side))) for side in (each.a, each.b))
-    return (plain_text(each.name), None, a, b, "-", "-", "not comparable")
-
-
 def _rows(
-    rows: Sequence[_Cells],
-    headings: tuple[str, str, str, str],
+    rows: Sequence[Cells], headings: tuple[str, str, str, str], *, width: int, unicode: bool
+) -> list[RenderableType]:
+    """Return the table of the metrics. On a narrow screen names give way: they are cut, then have lines of their own."""
+    a, b = aligned([row.a for row in rows]), aligned([row.b for row in rows])
+    columns = {
+        headings[0]: a,
+        headings[1]: b,
+        _UNITS: [row.units for row in rows],
+        headings[2]: [row.change for row in rows],
+        headings[3]: [row.interval for row in rows],
+    }
+    names = [(row.name, _direction(row.better, unicode=unicode)) for row in rows]
+    longest = max(len(name) + len(sign) for name, sign in names)
+    verdicts = max(len(line) for row in rows for line in row.verdict.splitlines())
+
+    def taken() -> int:
+        return verdicts + sum(2 + max(len(heading), *map(len, cells)) for heading, cells in columns.items())
+
+    if taken() + min(_LEAST_NAME, longest) + 2 > width:
+        del columns[_UNITS]
+        # The interval goes first: the verdict says what follows of it.
+        for gone in ((headings[3],), headings[:2]):
+            if taken() + _INDENT > width:
+                columns = {heading: cells for heading, cells in columns.items() if heading not in gone}
+        return _stacked(rows, names, columns, width=width, unicode=unicode)
+    name_width = min(longest, width - taken() - 2)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+    table.add_column("metric", no_wrap=True, width=name_width, style="bold")
+    for heading in columns:
+        if heading == _UNITS:
+            table.add_column("", no_wrap=True, style="dim")
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for index, (row, (name, sign)) in enumerate(zip(rows, names, strict=True)):
+        cells = (Text(column[index]) for column in columns.values())
+        head = Text(_cut(name, name_width - len(sign), unicode=unicode) + sign)
+        table.add_row(head, *cells, _verdict(row))
+    return [table]
+
+
+def _stacked(
+    rows: Sequence[Cells],
+    names: Sequence[tuple[str, str]],
+    columns: Mapping[str, Sequence[str]],
     *,
     width: int,
     unicode: bool,
-) -> Table:
-    columns: list[list[str]] = [aligned([row[2] for row in rows]), aligned([row[3] for row in rows])]
-    columns += [[row[4] for row in rows], [row[5] for row in rows]]
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
-    # A number is never cut: the name is, and where that does not do, the two sides' numbers go, then the interval.
-    kept = [0, 1, 2, 3]
-    verdicts = max(len(line) for row in rows for line in row[6].splitlines())
+) -> list[RenderableType]:
+    """Return each metric in lines of its own: name and units, then the columns that there is room for."""
+    widths = {heading: max(len(heading), *map(len, cells)) for heading, cells in columns.items()}
+    indent = " " * _INDENT
 
-    def taken() -> int:
-        return verdicts + sum(2 + max(len(headings[i]), *map(len, columns[i])) for i in kept)
+    def line(cells: Mapping[str, str]) -> str:
+        return indent + "".join(f"{cells[heading]:>{wide}}  " for heading, wide in widths.items())
 
-    least = min(12, max(len(row[0]) for row in rows) + 2)
-    for gone in ((0, 1), (3,)):
-        if taken() + least + 2 > width:
-            kept = [i for i in kept if i not in gone]
-    name_width = max(least, min(max(len(row[0]) for row in rows) + 2, width - taken() - 2))
-    table.add_column("metric", no_wrap=True, width=name_width, overflow="ellipsis", style="bold")
-    for i in kept:
-        table.add_column(headings[i], justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis")
-    for index, row in enumerate(rows):
-        sign = _direction(row[1], unicode=unicode)
-        name = (
-            row[0]
-            if len(row[0]) + len(sign) <= name_width
-            else _cut(row[0], name_width - len(sign), unicode=unicode)
-        )
-        verdict = Text(row[6], style=_STYLES.get(row[6].partition("\n")[0], ""))
-        table.add_row(name + sign, *(columns[i][index] for i in kept), verdict)
-    return table
+    found: list[RenderableType] = [
+        Text(line({heading: heading for heading in columns}).rstrip(), style="dim")
+    ]
+    for index, (row, (name, sign)) in enumerate(zip(rows, names, strict=True)):
+        units = f" {row.units}" if row.units and len(row.units) < width // 2 else ""
+        head = Text(_cut(name, width - len(sign) - len(units), unicode=unicode) + sign, style="bold")
+        numbers = line({heading: cells[index] for heading, cells in columns.items()})
+        first, *rest = _verdict(row).split("\n")
+        found += [head.append(units, style="not bold dim"), Text(numbers).append_text(first)]
+        found += [Text(" " * len(numbers)).append_text(each) for each in rest]
+    return found
+
+
+def _verdict(row: Cells) -> Text:
+    return Text(row.verdict, style=_STYLES.get(row.verdict.partition("\n")[0], ""))
 
 
 def _direction(better: Better | None, *, unicode: bool) -> str:
@@ -212,6 +186,9 @@ def _direction(better: Better | None, *, unicode: bool) -> str:
 
 
 def _cut(name: str, width: int, *, unicode: bool) -> str:
+    """Return a name in at most `width` columns: its beginning and its end."""
+    if len(name) <= width:
+        return name
     end = max(1, width // 2)
     return name[: max(1, width - end - 1)] + ("…" if unicode else "~") + name[-end:]
 

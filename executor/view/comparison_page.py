@@ -14,7 +14,7 @@ from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.comparison import METHOD, Comparison
 from executor.analysis.differences import Difference
 from executor.quantities import quantity
-from executor.view.comparison import band_text, change_text, interval_text
+from executor.view.comparison_cells import Cells, band_cells, band_text, comparison_cells
 from executor.view.text import plain_text
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT = 640, 76, 24, 16
@@ -25,15 +25,21 @@ _ROWS = (24, 44)
 _STYLE = """
 :root { color-scheme: light dark; --a: #0b62a4; --b: #b34a00; --line: #8886; --better: #0a6b2d; --worse: #b00020; }
 @media (prefers-color-scheme: dark) { :root { --a: #6db6ee; --b: #ffa05c; --better: #6fd28f; --worse: #ff8a95; } }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 1.5rem 0 .3rem }
 table { border-collapse: collapse; font-size: .9rem } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
-td { overflow-wrap: anywhere } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.scroll { overflow-x: auto } svg { width: 100%; height: auto; max-width: 42rem; display: block }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+svg { width: 100%; height: auto; max-width: 42rem; display: block }
 .better { color: var(--better); font-weight: 600 } .worse { color: var(--worse); font-weight: 600 }
 .a { fill: var(--a) } .b { fill: var(--b) } .mean { stroke: currentColor; stroke-width: 2 } .axis { stroke: var(--line) }
 .band { fill: var(--a); fill-opacity: .15 }
 text { fill: currentColor; font-size: 12px } .note, .method { font-size: .9rem }
+@media (max-width: 640px) {
+  table, tbody, tr, td { display: block } tr:first-child { display: none }
+  tr { padding: .4rem 0; border-bottom: 1px solid var(--line) } td { padding: 0 } td.name { font-weight: 600 }
+  td.number { text-align: left; white-space: normal }
+  td[data-name]::before { content: attr(data-name) ": "; opacity: .7 }
+}
 @media print { body { max-width: none } h2, svg { break-inside: avoid; break-after: avoid } }
 """
 
@@ -45,21 +51,16 @@ def comparison_page(pairs: Sequence[tuple[str, str, Comparison, Sequence[Differe
 
 def band_page(banded: AgainstHistory, *, name: str, history: str, differences: Sequence[Difference]) -> str:
     """Return the page of a run, or the runs of a job, seen against the history of its kind."""
-    parts = [
-        f"<h1>Run: {_text(name)}<br>History: {_text(history)}</h1>",
-        *_differing(differences, "history", "run"),
-    ]
-    headings = "".join(f'<th class="number">{each}</th>' for each in ("history", "run", "change", "band"))
-    rows = "".join([*map(_band_row, banded.metrics), *map(_bare_row, banded.incomparable)])
-    parts.append(
-        f'<h2>Metrics</h2><div class="scroll"><table><tr><th>metric</th>{headings}<th></th></tr>{rows}</table></div>'
-    )
+    parts = [f"<h1>Run: {_text(name)}<br>History: {_text(history)}</h1>"]
+    if not banded.every:
+        parts.append("<p>The run and the history have no metric in common.</p>")
+    parts += _differing(differences, "history", "run")
+    rows = [(_name(each), band_cells(each)) for each in banded.every]
+    parts.append(_table(("history", "run", "change", "band"), rows))
     for each in banded.metrics:
         notes = "".join(f'<p class="note">{_text(note)}</p>' for note in each.notes)
         parts.append(f"<h2>{_name(each)}</h2>{_band_plot(each)}{notes}")
     parts += map(_bare, banded.incomparable)
-    if not rows:
-        parts.append("<p>The run and the history have no metric in common.</p>")
     return _page("".join(parts), title="A run against its history", method=BAND_METHOD)
 
 
@@ -75,12 +76,13 @@ def _page(body: str, *, title: str, method: str) -> str:
 
 def _pair(a: str, b: str, comparison: Comparison, differences: Sequence[Difference]) -> str:
     notes = (f"<p>{_text(note)}</p>" for note in comparison.notes)
-    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *notes, *_differing(differences, "A", "B")]
-    headings = "".join(f'<th class="number">{each}</th>' for each in ("A", "B", "change", "95 % interval"))
-    rows = "".join([*map(_row, comparison.metrics), *map(_bare_row, comparison.incomparable)])
-    parts.append(
-        f'<h2>Metrics</h2><div class="scroll"><table><tr><th>metric</th>{headings}<th></th></tr>{rows}</table></div>'
-    )
+    parts = [f"<h1>A: {_text(a)}<br>B: {_text(b)}</h1>", *notes]
+    if not comparison.every:
+        # It explains all that follows.
+        parts.append("<p>The two sides have no metric in common.</p>")
+    parts += _differing(differences, "A", "B")
+    rows = [(_name(each), comparison_cells(each)) for each in comparison.every]
+    parts.append(_table(("A", "B", "change", "95 % interval"), rows))
     parts += map(_metric, comparison.metrics)
     parts += map(_bare, comparison.incomparable)
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
@@ -93,45 +95,34 @@ def _differing(differences: Sequence[Difference], a: str, b: str) -> list[str]:
     if not differences:
         return []
     rows = "".join(
-        f"<tr><td>{_text(each.what)}</td><td>{_text(each.a)}</td><td>{_text(each.b)}</td></tr>"
+        f'<tr><td class="name">{_text(each.what)}</td>'
+        f'<td data-name="{a}">{_text(each.a)}</td><td data-name="{b}">{_text(each.b)}</td></tr>'
         for each in differences
     )
-    table = f"<table><tr><th></th><th>{a}</th><th>{b}</th></tr>{rows}</table>"
-    return [f'<h2>What else differs</h2><div class="scroll">{table}</div>']
-
-
-def _row(each: MetricComparison) -> str:
-    numbers = (
-        _words(each.centre_a, each.units),
-        _words(each.centre_b, each.units),
-        change_text(each.effect.change, relative=each.effect.relative, units=each.units),
-        interval_text(each),
-    )
-    return _cells(each, numbers, each.verdict_text)
-
-
-def _band_row(each: BandedMetric) -> str:
-    numbers = (
-        _words(each.centre_a, each.units),
-        _words(each.centre_b, each.units),
-        change_text(each.change, relative=each.relative, units=each.units),
-        band_text(each),
-    )
-    return _cells(each, numbers, each.verdict_text)
-
-
-def _bare_row(each: Incomparable) -> str:
-    return _cells(each, (_words(*each.a), _words(*each.b), "-", "-"), "not comparable")
+    heads = f"<tr><th></th><th>{a}</th><th>{b}</th></tr>"
+    return [f'<h2>What else differs</h2><table class="differs">{heads}{rows}</table>']
 
 
 def _bare(each: Incomparable) -> str:
     return f'<h2>{_name(each)}</h2><p class="note">{_text(each.note)}</p>'
 
 
-def _cells(each: MetricComparison | BandedMetric | Incomparable, numbers: Sequence[str], verdict: str) -> str:
-    cells = "".join(f'<td class="number">{_text(number)}</td>' for number in numbers)
-    kind = verdict if verdict in ("better", "worse") else ""
-    return f'<tr><td>{_name(each)}</td>{cells}<td class="{kind}">{_text(verdict)}</td></tr>'
+def _table(headings: Sequence[str], rows: Sequence[tuple[str, Cells]]) -> str:
+    """Return the table of the metrics, each with its name for the page. On a narrow screen each cell names its column."""
+    if not rows:
+        return ""
+    heads = "".join(f'<th class="number">{each}</th>' for each in headings)
+    body = "".join(_row(headings, name, cells) for name, cells in rows)
+    return f'<h2>Metrics</h2><table class="metrics"><tr><th>metric</th>{heads}<th></th></tr>{body}</table>'
+
+
+def _row(headings: Sequence[str], name: str, row: Cells) -> str:
+    numbers = zip(headings, (*row.with_units, row.change, row.interval), strict=True)
+    cells = "".join(
+        f'<td class="number" data-name="{heading}">{_text(number)}</td>' for heading, number in numbers
+    )
+    kind = row.verdict if row.verdict in ("better", "worse") else ""
+    return f'<tr><td class="name">{name}</td>{cells}<td class="verdict {kind}">{_text(row.verdict)}</td></tr>'
 
 
 def _name(each: MetricComparison | BandedMetric | Incomparable) -> str:

@@ -46,15 +46,15 @@ def metric_table(
 ) -> Table:
     """Return the first `rows` series as a table of at most `width` columns.
 
-    A summary has more figures, and would rather show trends than units.
+    A summary has more figures.
     """
     shown = all_series[:rows]
     # Of two wants that do not fit together the first wins.
     if summary:
         # Where it is the last value there is a column of that anyway.
         heads = ["headline"] if any(_has_headline(series) for series in shown) else []
-        wanted = ["metric", *heads, "last", "median", "stdev", "p95", "min", "max", "mean", "count"]
-        wanted += ["trend", "units", "first"]
+        wanted = ["metric", *heads, "last", "units", "median", "stdev", "p95", "min", "max", "mean", "count"]
+        wanted += ["trend", "first"]
     else:
         wanted = ["metric", "last", "min", "max", "mean", "count", "units", "trend"]
     cells = {

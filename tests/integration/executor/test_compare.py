@@ -7,8 +7,10 @@ import json
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from browser import open_browser
 from local_cli import LocalCli, open_local_cli
 
 DESCRIPTOR = f'''
@@ -195,9 +197,31 @@ def test_a_narrow_screen_keeps_verdict_and_change(cli: LocalCli, columns: int) -
     lines = console.export_text().splitlines()
 
     assert max(map(len, lines)) <= columns
-    row = next(line for line in lines if line.startswith("throughput"))
+    name = next(i for i, line in enumerate(lines) if line.startswith("throughput"))
+    assert "images/s" in lines[name]
+    row = next(line for line in lines[name:] if " %" in line)
     assert "worse" in row
-    assert " %" in row
+
+
+def test_pages_fit_a_narrow_screen(cli: LocalCli, tmp_path: Path) -> None:
+    # Given sides of long names that differ in something long, and metrics of long names
+    more = ("--set", f"info.description={'x' * 200}", "--set", "info.labels.task_name=narrow")
+    named = ("--set", f"output.metrics[0].name=throughput_{'of_the_whole_' * 8}")
+    for job_id in ("narrow-1", "narrow-2"):
+        ran = cli.bai("run", cli.folder / "seeded.toml", "--job-id", job_id, *more, *named, "--", "1", "100")
+        assert ran.code == 0, ran.stderr
+    pages = [tmp_path / f"{name}.html" for name in ("sides", "other", "band")]
+    cli.bai("compare", *side("fast"), "vs", *side("slow"), "-o", pages[0])
+    cli.bai("compare", "narrow-1", "fast0", "-o", pages[1])
+    cli.bai("compare", "narrow-2", "--baseline", "task_name=narrow", "-o", pages[2])
+
+    with open_browser(tmp_path / "profile") as browser:
+        for path in pages:
+            page = browser.page(path, width=400, height=800)
+            assert page.ask("document.querySelectorAll('table.metrics tr').length") > 1
+            assert page.ask("document.documentElement.scrollWidth") <= 400, path.name
+            outside = "[...document.querySelectorAll('td, h1, h2, svg')].filter((e) => e.getBoundingClientRect().right > 400).length"
+            assert page.ask(outside) == 0, path.name
 
 
 def test_json_of_each_pair_is_one_line(cli: LocalCli) -> None:

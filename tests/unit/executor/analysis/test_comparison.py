@@ -18,6 +18,7 @@ from bai_agent.job.descriptor import Better, Headline, Metric, OverRanks
 from executor.analysis.baseline import against_history
 from executor.analysis.compared_metric import Verdict
 from executor.analysis.comparison import Comparison, compare, compare_sides
+from executor.analysis.differences import Difference
 from executor.analysis.runs import Run, RunValue
 from executor.view.comparison import band_view, comparison_view
 from executor.view.comparison_page import band_page, comparison_page
@@ -182,6 +183,49 @@ def on_screen(compared: Comparison, width: int = 100) -> str:
             comparison_view(compared, names=("a", "b"), counts=(5, 5), differences=(), left_out=(), method="", width=width)
         )  # fmt: skip
     return said.get()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_numbers_units_and_verdict_stay_where_names_give_way(width: int) -> None:
+    def side(values: list[float]) -> list[Run]:
+        found = runs("", *values, **LOWER)
+        names = ("seconds_of_an_epoch_of_training_of_the_first_stage", "t")
+        return [
+            replace(run, values={name: replace(run.values[""], units="ms/row") for name in names})
+            for run in found
+        ]
+
+    shown = on_screen(compare(side(EVEN), side(SLOW)), width)
+
+    assert max(map(len, shown.splitlines())) <= width
+    rows = [line for line in shown.splitlines() if "better" in line]
+    assert len(rows) == 2
+    assert all("99.997" in row and "79.997" in row and "-20.0 %" in row for row in rows)
+    assert shown.count("ms/row") == 2
+    assert "_stage ↓" in shown
+
+
+def test_nothing_in_common_comes_before_what_differs() -> None:
+    compared, banded = (
+        compare(runs("x", *EVEN), runs("y", *SLOW)),
+        against_history(runs("x", *EVEN), runs("y", *SLOW)),
+    )
+    differences = [Difference(what="command", a="one", b="two")]
+    around: dict[str, Any] = {"differences": differences, "left_out": (), "method": "", "width": 80}
+    shown = []
+    for view in (
+        comparison_view(compared, names=("a", "b"), counts=(5, 5), **around),
+        band_view(banded, name="b", history="a", **around),
+    ):
+        console = Console(width=80)
+        with console.capture() as said:
+            console.print(view)
+        shown.append(said.get())
+    shown.append(comparison_page([("a", "b", compared, differences)]))
+    shown.append(band_page(banded, name="b", history="a", differences=differences))
+
+    for each in shown:
+        assert 0 < each.index("no metric in common") < each.index("command")
 
 
 def test_metrics_without_a_direction_are_a_family_of_their_own() -> None:

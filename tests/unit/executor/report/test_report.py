@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+import subprocess
 from dataclasses import replace
 from datetime import timedelta
 from html import escape
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from cli_harness import BAI
 from handmade_job import START, HandmadeJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,6 +157,42 @@ def test_runs_of_one_job_have_a_median_and_a_table(tmp_path: Path) -> None:
     assert "3 runs of the benchmark" in page
     assert re.search(r"repeat 0</th><td[^>]*>a</td><td[^>]*>failed</td>", page)
     assert [each["o"] for each in plot_data(made).table["plots"][0]["series"]] == [0, 100, 200]
+
+
+def test_a_report_of_arms_shows_the_comparison_that_compare_makes(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    repeat = Repeat(runs=12, arms=(Arm(name="old", argv=("x",)), Arm(name="new", argv=("y",))))
+    describe(job, replace(job.job, repeat=repeat))
+    runs = []
+    for number in range(12):
+        value = (100.0 if number % 2 == 0 else 120.0) + 0.1 * (number % 5)
+        job.record_of("loss", value, units="nats", repeat=number, time=START + 100 * number)
+        runs.append(
+            {"repeat": number, "outcome": "succeeded", "arm": ("old", "new")[number % 2],
+             "started": START + 100 * number, "wall_seconds": 2.0 + 0.01 * (number % 3)}
+        )  # fmt: skip
+    job.ends(repeats=runs)
+    command = [*BAI, "compare", "digits-1", "--json", "--store", job.store.url]
+    asked = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    expected = json.loads(asked.stdout)
+    made = report(job)
+    as_json = io.StringIO()
+    write_json(made, as_json)
+    loss = next(each for each in expected["metrics"] if each["name"] == "loss")
+
+    assert json.loads(as_json.getvalue())["comparison"] == [expected]
+    assert (loss["verdict"], round(loss["change"], 2)) == ("worse", 0.2)
+    low, high = loss["interval"]
+    for text in (html_report(made), markdown_report(made)):
+        for shown in (
+            "digits-1 old (6 runs)" if text.startswith("<") else r"digits-1 old \(6 runs\)",
+            f"{loss['a']['value']:.6g} nats",
+            f"{loss['b']['value']:.6g} nats",
+            f"{loss['change'] * 100:+.1f} %".replace("+", "+" if text.startswith("<") else r"\+"),
+            f"{low * 100:+.1f} … {high * 100:+.1f} %".replace("+", "+" if text.startswith("<") else r"\+"),
+            "worse",
+        ):
+            assert shown in text, shown
 
 
 def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
