@@ -190,7 +190,8 @@ class NeighbourEvent(RunEvent):
     """Another job runs on this machine at the same time."""
 
     type = "neighbour"
-    job_id: Text
+    job_id: Text | None
+    """None for jobs of other users: what they say of themselves is not passed on."""
     since: Moment
     """From when on both ran."""
     until: Moment | None = None

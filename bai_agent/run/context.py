@@ -20,6 +20,7 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run.clock import CLOCK, Clock
 from bai_agent.run.extractor import RunningExtractor
+from bai_agent.run.job_sockets import Announcement
 from bai_agent.run.machine import Node, wait_for_machine
 from bai_agent.run.peer_monitor import PeerMonitor
 from bai_agent.run.stop import StopReason, StopWatch
@@ -74,7 +75,7 @@ class RunContext:
     """Keeps the port that this node has told the others."""
     agent_port: socket.socket | None = None
     """Is held for the questions of other nodes' agents, and listens once the key is known with which they ask."""
-    alone: Sequence[socket.socket] = ()
+    alone: Sequence[Announcement] = ()
     """Keep other jobs away that are to have this machine for themselves, as this one is."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = StoreUploader

@@ -43,8 +43,9 @@ from bai_agent.run.clock import CLOCK
 from bai_agent.run.context import RunContext
 from bai_agent.run.direct_question import AnswerPort
 from bai_agent.run.environment import counters_now
+from bai_agent.run.job_sockets import Me
 from bai_agent.run.join import hold_agent_port, join, members_of
-from bai_agent.run.neighbours import Me, neighbours_told, wait_until_alone
+from bai_agent.run.neighbours import neighbours_told, wait_until_alone
 from bai_agent.run.one_fate import tell_others
 from bai_agent.run.peer_monitor import PeerMonitor
 from bai_agent.run.prepare import missing_dependencies, prepare, start_monitor, start_uploader

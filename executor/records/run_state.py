@@ -24,9 +24,10 @@ from bai_agent.job.record_types import (
 PHASES = ("prepare", "pull", "join", "run", "drain", "end")
 
 
-def neighbour_sentence(job_id: str, *, there: bool) -> str:
+def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
     """Say that another job is, or was, on the same machine."""
-    return f"The job {job_id} {'runs' if there else 'ran'} on this machine at the same time: both take from each other."
+    name = f"The job {job_id}" if job_id is not None else "Another user's job"
+    return f"{name} {'runs' if there else 'ran'} on this machine at the same time: both take from each other."
 
 
 @dataclass
@@ -46,7 +47,7 @@ class RunState:
     """By the name of each place that metrics and logs go to and that is out of reach: a sentence."""
     waits: str | None = None
     """For whom the run waits before it begins."""
-    neighbours: dict[str, bool] = field(default_factory=dict)
+    neighbours: dict[str | None, bool] = field(default_factory=dict)
     """Other jobs that ran on the same machine, and whether they still do."""
     transports: dict[str, list[str]] = field(default_factory=dict)
     """By library what it said that it moves data with."""

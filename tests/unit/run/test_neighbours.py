@@ -4,7 +4,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ from run_contexts import SteppingClock
 
 from bai_agent.job.events import EventLog
 from bai_agent.job.record_types import NeighbourEvent, WaitEvent
+from bai_agent.run.clock import CLOCK
+from bai_agent.run.job_sockets import Me, Neighbour, Use
 from bai_agent.run.neighbours import (
-    Me,
-    Neighbour,
+    FOREIGN_WAIT,
     NeighbourWatch,
-    Use,
     neighbour_warnings,
     neighbours_told,
     wait_until_alone,
@@ -41,55 +42,6 @@ def events(tmp_path: Path) -> Iterator[EventLog]:
 
 def told(events: EventLog) -> list[NeighbourEvent]:
     return [each for each in events.seen if isinstance(each, NeighbourEvent)]
-
-
-def test_jobs_see_each_other_and_not_themselves(machine: str) -> None:
-    one, other = job("one", machine), job("other", machine)
-    with one.announce(Use.RUNS), other.announce(Use.RUNS):  # type: ignore[union-attr]
-        assert [each.job_id for each in one.others()] == ["other"]
-        assert [each.job_id for each in other.others()] == ["one"]
-    assert one.others() == []
-
-
-def test_two_nodes_of_a_job_are_no_neighbours(machine: str) -> None:
-    node = job("one", machine)
-    with node.announce(Use.RUNS):  # type: ignore[union-attr]
-        assert job("one", machine).others() == []
-
-
-def test_jobs_of_one_id_in_two_stores_are_neighbours(machine: str) -> None:
-    with job("one", machine, place="/here").announce(Use.RUNS):  # type: ignore[union-attr]
-        assert len(job("one", machine, place="/there").others()) == 1
-
-
-def test_a_long_id_is_told_by_its_beginning(machine: str) -> None:
-    with job("j" * 128, machine).announce(Use.RUNS):  # type: ignore[union-attr]
-        assert [each.job_id for each in job("other", machine).others()] == ["j" * 60]
-
-
-def test_names_of_others_are_no_jobs(tmp_path: Path, machine: str) -> None:
-    me = job("one", machine)
-    with job("two", machine).announce(Use.RUNS):  # type: ignore[union-attr]
-        (line,) = [each for each in Path("/proc/net/unix").read_text().splitlines() if each.endswith("/two")]
-    names = tmp_path / "unix"
-    forged = [line[:-3] + "\x1b[2J", line[:-3] + "a b", line + "/x", line.replace("runs", "flies"), "@bai-"]
-    names.write_text("\n".join([*forged, line.replace("/two", "/2"), ""]))
-    assert [each.job_id for each in me.others(names)] == ["2"]
-
-
-def test_a_killed_job_is_gone(machine: str) -> None:
-    holds = (
-        "import sys, time; from bai_agent.run.neighbours import Me, Use; "
-        f"held = Me.of('killed', place='/jobs', environment={{'BAI_MACHINE': {machine!r}}}).announce(Use.RUNS); "
-        "print(flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        there = job("one", machine).others()
-        child.kill()
-    assert [each.job_id for each in there] == ["killed"]
-    assert job("one", machine).others() == []
 
 
 def test_the_overlap_is_from_the_later_start_to_the_earlier_end(events: EventLog) -> None:
@@ -164,7 +116,7 @@ def test_waits_for_a_job_that_runs_and_says_for_which(machine: str) -> None:
     assert clock.passed > 5
     assert [each.jobs for each in heard] == [["busy"]]
     assert heard[0].message == "Waits until this machine is free: busy runs here."
-    assert job("late", machine).take_machine() is None
+    assert [each.use for each in job("late", machine).others()] == [Use.NEXT]
     for each in held:
         each.close()
 
@@ -198,3 +150,122 @@ def test_a_wait_ends_when_the_run_is_to_end(machine: str) -> None:
     assert clock.passed < 4
     for each in held:
         each.close()
+
+
+_STRANGER = 65534
+_CLAIMS = """\
+import os, sys, time
+from bai_agent.run.job_sockets import Me, Use
+user, machine, use, *names = sys.argv[1:]
+os.setresuid(*[int(user)] * 3)
+held = [Me.of(name, place="/", environment={"BAI_MACHINE": machine}).announce(Use(use)) for name in names]
+assert None not in held
+print(flush=True)
+time.sleep(600)
+"""
+_LOOKS = """\
+import codecs, os, sys
+from bai_agent.run.job_sockets import Me
+user, machine = sys.argv[1:]
+codecs.lookup("ascii")  # while its file can be read
+os.setresuid(*[int(user)] * 3)
+for each in Me.of("x", place="/", environment={"BAI_MACHINE": machine}).others():
+    print(each.name)
+"""
+
+
+@contextmanager
+def announced_by(user: int, machine: str, use: Use, *names: str) -> Iterator[None]:
+    """Jobs that another process, of this user, announces."""
+    argv = [sys.executable, "-c", _CLAIMS, str(user), machine, use.value, *names]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline()
+            yield
+        finally:
+            child.kill()
+
+
+def test_what_another_user_says_of_itself_is_not_told(events: EventLog, machine: str) -> None:
+    forged = [f"forged-{each}" for each in range(20)]
+    with announced_by(_STRANGER, machine, Use.RUNS, *forged), neighbours_told(job("one", machine), events):
+        pass
+    assert [each.job_id for each in told(events)] == [None, None]
+    (sentence,) = neighbour_warnings(told(events))
+    assert sentence.startswith("Another user's job ran on this machine at the same time")
+
+
+@pytest.mark.parametrize("use", list(Use))
+def test_another_users_job_is_waited_for_up_to_the_limit(machine: str, use: Use) -> None:
+    heard: list[WaitEvent] = []
+    clock = SteppingClock()
+    with announced_by(_STRANGER, machine, use, "forged"):
+        held = wait_until_alone(job("one", machine), tell=heard.append, stopping=lambda: False, clock=clock)
+    assert clock.passed == pytest.approx(FOREIGN_WAIT.total_seconds(), abs=1.0)
+    assert [each.message for each in heard] == [
+        "Waits until this machine is free: another user's job runs here, for at most 30 min.",
+        "Another user's job has kept this machine for 30 min: this job no longer waits for other users.",
+    ]
+    assert len(held) == 1
+    held[0].close()
+
+
+def test_after_the_limit_own_jobs_are_still_waited_for(machine: str) -> None:
+    running = job("busy", machine).announce(Use.RUNS)
+    assert running is not None
+    clock = SteppingClock(limit=7200)
+
+    def stopping() -> bool:
+        if clock.passed > FOREIGN_WAIT.total_seconds() + 60:
+            running.close()
+        return False
+
+    with announced_by(_STRANGER, machine, Use.RUNS, "forged"):
+        held = wait_until_alone(job("one", machine), tell=lambda _: None, stopping=stopping, clock=clock)
+    # First its own user's job, then the other's for the whole limit.
+    assert clock.passed == pytest.approx(2 * FOREIGN_WAIT.total_seconds() + 60, abs=2.0)
+    assert len(held) == 1
+    held[0].close()
+
+
+def test_a_user_is_told_of_roots_jobs_and_of_its_own(machine: str) -> None:
+    with (
+        job("roots", machine).announce(Use.RUNS),  # type: ignore[union-attr]
+        announced_by(_STRANGER, machine, Use.RUNS, "own"),
+        announced_by(_STRANGER - 1, machine, Use.RUNS, "forged"),
+    ):
+        argv = [sys.executable, "-c", _LOOKS, str(_STRANGER), machine]
+        seen = subprocess.run(
+            argv, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.splitlines()
+    assert sorted(seen) == ["another user's job", "own", "roots"]
+
+
+def test_a_stranger_that_comes_and_goes_is_told_of_a_few_times(events: EventLog) -> None:
+    there: list[Neighbour] = []
+    watch = NeighbourWatch(lambda: list(there), events)
+    for _ in range(100):
+        there[:] = [Neighbour(job_id=None, key="a", since=0, use=Use.RUNS)]
+        watch.look()
+        there.clear()
+        watch.look()
+    assert len(told(events)) == 32
+
+
+def test_of_many_that_want_the_machine_one_at_a_time_has_it(machine: str) -> None:
+    inside: list[str] = []
+    most = 0
+
+    def take(name: str) -> None:
+        nonlocal most
+        held = wait_until_alone(job(name, machine), tell=lambda _: None, stopping=lambda: False, clock=CLOCK)
+        inside.append(name)
+        most = max(most, len(inside))
+        inside.remove(name)
+        for each in held:
+            each.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(take, [f"job-{each}" for each in range(6)]))
+    assert most == 1
