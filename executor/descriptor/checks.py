@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.descriptor.command_checks import command, references, shell_syntax
-from executor.descriptor.ec2_table import ON_DEMAND, market_of
+from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, market_of
 from executor.descriptor.file_checks import files
 from executor.descriptor.findings import Finding
 from executor.descriptor.metric_checks import (
@@ -115,7 +115,7 @@ def _market(table: Raw) -> Iterator[RawFinding]:
         )
 
 
-_MARKETS = {ON_DEMAND: "on demand anyway", "capacity-block": "in a capacity block"}
+_MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
 
 _OF_STRATEGIES = {
     "launch": ("horovod", "mpi"),

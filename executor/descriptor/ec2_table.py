@@ -20,6 +20,9 @@ could set any of them, and be changed between two tries of one launch."""
 
 ON_DEMAND = "on-demand"
 """The market of machines that are paid for by the hour; EC2's MarketType has no word for it."""
+CAPACITY_BLOCK = "capacity-block"
+"""The MarketType of machines that were reserved, and paid for, ahead of time:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html"""
 
 _LISTS = {
     "BlockDeviceMappings": "DeviceName",
@@ -57,6 +60,14 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
         raise wrong(
             "asks for a persistent spot request, which starts another machine whenever one has ended",
             'leave SpotInstanceType out, or write "one-time"',
+        )
+    if market_of(request) == CAPACITY_BLOCK and not _table(
+        _table(request, "CapacityReservationSpecification"), "CapacityReservationTarget"
+    ).get("CapacityReservationId"):
+        raise wrong(
+            "asks for machines of a capacity block, and does not say of which one (CapacityReservationSpecification)",
+            "write CapacityReservationSpecification = { CapacityReservationTarget = "
+            '{ CapacityReservationId = "cr-…" } }',
         )
     if request.get("DisableApiTermination") is True:
         raise wrong(

@@ -350,6 +350,19 @@ MISTAKES = [
         "one-time",
     ),
     (
+        "a capacity block without its reservation",
+        "[aws.ec2.run_instances]\nInstanceMarketOptions = { MarketType = 'capacity-block' }",
+        "aws.ec2.run_instances",
+        "CapacityReservationId",
+    ),
+    (
+        "a capacity block with any reservation that is open",
+        "[aws.ec2.run_instances]\nInstanceMarketOptions = { MarketType = 'capacity-block' }\n"
+        "CapacityReservationSpecification = { CapacityReservationPreference = 'open' }",
+        "aws.ec2.run_instances",
+        "CapacityReservationId",
+    ),
+    (
         "machines that nobody may terminate",
         "[aws.ec2.run_instances]\nDisableApiTermination = true",
         "aws.ec2.run_instances",
