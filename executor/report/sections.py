@@ -28,7 +28,7 @@ from executor.report.words import (
     warmup_words,
     why_no_headline,
 )
-from executor.view.own_usage import PROGRAMS, usage_sentence, usage_share, usage_words
+from executor.view.own_usage import PROGRAMS, peak_words, usage_sentence, usage_share, usage_words
 from executor.view.text import colourless, safe_line
 
 _ROWS = 64
@@ -344,6 +344,7 @@ def _repeats(report: Report) -> Iterator[str]:
         ("n", "peak memory"),
     ]
     heads += [("n", escaped(part.name)) for part in named]
+    usage = (report.result.own_usage if report.result is not None else None) or []
     rows = []
     for each in repeats[:500]:
         cpu = (
@@ -357,7 +358,7 @@ def _repeats(report: Report) -> Iterator[str]:
             ("text", escaped(each.outcome)),
             ("n", seconds(each.wall_seconds) if each.wall_seconds is not None else "–"),
             ("n", seconds(cpu) if cpu is not None else "–"),
-            ("n", figure(each.peak_memory_bytes, "B")),
+            ("n", peak_words(each.peak_memory_bytes, usage) if each.peak_memory_bytes else "–"),
         ]
         row += [("n", _of_repeat(part, each.repeat)) for part in named]
         rows.append(row)

@@ -75,3 +75,10 @@ def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | Non
 
 def _cpu(value: float) -> str:
     return f"{value:.2f} s" if value < 10 else seconds(value)
+
+
+def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
+    """Return a process's peak memory; only a bound if it is no more than that of the shim, from which it was forked."""
+    shims = [node.shim.peak_memory_bytes for node in usage if node.shim is not None]
+    floor = max((each for each in shims if each is not None), default=0)
+    return f"below {size(floor)}" if peak <= floor else size(peak)

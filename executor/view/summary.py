@@ -14,13 +14,14 @@ from rich.text import Text
 
 from bai_agent.job.job_result import never_a_number
 from bai_agent.job.outcome import ExitCode, signal_name
-from bai_agent.job.record_types import JobResult, OwnUsage
+from bai_agent.job.record_types import JobResult
 from executor.quantities import quantity, seconds, size
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.run_state import PHASES
 from executor.view.environment import warning_lines
 from executor.view.host import node_table
 from executor.view.metrics import metric_notes, metric_table, spread_table
+from executor.view.own_usage import peak_words
 from executor.view.text import plain_text, safe_line
 from executor.view.watch import JobView
 
@@ -223,13 +224,6 @@ def _facts(result: JobResult) -> list[str]:
     facts += [f"{label} {seconds(time)}" for label, time in times if time is not None]
     if benchmark.peak_memory_bytes:
         facts.append(
-            f"peak memory {_peak(benchmark.peak_memory_bytes, result.own_usage or ())} (largest process)"
+            f"peak memory {peak_words(benchmark.peak_memory_bytes, result.own_usage or ())} (largest process)"
         )
     return facts
-
-
-def _peak(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return a process's peak memory; only a bound if it is no more than that of the shim, from which it was forked."""
-    shims = [node.shim.peak_memory_bytes for node in usage if node.shim is not None]
-    floor = max((each for each in shims if each is not None), default=0)
-    return f"below {size(floor)}" if peak <= floor else size(peak)

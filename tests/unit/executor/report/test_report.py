@@ -256,6 +256,23 @@ def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
     assert json.loads(written.getvalue())["result"]["own_usage"][1]["extractor"]["at_least"] is True
 
 
+def test_a_runs_peak_memory_below_the_shims_is_a_bound(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    usage = {"cpu_seconds": 0.1, "peak_memory_bytes": 12 << 20}
+    runs = [
+        {"repeat": number, "outcome": "succeeded", "started": START, "peak_memory_bytes": peak << 20}
+        for number, peak in enumerate((11, 30))
+    ]
+    job.ends(
+        repeats=runs,
+        own_usage=[{"rank": 0, "cpus": 4, "agent": usage, "extractor": usage, "shim": usage}],
+    )
+
+    rows = re.findall(r'repeat \d</th>.*?data-name="peak memory">([^<]*)<', html_report(report(job)))
+
+    assert rows == ["below 12.0 MiB", "30.0 MiB"]
+
+
 def test_a_record_of_an_older_version_does_not_say_what_bai_took(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends()
