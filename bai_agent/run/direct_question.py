@@ -43,7 +43,7 @@ _VERSION = b"bai-question-1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class PeerAnswer:
     """What a living agent says of itself. Keys that it adds later are passed over by those that do not know them."""
 
     rank: Count
@@ -58,7 +58,7 @@ def new_key() -> bytes:
     return secrets.token_bytes(32)
 
 
-def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> Answer | None:
+def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAnswer | None:
     """Return what a node's agent answers within `timeout_s` seconds; None if nothing does that has the key."""
     if not peer.agent_port:
         return None
@@ -79,13 +79,15 @@ def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> Answer 
     if not hmac.compare_digest(proof, _proof(key, b"answer", peer.rank, nonce, body)):
         return None
     try:
-        answer = checked(Answer, json.loads(body), where=peer.mention)
+        answer = checked(PeerAnswer, json.loads(body), where=peer.mention)
     except (ValueError, RecursionError, RecordError):
         return None
     return answer if answer.rank == peer.rank else None
 
 
-def ask_all(peers: Iterable[Peer], ask_one: Callable[[Peer], Answer | None]) -> dict[int, Answer | None]:
+def ask_all(
+    peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
+) -> dict[int, PeerAnswer | None]:
     """Return what each of these nodes answers, by rank; they are asked at the same time."""
     asked = list(peers)
     if not asked:
@@ -104,7 +106,9 @@ class _Connection:
 class AnswerPort(threading.Thread):
     """Answers the other nodes' questions on a socket that is bound, as long as the agent lives."""
 
-    def __init__(self, held: socket.socket, *, rank: int, key: bytes, answer: Callable[[], Answer]) -> None:
+    def __init__(
+        self, held: socket.socket, *, rank: int, key: bytes, answer: Callable[[], PeerAnswer]
+    ) -> None:
         super().__init__(name="answers", daemon=True)
         self._held, self._rank, self._key = held, rank, key
         self._answer = answer
@@ -124,7 +128,7 @@ class AnswerPort(threading.Thread):
         super().start()
 
     def end(self) -> None:
-        """Answer no more."""
+        """PeerAnswer no more."""
         self._over.set()
 
     def run(self) -> None:

@@ -25,7 +25,7 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import RecordError
-from bai_agent.run.direct_question import Answer, ask, ask_all
+from bai_agent.run.direct_question import PeerAnswer, ask, ask_all
 from bai_agent.run.stop import StopReason
 from bai_agent.run.store_absence import StoreAbsence
 
@@ -85,7 +85,7 @@ class PeerMonitor(threading.Thread):
         nodes: int,
         limits: Limits = _DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
-        ask: Callable[[Peer, bytes], Answer | None] = ask,
+        ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
         super().__init__(name="peers", daemon=True)
         self.attempt = attempt
@@ -315,7 +315,7 @@ class PeerMonitor(threading.Thread):
         self._looked = now
         self._ages.observe(signs, own=signs.get(self._rank))
 
-    def _give_up(self, peer: Peer, answer: Answer | None) -> None:
+    def _give_up(self, peer: Peer, answer: PeerAnswer | None) -> None:
         sentence = self._silence(peer, answer)
         self.lost.add(peer.rank)
         if peer.rank in self.outcomes:
@@ -351,7 +351,7 @@ class PeerMonitor(threading.Thread):
         if (sentence := self.absence.too_long()) is not None:
             self._decide(Outcome.PEER_LOST, sentence)
 
-    def _lost(self, silent: Sequence[Peer]) -> Iterator[tuple[Peer, Answer | None]]:
+    def _lost(self, silent: Sequence[Peer]) -> Iterator[tuple[Peer, PeerAnswer | None]]:
         """Yield those of the silent nodes that are lost, with what they answer when they are asked directly."""
         now = self._clock()
         answers = ask_all(silent, self._ask_directly)
@@ -363,10 +363,10 @@ class PeerMonitor(threading.Thread):
             else:
                 yield peer, answer
 
-    def _ask_directly(self, peer: Peer) -> Answer | None:
+    def _ask_directly(self, peer: Peer) -> PeerAnswer | None:
         return self._ask(peer, self._key) if self._key is not None else None
 
-    def _silence(self, peer: Peer, answer: Answer | None) -> str:
+    def _silence(self, peer: Peer, answer: PeerAnswer | None) -> str:
         who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
         did = "gave no sign of life" if answer is None else "lives, but did not reach the job store"
         return f"{who} {did} for {self._silence_limit:.0f} s."

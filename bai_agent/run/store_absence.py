@@ -15,7 +15,7 @@ from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import Limits
 from bai_agent.job.durations import format_duration
 from bai_agent.job.peers import Peer
-from bai_agent.run.direct_question import Answer, ask_all
+from bai_agent.run.direct_question import PeerAnswer, ask_all
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class StoreAbsence:
         self._peers = peers
         self._excused = max(self._excused, self._clock())
 
-    def answer(self) -> Answer:
+    def answer(self) -> PeerAnswer:
         """Return what this node tells others that ask it directly."""
         now = self._clock()
         alone_s = now - max(self._reached, self._excused)
-        return Answer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
+        return PeerAnswer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
 
     def too_long(self) -> str | None:
         """Return why this node has to end itself, in a sentence; None if it has not."""
@@ -65,7 +65,7 @@ class StoreAbsence:
             )
         return None
 
-    def look(self, ask: Callable[[Peer], Answer | None], *, ended: Collection[int] = ()) -> None:
+    def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
         """Ask the others if this node misses the store. ended: ranks that nobody waits for any more."""
         asked_at = self._clock()
         if not self._peers or asked_at - self._reached <= MISSED_SECONDS:

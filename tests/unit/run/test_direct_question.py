@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from bai_agent.job.peers import Peer
-from bai_agent.run.direct_question import Answer, AnswerPort, ask, ask_all, new_key
+from bai_agent.run.direct_question import AnswerPort, PeerAnswer, ask, ask_all, new_key
 from bai_agent.run.join import hold_agent_port
 
 KEY = new_key()
-ANSWER = Answer(rank=1, store_s=2.5, alone_s=1.0)
+ANSWER = PeerAnswer(rank=1, store_s=2.5, alone_s=1.0)
 
 
 @contextmanager
-def answering(answer: Callable[[], Answer] = lambda: ANSWER, *, rank: int = 1) -> Iterator[Peer]:
+def answering(answer: Callable[[], PeerAnswer] = lambda: ANSWER, *, rank: int = 1) -> Iterator[Peer]:
     held = hold_agent_port("127.0.0.1")
     assert held is not None
     port = held.getsockname()[1]
@@ -44,7 +44,7 @@ def until(seen: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def asked(peer: Peer, key: bytes = KEY) -> Answer | None:
+def asked(peer: Peer, key: bytes = KEY) -> PeerAnswer | None:
     return ask(peer, key, timeout_s=30)
 
 
@@ -57,7 +57,7 @@ def test_an_answer_counts_only_with_the_jobs_key_and_of_the_node_asked() -> None
     with answering() as peer:
         assert asked(peer, new_key()) is None
         assert asked(Peer(rank=2, address=peer.address, agent_port=peer.agent_port)) is None
-    with answering(lambda: Answer(rank=3, store_s=0.0, alone_s=0.0)) as peer:
+    with answering(lambda: PeerAnswer(rank=3, store_s=0.0, alone_s=0.0)) as peer:
         assert asked(peer) is None
 
 
@@ -74,7 +74,7 @@ def test_an_answer_heard_before_proves_nothing_later() -> None:
     # Given somebody who has recorded a question and its answer, and answers the next question with it
     with answering() as peer, connect(peer) as connection, socket.create_server(("127.0.0.1", 0)) as replayer:
         recorder = Peer(rank=1, address="127.0.0.1", agent_port=replayer.getsockname()[1])
-        answers: list[Answer | None] = []
+        answers: list[PeerAnswer | None] = []
         asker = threading.Thread(target=lambda: answers.append(asked(recorder)), daemon=True)
         asker.start()
         taken, _ = replayer.accept()
@@ -152,7 +152,7 @@ def test_an_agent_that_is_started_again_answers_on_the_port_that_it_told() -> No
 def test_many_nodes_are_asked_at_the_same_time() -> None:
     together = threading.Barrier(8)
 
-    def meet(peer: Peer) -> Answer | None:
+    def meet(peer: Peer) -> PeerAnswer | None:
         together.wait(timeout=30)
         return ANSWER if peer.rank == 1 else None
 

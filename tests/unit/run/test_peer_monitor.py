@@ -20,7 +20,7 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run import peer_monitor
-from bai_agent.run.direct_question import Answer, new_key
+from bai_agent.run.direct_question import PeerAnswer, new_key
 from bai_agent.run.peer_monitor import PeerMonitor, SignAges
 
 SILENCE = 20.0
@@ -102,7 +102,7 @@ class MonitoredNodes:
                     self.look(rank)
                 self.monitors[rank].look_for_store()
 
-    def _ask(self, peer: Peer, key: bytes) -> Answer | None:
+    def _ask(self, peer: Peer, key: bytes) -> PeerAnswer | None:
         return None if peer.rank in self.dumb else self.monitors[peer.rank].absence.answer()
 
     def reasons(self) -> list[Outcome | None]:

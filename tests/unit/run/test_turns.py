@@ -23,7 +23,7 @@ from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.run import turns
 from bai_agent.run.turns import Turns
 
-REPEAT = Repeat(runs=10, until=0.02, metric="m")
+REPEAT = Repeat(runs=20, until=0.02, metric="m")
 
 
 class SlowStore(DirectoryStore):
@@ -38,7 +38,7 @@ class SlowStore(DirectoryStore):
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
         put = partial(super().put, key, content, if_absent=if_absent)
-        if not self.slow or not key.endswith("turn-5"):
+        if not self.slow or not key.endswith("turn-10"):
             return put()
         if self._takes_it_late:
             self.late = put
@@ -49,16 +49,16 @@ class SlowStore(DirectoryStore):
 
 @pytest.fixture
 def ready(rundir: RunDir) -> RunDir:
-    """The run directory of a node that has done 5 runs, and is ready for the next."""
+    """The run directory of a node that has done 10 runs, and is ready for the next."""
     rundir.path.mkdir()
     lines: list[dict[str, Any]] = []
-    for run in range(5):
+    for run in range(10):
         place = {"run": run, "repeat": run, "output_bytes": 0, "emit_bytes": 0, "time": 5}
         lines.append({"event": "began", **place, "pid": 1, "start": 1, "boot_id": "x"})
         lines.append({"event": "ended", **place, "code": 0})
-    lines.append({"event": "ready", "run": 5, "repeat": 5})
+    lines.append({"event": "ready", "run": 10, "repeat": 10})
     rundir.repeats.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    write_json(rundir.repeat_word, {"runs": 5, "enough": False})
+    write_json(rundir.repeat_word, {"runs": 10, "enough": False})
     return rundir
 
 
@@ -73,15 +73,15 @@ def test_what_the_store_takes_first_stays(ready: RunDir, tmp_path: Path, takes_i
 
     # when its agent was killed, and the next one would decide otherwise
     store.slow = False
-    write_json(ready.repeat_word, {"runs": 5, "enough": True})
+    write_json(ready.repeat_word, {"runs": 10, "enough": True})
     Turns(attempt, ready, REPEAT, rank=0, nodes=1).look()
     if store.late is not None:
         assert not store.late()
 
     # then all nodes hear one word: the one that the store took first
     begins = not takes_it_late
-    assert attempt.turn(5) is begins
-    assert read_json(ready.turn) == {"run": 5, "begins": begins}
+    assert attempt.turn(10) is begins
+    assert read_json(ready.turn) == {"run": 10, "begins": begins}
 
 
 def test_max_time_is_not_over_because_the_clock_was_set(ready: RunDir, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_max_time_is_not_over_because_the_clock_was_set(ready: RunDir, tmp_path:
 
     Turns(attempt, ready, replace(REPEAT, max_time=timedelta(hours=1)), rank=0, nodes=1).look()
 
-    assert attempt.turn(5) is True
+    assert attempt.turn(10) is True
 
 
 def test_what_cannot_be_written_is_said_once(
