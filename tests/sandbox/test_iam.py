@@ -39,6 +39,11 @@ UNSEEN = {
             "s3:GetObject",
             "arn:aws:s3:::BUCKET/scripts/*",
         ): "--like fetches scripts only where they have changed",
+        (
+            "ExamineTheBucket",
+            "s3:GetLifecycleConfiguration",
+            "arn:aws:s3:::BUCKET",
+        ): "rules are asked for only of a bucket that keeps versions",
     },
     "executor": UPLOADS,
     "instance": {

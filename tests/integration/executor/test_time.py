@@ -221,6 +221,7 @@ def test_an_example_of_the_page_works(cli: LocalCli, block: str) -> None:
     for line in block.splitlines():
         answer = cli.bai(*shlex.split(line, comments=True)[1:])
 
-        # A comparison may find that equal commands differ, which it is to do seldom.
-        assert answer.code == 0 or (answer.code == 1 and " compare " in line), (line, answer)
+        # A comparison may find that equal commands differ, which it is to do seldom, or that the machine drifts meanwhile.
+        judged = " compare " in line and "wall_time" in answer.stdout
+        assert answer.code == 0 or (judged and answer.code in (1, 2)), (line, answer)
         assert "warning" not in answer.stderr
