@@ -47,6 +47,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"{mark} {_text(result.sentence)}"
     for each in report.warnings:
         yield f"- ⚠️ {_text(each)}"
+    # What such a job was run for, in front of the long table of its runs.
+    yield from _comparison(report)
     if report.metrics:
         yield ""
         heads = ("metric", "headline", "", "n", *FIGURES)
@@ -73,7 +75,6 @@ def _lines(report: Report) -> Iterator[str]:
             for each, half in zip(report.over_runs, reaches, strict=True)
         ]
         yield from _table(("over runs", "runs", "mean", "± 95 %"), over[:_ROWS], numbers=frozenset((1, 2, 3)))
-    yield from _comparison(report)
     if report.unseen:
         yield f"- never seen: {', '.join(map(_text, report.unseen[:_LINES]))}"
     yield ""

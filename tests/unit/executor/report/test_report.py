@@ -183,6 +183,7 @@ def test_a_report_of_arms_shows_the_comparison_that_compare_makes(tmp_path: Path
     assert json.loads(as_json.getvalue())["comparison"] == [expected]
     assert (loss["verdict"], round(loss["change"], 2)) == ("worse", 0.2)
     low, high = loss["interval"]
+    assert markdown_report(made).index("| compared |") < markdown_report(made).index("| metric |")
     for text in (html_report(made), markdown_report(made)):
         for shown in (
             "digits-1 old (6 runs)" if text.startswith("<") else r"digits-1 old \(6 runs\)",
