@@ -115,6 +115,17 @@ def _market(table: Raw) -> Iterator[RawFinding]:
         )
 
 
+def _network(table: Raw) -> Iterator[RawFinding]:
+    ec2 = at(table, "aws", "ec2")
+    if "efa" in ec2 and at(ec2, "run_instances").get("NetworkInterfaces"):
+        yield (
+            ("aws", "ec2", "efa"),
+            "writes the network interfaces of the type, and run_instances has NetworkInterfaces of its own",
+            "remove one of them",
+            ERROR,
+        )
+
+
 _MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
 
 _OF_STRATEGIES = {
@@ -240,6 +251,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     _engine,
     _strategy,
     _market,
+    _network,
     _volumes,
     _secrets,
     references,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -143,6 +143,9 @@ class Ec2(Table):
     """The instance profile's name or ARN: what the benchmark may do in AWS."""
     public_ip: bool | None = None
     """Whether the instances get a public address. Unset: the configuration's, else the subnet's default."""
+    efa: Literal["all"] | None = Field(default=None, examples=["all"])
+    """`"all"`: the machines get every Elastic Fabric Adapter of their type. With more than one network interface they get no public
+    address. Unset: none, unless `run_instances` has NetworkInterfaces."""
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
     """How long a failed job's instances are kept to be looked into. Unset: not at all."""

@@ -109,7 +109,9 @@ def plan(
         )
     strategy_table = _strategy(descriptor, where)
     if where == "ec2" and descriptor.aws.ec2 is not None:
-        strategy_table = replace(strategy_table, efa=efa_interfaces(descriptor.aws.ec2.run_instances) > 0)
+        ec2 = descriptor.aws.ec2
+        efa = ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0
+        strategy_table = replace(strategy_table, efa=efa)
     sources = job_sources(
         descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home, arms=arms
     )

@@ -13,8 +13,8 @@ from bai_agent.errors import BaiError
 from executor.backends.ec2.doctor.bucket import bucket_findings
 from executor.backends.ec2.doctor.findings import Health, HealthFinding, guarded, refused, unusable
 from executor.backends.ec2.doctor.launch import launch_findings
-from executor.backends.ec2.doctor.routes import s3_routes
 from executor.backends.ec2.launch.resolve import ec2_table, named_settings, region_of
+from executor.backends.ec2.routes import s3_routes
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_of, code_of
 from executor.config import Settings
 from executor.planning.request import JobRequest, read_request

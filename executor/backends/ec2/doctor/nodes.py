@@ -10,9 +10,9 @@ from botocore.exceptions import ClientError
 from executor.backends.ec2.doctor.findings import Health, HealthFinding, guarded, refused
 from executor.backends.ec2.doctor.groups import group_rights, group_rules
 from executor.backends.ec2.doctor.quotas import vcpu_quota
-from executor.backends.ec2.doctor.routes import s3_routes
 from executor.backends.ec2.launch.images import InstanceType
 from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
 from executor.descriptor.ec2_table import ON_DEMAND, efa_interfaces
 
@@ -145,7 +145,9 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
     most = kind.efa_interfaces
     if not wanted:
         return HealthFinding(
-            "efa", Health.OK, f"none is asked for; {kind.name} takes up to {most}: docs/many-nodes.md, EFA"
+            "efa",
+            Health.OK,
+            f'none is asked for; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA',
         )
     if not most or wanted > most:
         takes = f"takes up to {most}" if most else "takes none"
@@ -163,20 +165,11 @@ def _interfaces(
     aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
 ) -> HealthFinding:
     """Look whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
-    routes = s3_routes(aws, subnets, public_ip=False, bucket_region=bucket_region)
-    cut_off = [
-        (subnet["SubnetId"], route)
-        for subnet, route in zip(subnets, routes, strict=True)
-        if not route.reaches
-    ]
+    cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
         return HealthFinding("interfaces", Health.OK, f"S3 is reached with {count} and no public address")
-    names = ", ".join(name for name, _ in cut_off)
     return HealthFinding(
-        "interfaces",
-        Health.FAILED,
-        f"a machine with {count} network interfaces gets no public address, without which {names} does not reach S3",
-        "add a gateway endpoint for S3 to its VPC (it costs nothing)",
+        "interfaces", Health.FAILED, cut_off_sentence(cut_off, interfaces=count), ENDPOINT_ADVICE
     )
 
 

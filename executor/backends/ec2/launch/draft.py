@@ -20,6 +20,7 @@ from executor.backends.ec2.launch.images import placeholder
 from executor.backends.ec2.launch.known_names import unknown_names
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
+from executor.backends.ec2.launch.network import names_groups
 from executor.backends.ec2.launch.request import (
     UserData,
     boot_limit,
@@ -27,7 +28,6 @@ from executor.backends.ec2.launch.request import (
     deadman,
     launch_request,
     make_user_data,
-    names_groups,
 )
 from executor.backends.ec2.launch.resolve import (
     Resolved,

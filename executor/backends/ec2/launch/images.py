@@ -15,7 +15,7 @@ from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef
+    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef, NetworkInfoTypeDef
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
@@ -45,6 +45,15 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkCard:
+    """A network card of an instance type: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkCardInfo.html"""
+
+    index: int
+    most_interfaces: int
+    takes_efa: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class InstanceType:
     """What matters here of an instance type."""
 
@@ -58,6 +67,8 @@ class InstanceType:
     """What counts against the account's quota; None where it has not been looked up."""
     efa_interfaces: int | None = None
     """How many of its network interfaces may be EFAs; None where it has not been looked up."""
+    network_cards: tuple[NetworkCard, ...] = ()
+    """In the order of their indexes; empty where they have not been looked up."""
 
 
 def placeholder(what: str) -> str:
@@ -244,4 +255,18 @@ def _type(found: InstanceTypeInfoTypeDef, name: str) -> InstanceType:
         efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
         if network.get("EfaSupported")
         else 0,
+        network_cards=_cards(network),
     )
+
+
+def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
+    cards = (
+        NetworkCard(
+            index=each.get("NetworkCardIndex", 0),
+            most_interfaces=each.get("MaximumNetworkInterfaces", 1),
+            # Older answers do not say it: then each card takes one if the type does.
+            takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
+        )
+        for each in network.get("NetworkCards", ())
+    )
+    return tuple(sorted(cards, key=lambda card: card.index))

@@ -36,7 +36,8 @@ from executor.backends.ec2.launch.launch_record import (
     read_refusal,
     round_key,
 )
-from executor.backends.ec2.launch.request import for_candidate, in_group
+from executor.backends.ec2.launch.network import in_group
+from executor.backends.ec2.launch.request import for_candidate
 from executor.backends.ec2.launch.resolve import Candidate, kind_name, named, types_of
 from executor.backends.ec2.launch.waiting import NoCapacityError, no_capacity
 from executor.backends.ec2.security_group import NO_GROUP, delete_groups, make_group

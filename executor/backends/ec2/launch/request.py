@@ -17,6 +17,7 @@ from botocore.validate import ParamValidator
 
 from bai_agent.job.descriptor import Job
 from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
+from executor.backends.ec2.launch.network import all_efas, connect
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.launch.volume import data_size, mappings
 from executor.backends.ec2.tags import OURS, job_tags, sanitised
@@ -44,7 +45,7 @@ def launch_request(
     """Return RunInstances' parameters but for subnet and token, as JSON values; UserData is base64. Type and market are the first candidate's.
 
     One call launches all nodes of the job, or none. expires: the time of the tag by which they are reaped.
-    Raises UsageError where the user's own parameters are none.
+    Raises UsageError where the user's own parameters are none, or where EFAs are wanted of a type that has none.
     """
     check_run_instances(ec2.run_instances)
     nodes = job.strategy.nodes
@@ -73,8 +74,10 @@ def launch_request(
         request["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
     if resolved.security_groups:
         request["SecurityGroupIds"] = list(resolved.security_groups)
+    if ec2.efa is not None:
+        request["NetworkInterfaces"] = all_efas(resolved.kinds)
     merged = merge(request, ec2.run_instances)
-    _network(merged, public_ip=resolved.public_ip)
+    connect(merged, public_ip=resolved.public_ip)
     return merged
 
 
@@ -144,20 +147,6 @@ def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) 
         complete["SubnetId"] = candidate.subnet
     complete["ClientToken"] = candidate_token(token, candidate)
     return complete
-
-
-def names_groups(request: Mapping[str, Any]) -> bool:
-    """Return whether a request says in which security groups its machines are."""
-    interfaces = request.get("NetworkInterfaces", ())
-    beside = any(request.get(key) for key in ("SecurityGroupIds", "SecurityGroups"))
-    return beside or any(each.get("Groups") for each in interfaces)
-
-
-def in_group(request: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Return `request` for machines in this security group."""
-    if interfaces := request.get("NetworkInterfaces"):
-        return {**request, "NetworkInterfaces": [{**each, "Groups": [group]} for each in interfaces]}
-    return {**request, "SecurityGroupIds": [group]}
 
 
 def candidate_token(token: str, candidate: Candidate) -> str:
@@ -240,20 +229,3 @@ def _merge_tags(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str,
 
 def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
-def _network(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move what EC2 takes at one place only: beside network interfaces no subnet and no groups may stand."""
-    interfaces = request.get("NetworkInterfaces")
-    if not interfaces:
-        if public_ip is None:
-            return
-        interfaces = request["NetworkInterfaces"] = [{"DeviceIndex": 0}]
-    groups = request.pop("SecurityGroupIds", None)
-    for each in interfaces:
-        if groups:
-            each.setdefault("Groups", groups)
-        each.setdefault("DeleteOnTermination", True)
-    # EC2 gives a public address to a single interface only.
-    if public_ip is not None and len(interfaces) == 1:
-        interfaces[0].setdefault("AssociatePublicIpAddress", public_ip)

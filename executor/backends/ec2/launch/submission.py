@@ -6,9 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import cached_property
 
 from bai_agent.errors import StoreError
 from bai_agent.job.descriptor import Job
@@ -17,7 +15,7 @@ from bai_agent.job.store import RecordError
 from executor.backends.backend import SubmitListener
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.job_store import bucket_store, name_region
-from executor.backends.ec2.launch.cost import Cost, hang_warning, over_budget
+from executor.backends.ec2.launch.cost import over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import adopt, decided_before, launch, refusal_of
 from executor.backends.ec2.launch.launch_record import (
@@ -26,6 +24,7 @@ from executor.backends.ec2.launch.launch_record import (
     read_launch,
     write_launch,
 )
+from executor.backends.ec2.launch.notice import Notice
 from executor.backends.ec2.launch.repeat import (
     check_job_bytes,
     problem_with,
@@ -33,7 +32,7 @@ from executor.backends.ec2.launch.repeat import (
     redrawn,
 )
 from executor.backends.ec2.launch.request import deadman
-from executor.backends.ec2.launch.resolve import region_of, types_of
+from executor.backends.ec2.launch.resolve import region_of
 from executor.backends.ec2.launch.waiting import NoCapacityError, next_round
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.backends.ec2.staging_bucket import check_region, staging_bucket, upload
@@ -115,7 +114,7 @@ def submit(
         new, ours = False, None
         if file is None:
             drawing = draft(there or job, descriptor, settings, aws, cache=cache, now=now())
-            notice = _Notice(drawing, settings, aws)
+            notice = Notice(drawing, settings, aws)
             listener.on_plan(notice)
             if drawing.max_cost is not None and (why := over_budget(notice.all_costs, drawing.max_cost)):
                 raise UsageError(why)
@@ -215,39 +214,6 @@ def _wait_until(
         except StoreError as error:
             log.info("whether %s was cancelled is not known: %s", record.job_id, error)
     return True
-
-
-@dataclass(frozen=True)
-class _Notice:
-    """A `LaunchNotice`."""
-
-    launch: LaunchPlan
-    settings: Settings
-    aws: AwsSession
-
-    def sentence(self, *, cost: bool) -> str:
-        launch = self.launch
-        kinds = types_of(launch.resolved.candidates)
-        what = f"{launch.job.strategy.nodes} × {kinds} in {launch.resolved.region}"
-        price = f": {self.all_costs.sentence()}" if cost else ""
-        return f"launching {what}{price}"
-
-    def cost(self) -> float | None:
-        return self.all_costs.dollars
-
-    def warnings(self) -> list[str]:
-        found = [hang_warning(self.all_costs)] if self.launch.may_hang else []
-        bucket, machines = self.settings.region, self.launch.resolved.region
-        if bucket is not None and bucket != machines:
-            found.append(
-                f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
-                f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
-            )
-        return found
-
-    @cached_property
-    def all_costs(self) -> Cost:
-        return self.launch.cost(self.settings, self.aws)
 
 
 def _check_configured(job_request: JobRequest, settings: Settings) -> None:

@@ -363,6 +363,18 @@ MISTAKES = [
         "CapacityReservationId",
     ),
     (
+        "all EFAs and interfaces of its own",
+        "[aws.ec2]\nefa = 'all'\nrun_instances = { NetworkInterfaces = [{ DeviceIndex = 0 }] }",
+        "aws.ec2.efa",
+        "remove one of them",
+    ),
+    (
+        "some EFAs",
+        "[aws.ec2]\nefa = 'some'",
+        "aws.ec2.efa",
+        "all",
+    ),
+    (
         "machines that nobody may terminate",
         "[aws.ec2.run_instances]\nDisableApiTermination = true",
         "aws.ec2.run_instances",

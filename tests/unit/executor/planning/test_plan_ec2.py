@@ -107,6 +107,7 @@ def test_the_agents_know_that_their_machines_have_efa(kind: str, efa: bool) -> N
     job = planned(aws={"ec2": {"run_instances": {"NetworkInterfaces": interfaces}}})
 
     assert job.strategy.efa is efa
+    assert planned(aws={"ec2": {"efa": "all"}}).strategy.efa
     assert not planned().strategy.efa
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Source, Store, StrategyTable, Unpack
-from executor.backends.ec2.launch.images import Image, InstanceType, check_processes
+from executor.backends.ec2.launch.images import Image, InstanceType, NetworkCard, check_processes
 from executor.backends.ec2.launch.request import candidate_token, for_candidate, launch_request, merge
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import job_tags
@@ -169,6 +169,73 @@ def test_interfaces_of_the_user_get_what_they_lack() -> None:
     assert (first["Groups"], second["Groups"]) == (["sg-efa"], ["sg-1"])
     assert first["SubnetId"] == second["SubnetId"] == "subnet-1"
     assert "AssociatePublicIpAddress" not in first
+
+
+def type_with_cards(
+    name: str, cards: int, *, efas: int, most: int = 4, first_takes_efa: bool = True
+) -> InstanceType:
+    return InstanceType(
+        name=name,
+        architectures=("x86_64",),
+        ebs_mib_per_second=None,
+        efa_interfaces=efas,
+        network_cards=tuple(
+            NetworkCard(index=card, most_interfaces=most, takes_efa=card > 0 or first_takes_efa)
+            for card in range(cards)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (type_with_cards("c5n.18xlarge", 1, efas=1), [(0, 0, "efa")]),
+        (type_with_cards("i7ie.48xlarge", 2, efas=1), [(0, 0, "efa")]),
+        (type_with_cards("hpc6id.32xlarge", 2, efas=2, most=1), [(0, 0, "efa"), (1, 0, "efa-only")]),
+        (
+            type_with_cards("p5.48xlarge", 32, efas=32, most=2),
+            [(0, 0, "interface"), (0, 1, "efa-only"), *((card, 0, "efa-only") for card in range(1, 32))],
+        ),
+        (
+            type_with_cards("p6-b300.48xlarge", 17, efas=16, first_takes_efa=False),
+            [(0, 0, "interface"), *((card, 0, "efa-only") for card in range(1, 17))],
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, InstanceType) else "",
+)
+def test_all_efas_are_one_interface_for_each_card(
+    kind: InstanceType, expected: list[tuple[int, int, str]]
+) -> None:
+    complete = sent({"efa": "all"}, kind=kind)
+
+    interfaces = complete["NetworkInterfaces"]
+    assert [
+        (each["NetworkCardIndex"], each["DeviceIndex"], each["InterfaceType"]) for each in interfaces
+    ] == expected
+    assert {each["SubnetId"] for each in interfaces} == {"subnet-1"}
+    assert all(each["Groups"] == ["sg-1"] and each["DeleteOnTermination"] for each in interfaces)
+    assert not {"SubnetId", "SecurityGroupIds"} & complete.keys()
+
+
+def test_one_efa_may_have_a_public_address_and_several_may_not() -> None:
+    [one] = sent({"efa": "all"}, kind=type_with_cards("g5.48xlarge", 1, efas=1), public_ip=True)[
+        "NetworkInterfaces"
+    ]
+    several = sent({"efa": "all"}, kind=type_with_cards("p4d.24xlarge", 4, efas=4), public_ip=True)
+
+    assert one["AssociatePublicIpAddress"] is True
+    assert not any("AssociatePublicIpAddress" in each for each in several["NetworkInterfaces"])
+
+
+def test_a_type_without_efa_and_types_of_different_cards_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"aws\.ec2\.efa: t3\.small has no Elastic Fabric Adapter"):
+        request({"efa": "all"}, kind=type_with_cards("t3.small", 1, efas=0))
+    with pytest.raises(UsageError, match=r"g5\.48xlarge and p4d\.24xlarge have different network cards"):
+        request(
+            {"efa": "all"},
+            kind=type_with_cards("p4d.24xlarge", 4, efas=4),
+            other_kinds=(type_with_cards("g5.48xlarge", 1, efas=1),),
+        )
 
 
 def test_what_the_user_adds_is_merged_in_depth() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executor.backends.ec2.doctor.routes import route_to_s3
+from executor.backends.ec2.routes import route_to_s3
 
 SUBNET = {"SubnetId": "subnet-1", "VpcId": "vpc-1", "MapPublicIpOnLaunch": False}
 PUBLIC = {**SUBNET, "MapPublicIpOnLaunch": True}

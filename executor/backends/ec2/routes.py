@@ -1,4 +1,4 @@
-"""Whether a machine in a subnet would reach S3, judged from what EC2 says of the subnet's routes."""
+"""Whether a machine in a subnet reaches S3, judged from what EC2 says of the subnet's routes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.backends.ec2.session import AwsSession
+
+ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,19 @@ def s3_routes(
     ]
 
 
+def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_region: str) -> list[str]:
+    """Return the ids of those `subnets` whose machines do not reach S3 without a public address. Raises what AWS's library does."""
+    routes = s3_routes(aws, subnets, public_ip=False, bucket_region=bucket_region)
+    return [
+        str(subnet["SubnetId"]) for subnet, route in zip(subnets, routes, strict=True) if not route.reaches
+    ]
+
+
+def cut_off_sentence(subnets: Sequence[str], *, interfaces: int) -> str:
+    """Return what is wrong with a launch of machines with several `interfaces` into subnets `without_s3`."""
+    return f"a machine with {interfaces} network interfaces gets no public address, without which {', '.join(subnets)} does not reach S3"
+
+
 def table_of(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the route table that holds for a subnet: its own, else its VPC's main one."""
     main = None
@@ -86,7 +101,7 @@ def route_to_s3(
             return Route(True, f"reaches S3 through the gateway endpoint {each.get('VpcEndpointId')}")
         if each.get("VpcEndpointType") == "Interface" and each.get("PrivateDnsEnabled"):
             return Route(True, f"reaches S3 through the interface endpoint {each.get('VpcEndpointId')}")
-    advice = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
+    advice = ENDPOINT_ADVICE
     default = next(
         (each for each in table.get("Routes", ()) if each.get("DestinationCidrBlock") == "0.0.0.0/0"), None
     )

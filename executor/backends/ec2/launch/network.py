@@ -1,0 +1,84 @@
+"""The network interfaces of a launch: which ones its machines get, and what EC2 takes beside them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from executor.backends.ec2.launch.images import InstanceType, placeholder
+from executor.descriptor.ec2_table import efa_interfaces
+from executor.errors import UsageError
+
+
+def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
+    """Return the interfaces with which machines of `kinds` have all Elastic Fabric Adapters that they can have.
+
+    The first one has an address, as a machine needs; adapters in addition to it have none (`efa-only`), which costs no addresses of
+    the subnet and keeps Linux from sending through the wrong interface:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+    Raises UsageError if a type has none, or if the types need different interfaces: one request is for all of them.
+    """
+    first, *others = kinds
+    wanted = _efas_of(first)
+    for kind in others:
+        if _efas_of(kind) != wanted:
+            raise UsageError(
+                f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, and efa = "all" writes the interfaces '
+                "of one; keep types with the same cards in aws.ec2.instance_types"
+            )
+    return wanted
+
+
+def _efas_of(kind: InstanceType) -> list[dict[str, Any]]:
+    if kind.efa_interfaces is None:
+        return [{"DeviceIndex": 0, "InterfaceType": placeholder(f"all EFAs of {kind.name}")}]
+    if kind.efa_interfaces == 0:
+        raise UsageError(
+            f"aws.ec2.efa: {kind.name} has no Elastic Fabric Adapter; leave efa out, or take another hardware.instance_type"
+        )
+    cards = kind.network_cards
+    # A machine with one interface may have a public address. A card that takes one interface only has no place for two.
+    if not cards or (cards[0].takes_efa and (kind.efa_interfaces == 1 or cards[0].most_interfaces == 1)):
+        found = [_interface(0, 0, "efa")]
+    else:
+        found = [_interface(0, 0, "interface")]
+        if cards[0].takes_efa:
+            found.append(_interface(0, 1, "efa-only"))
+    left = kind.efa_interfaces - efa_interfaces({"NetworkInterfaces": found})
+    others = [card.index for card in cards[1:] if card.takes_efa]
+    return [*found, *(_interface(index, 0, "efa-only") for index in others[:left])]
+
+
+def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
+    return {"NetworkCardIndex": card, "DeviceIndex": device, "InterfaceType": kind}
+
+
+def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
+    """Move what EC2 takes at one place only: beside network interfaces no subnet and no groups may stand."""
+    interfaces = request.get("NetworkInterfaces")
+    if not interfaces:
+        if public_ip is None:
+            return
+        interfaces = request["NetworkInterfaces"] = [{"DeviceIndex": 0}]
+    groups = request.pop("SecurityGroupIds", None)
+    for each in interfaces:
+        if groups:
+            each.setdefault("Groups", groups)
+        each.setdefault("DeleteOnTermination", True)
+    # EC2 gives a public address to a single interface only.
+    if public_ip is not None and len(interfaces) == 1:
+        interfaces[0].setdefault("AssociatePublicIpAddress", public_ip)
+
+
+def names_groups(request: Mapping[str, Any]) -> bool:
+    """Return whether a request says in which security groups its machines are."""
+    interfaces = request.get("NetworkInterfaces", ())
+    beside = any(request.get(key) for key in ("SecurityGroupIds", "SecurityGroups"))
+    return beside or any(each.get("Groups") for each in interfaces)
+
+
+def in_group(request: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return `request` for machines in this security group."""
+    if interfaces := request.get("NetworkInterfaces"):
+        return {**request, "NetworkInterfaces": [{**each, "Groups": [group]} for each in interfaces]}
+    return {**request, "SecurityGroupIds": [group]}

@@ -1,0 +1,62 @@
+"""What is said of a launch before it is made: its machines, their cost, and what will go wrong or cost more than it has to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from executor.backends.ec2.launch.cost import Cost, hang_warning
+from executor.backends.ec2.launch.draft import LaunchPlan
+from executor.backends.ec2.launch.resolve import types_of
+from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
+from executor.backends.ec2.session import FAILURES, AwsSession
+from executor.config import Settings
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A `LaunchNotice` of a launch on EC2."""
+
+    launch: LaunchPlan
+    settings: Settings
+    aws: AwsSession
+
+    def sentence(self, *, cost: bool) -> str:
+        launch = self.launch
+        kinds = types_of(launch.resolved.candidates)
+        what = f"{launch.job.strategy.nodes} × {kinds} in {launch.resolved.region}"
+        price = f": {self.all_costs.sentence()}" if cost else ""
+        return f"launching {what}{price}"
+
+    def cost(self) -> float | None:
+        return self.all_costs.dollars
+
+    def warnings(self) -> list[str]:
+        found = [hang_warning(self.all_costs)] if self.launch.may_hang else []
+        bucket, machines = self.settings.region, self.launch.resolved.region
+        if bucket is not None and bucket != machines:
+            found.append(
+                f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
+                f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
+            )
+        return [*found, *self._interface_warnings()]
+
+    def _interface_warnings(self) -> list[str]:
+        """Look whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+        interfaces = len(self.launch.request.get("NetworkInterfaces", ()))
+        if interfaces < 2:
+            return []
+        ids = list(dict.fromkeys(each.subnet for each in self.launch.resolved.candidates))
+        try:
+            subnets = self.aws.ec2().describe_subnets(SubnetIds=ids)["Subnets"]
+            cut_off = without_s3(self.aws, subnets, bucket_region=self.settings.region or self.aws.region)
+        except FAILURES:
+            return [
+                f"a machine with {interfaces} network interfaces gets no public address, and these credentials could not look at its "
+                "subnets' way to S3: they need a gateway endpoint for S3, or a NAT gateway"
+            ]
+        return [f"{cut_off_sentence(cut_off, interfaces=interfaces)}; {ENDPOINT_ADVICE}"] if cut_off else []
+
+    @cached_property
+    def all_costs(self) -> Cost:
+        return self.launch.cost(self.settings, self.aws)
