@@ -2,17 +2,22 @@
 
 ```
 <cache>/  <key>/        the venv: it is made where it stays, as its programs know their own path
-          <key>.json    it is complete, and what was installed in it then; when it was used last is when this was written
+          <key>.json    it is complete, and a digest of its files then; when it was used last is when this was written
           <key>.lock    held by whoever makes, takes or deletes it
           <key>.users/  the run directories that use it
 ```
+
+Whoever can write there decides what the next benchmark runs, so a cache that another user could have written is not used: a home folder
+that root was left with (`sudo -E`), or a cache that several users share.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -49,8 +54,12 @@ class CachedVenv:
 
     @contextmanager
     def lock(self, *, waiting: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Lock the environment. Raises BusyError where another process holds the lock and `waiting()` returns False."""
+        """Lock the environment. Raises BusyError where another process holds the lock and `waiting()` returns False.
+
+        Raises PermissionError if another user can write in the cache.
+        """
         make_folder(self.cache, private=self.cache)
+        require_own(self.cache)
         with ExitStack() as stack:
             while True:
                 try:
@@ -63,17 +72,17 @@ class CachedVenv:
             yield
 
     def is_complete(self) -> bool:
-        """Return whether it is there, with what was installed in it at first and nothing else."""
+        """Return whether it is there, with the files that were installed in it at first, unchanged, and no others."""
         known = read_json(self._mark)
         return (
             known is not None
             and (self.venv / "bin" / "python").exists()
-            and known.get("installed") == installed(self.venv)
+            and known.get("files") == digest_files(self.venv)
         )
 
     def complete(self) -> None:
         """Mark it as complete."""
-        write_json(self._mark, {"installed": installed(self.venv)})
+        write_json(self._mark, {"files": digest_files(self.venv)})
 
     def use(self, rundir: RunDir) -> None:
         """Mark it as used by a run from now on."""
@@ -126,9 +135,36 @@ def cached_venvs(cache: Path) -> list[CachedVenv]:
         return []
 
 
-def installed(venv: Path) -> list[str]:
-    """Return the names, with versions, of the packages installed in `venv` itself."""
-    return sorted(path.name for path in venv.glob("lib/python*/site-packages/*-info"))
+def digest_files(venv: Path) -> str:
+    """Return a digest of the names, sizes and times of the files in `venv`; contents are not read.
+
+    The time is the inode's, which no program can set back. Left out are the folders that Python keeps byte code in: it writes there by itself.
+    """
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(venv):
+        folders[:] = sorted(each for each in folders if each != "__pycache__")
+        for name in sorted((*files, *folders)):
+            path = f"{folder}/{name}"
+            status = os.lstat(path)
+            facts = [stat.S_IFMT(status.st_mode)]
+            if not stat.S_ISDIR(status.st_mode):
+                facts += [status.st_size, status.st_ctime_ns]
+            digest.update(os.fsencode(path) + b"\0" + repr(facts).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def require_own(cache: Path) -> None:
+    """Raise PermissionError if another user than this one and root can write in `cache`, or exchange it."""
+    own = os.geteuid()
+    for folder in (real := Path(os.path.realpath(cache)), *real.parents):
+        status = folder.stat()
+        # A group of this user alone may write above the cache: some distributions' homes are made so.
+        shared = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and (folder == real or status.st_gid != os.getegid())
+        )
+        # In a folder like /tmp nobody else can take a name away.
+        if status.st_uid not in (own, 0) or (shared and not status.st_mode & stat.S_ISVTX):
+            raise PermissionError(errno.EPERM, f"another user can write in {folder}", str(cache))
 
 
 def _name_of(rundir: RunDir) -> str:

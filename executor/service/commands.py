@@ -9,7 +9,7 @@ from typing import Any
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import JobStore
+from bai_agent.job.store import JobStore, RecordError
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry
 from executor.service.event import MAX_ID, Event, is_utf8
@@ -143,8 +143,11 @@ def is_by_command(record: JobRecord) -> bool:
 
 
 def _cancelled_by(record: JobRecord) -> str:
-    """Return who has cancelled a job; "" where nobody has."""
-    return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
+    """Return who has cancelled a job; "" if nobody has, or if `cancel.json` is not what we write, which cancels all the same."""
+    try:
+        return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
+    except RecordError:
+        return ""
 
 
 def read_arguments(event: Event) -> CancelArguments:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def setup(tmp_path: Path, python: str) -> VenvCacheHarness:
     return VenvCacheHarness(tmp_path, python)
+
+
+def what_is_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_ctime_ns)
+    return found
 
 
 def version_in(rundir: RunDir) -> str:
@@ -196,23 +205,125 @@ def test_a_half_made_venv_is_made_again(setup: VenvCacheHarness) -> None:
     assert second.venv.resolve() == kept.venv.resolve()
 
 
-def test_what_a_benchmark_installed_is_not_passed_on(setup: VenvCacheHarness) -> None:
+def install_foreign_package(packages: Path) -> None:
+    (packages / "foreign-1.0.dist-info").mkdir()
+
+
+def write_into_a_package(packages: Path) -> None:
+    module = packages / "tiny.py"
+    status = module.stat()
+    module.write_text("version = 'bad'\n"[: status.st_size].ljust(status.st_size))
+    os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def leave_code_that_runs_at_each_start(packages: Path) -> None:
+    (packages / "foreign.pth").write_text("import sys; print('foreign code')\n")
+
+
+def replace_a_package_by_a_link(packages: Path) -> None:
+    (packages / "tiny.py").rename(packages.parents[2] / "old.py")
+    (packages / "tiny.py").symlink_to("../../../old.py")
+
+
+def replace_the_interpreter(packages: Path) -> None:
+    python = packages.parents[2] / "bin" / "python"
+    python.unlink()
+    python.write_text("#!/bin/sh\necho foreign code\n")
+    python.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        install_foreign_package,
+        write_into_a_package,
+        leave_code_that_runs_at_each_start,
+        replace_a_package_by_a_link,
+        replace_the_interpreter,
+    ],
+)
+def test_what_a_benchmark_left_in_a_venv_is_not_passed_on(
+    setup: VenvCacheHarness, change: Callable[[Path], None]
+) -> None:
     first, second, third = setup.job("one"), setup.job("two"), setup.job("three")
     setup.install(first)
-    foreign = next(first.venv.resolve().glob("lib/*/site-packages")) / "foreign-1.0.dist-info"
-    foreign.mkdir()
+    kept = first.venv.resolve()
+    change(next(kept.glob("lib/*/site-packages")))
+    left = what_is_in(kept)
 
     # while the first one lives, the second one gets a venv of its own
     with first.agent_lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         setup.install(second)
-        assert foreign.exists()
+        assert what_is_in(kept) == left
     setup.install(third)
 
     assert not second.venv.is_symlink()
-    assert third.venv.is_symlink()
-    assert not foreign.exists()
+    assert third.venv.resolve() == kept
+    assert what_is_in(kept) != left
     assert version_in(second) == version_in(third) == "1.0 True\n"
+
+
+def test_a_run_leaves_a_venv_as_it_was(setup: VenvCacheHarness) -> None:
+    first, second = setup.job("one"), setup.job("two")
+    setup.install(first)
+    for byte_code in first.venv.resolve().rglob("__pycache__"):
+        shutil.rmtree(byte_code)
+    version_in(first)  # which writes byte code again
+    shutil.rmtree(setup.folder / "index")
+
+    setup.install(second)
+
+    assert second.venv.resolve() == first.venv.resolve()
+
+
+def let_everybody_write(cache: Path) -> None:
+    cache.chmod(0o777)
+
+
+def let_everybody_write_above(cache: Path) -> None:
+    cache.parent.chmod(0o777)
+
+
+def give_away(cache: Path) -> None:
+    os.chown(cache, 64321, 64321)
+
+
+def give_away_what_is_above(cache: Path) -> None:
+    os.chown(cache.parent, 64321, 64321)
+
+
+@pytest.mark.parametrize(
+    "open_door",
+    [
+        let_everybody_write,
+        let_everybody_write_above,
+        pytest.param(give_away, marks=pytest.mark.root),
+        pytest.param(give_away_what_is_above, marks=pytest.mark.root),
+    ],
+)
+def test_a_cache_that_another_user_can_write_runs_nothing(
+    setup: VenvCacheHarness, open_door: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given a whole venv of these requirements, which another user has exchanged code in and marked as complete
+    setup.cache = setup.folder / "home" / "cache"
+    first, second = setup.job("one"), setup.job("two")
+    setup.install(first)
+    (kept,) = cached_venvs(setup.cache)
+    next(kept.venv.glob("lib/*/site-packages/tiny.py")).write_text("version = 'foreign'\n")
+    kept.complete()
+    open_door(setup.cache)
+
+    setup.install(second)
+
+    assert not second.venv.is_symlink()
+    assert version_in(second) == "1.0 True\n"
+    assert "another user can write in" in caplog.text
+    said: list[str] = []
+    later = now_ms() + 60_000
+    assert list(prune_venvs(setup.cache, before_ms=later, dry_run=False, on_failure=said.append)) == []
+    assert kept.venv.exists()
+    assert "another user can write in" in said[0]
 
 
 def test_a_package_from_no_index_is_installed_for_its_job(setup: VenvCacheHarness) -> None:

@@ -15,7 +15,13 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from executor.planning.job_toml import job_toml
-from executor.service.commands import CancelArguments, Commands, InvalidArgumentsError, read_arguments
+from executor.service.commands import (
+    CancelArguments,
+    Commands,
+    InvalidArgumentsError,
+    is_by_command,
+    read_arguments,
+)
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event import read_event
@@ -169,6 +175,20 @@ def test_a_job_whose_record_is_broken_is_answered(harness: CommandHarness) -> No
     harness.jobs.put(record.key("job.toml"), b"version = 99")
 
     assert harness.command(["job-1"]) == (1, "Cancel command failed: job-1 has a record that cannot be read")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b'{"by": 7}', b'{"by": "\\ud800"}', b"[" * 100_000]
+)
+def test_a_cancel_that_is_not_ours_is_one_all_the_same(harness: CommandHarness, content: bytes) -> None:
+    record = harness.job("job-1")
+    harness.jobs.put(record.key("cancel.json"), content)
+
+    assert record.cancelled()
+    assert not is_by_command(record)
+    assert harness.command(["job-1"]) == DONE
+    assert harness.jobs.get(record.key("cancel.json")) == content
+    assert harness.statuses("job-1") == [CANCELLED]
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(harness: CommandHarness) -> None:
