@@ -101,7 +101,7 @@ def setup(tmp_path: Path, python: str) -> VenvCacheHarness:
 
 
 def what_is_in(folder: Path) -> dict[str, tuple[int, ...]]:
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path in folder.rglob("*"):
         status = path.lstat()
         found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_ctime_ns)
