@@ -46,6 +46,8 @@ class Bounds:
     """Operations per second that are asked for, of all volumes of one machine."""
     volume_throughput: int = 1_000
     """MiB/s that are asked for, of all volumes of one machine."""
+    capacity_reservations: tuple[str, ...] = ()
+    """Ids of capacity reservations, blocks among them, that jobs may name; none: none. They are paid for already, by whoever made them."""
     cost: float | None = None
     """USD that a job may cost at most, if it used all of its time. A type without a known price is refused then."""
     client_cost: float | None = None

@@ -25,7 +25,7 @@ from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
 from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
 from sandbox.fake_aws.control_plane.price_list import price_list
-from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
+from sandbox.fake_aws.control_plane.quotas import CapacityBlocks, PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
 from sandbox.fake_aws.iam.identities import SETUP, Identities
 from sandbox.fake_aws.iam.permissions import Surroundings
@@ -118,6 +118,7 @@ class MotoAws:
         fleet: Any = _Fleet(self._ec2)
         self._fleet = fleet
         self.quotas, self.placement_groups = Quotas(), PlacementGroups()
+        self.capacity_blocks = CapacityBlocks()
         self.control_plane = ControlPlane(
             account=self.account,
             identities=self.identities,
@@ -128,6 +129,7 @@ class MotoAws:
                 price_list,
                 self.quotas,
                 self.placement_groups,
+                self.capacity_blocks,
                 S3Rules(),
                 Ec2Rules(fleet),
             ],

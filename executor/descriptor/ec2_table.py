@@ -61,9 +61,7 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
             "asks for a persistent spot request, which starts another machine whenever one has ended",
             'leave SpotInstanceType out, or write "one-time"',
         )
-    if market_of(request) == CAPACITY_BLOCK and not _table(
-        _table(request, "CapacityReservationSpecification"), "CapacityReservationTarget"
-    ).get("CapacityReservationId"):
+    if market_of(request) == CAPACITY_BLOCK and not reservation_of(request):
         raise wrong(
             "asks for machines of a capacity block, and does not say of which one (CapacityReservationSpecification)",
             "write CapacityReservationSpecification = { CapacityReservationTarget = "
@@ -80,6 +78,12 @@ def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
 def market_of(request: Mapping[str, Any]) -> str:
     """Return on which market machines are asked for by RunInstances' parameters: `MarketType`, or ON_DEMAND."""
     return str(_table(dict(request), "InstanceMarketOptions").get("MarketType") or ON_DEMAND)
+
+
+def reservation_of(request: Mapping[str, Any]) -> str:
+    """Return the id of the capacity reservation that RunInstances' parameters name; empty where they name none."""
+    target = _table(_table(dict(request), "CapacityReservationSpecification"), "CapacityReservationTarget")
+    return str(target.get("CapacityReservationId") or "")
 
 
 def efa_interfaces(request: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from bai_agent.job.durations import format_duration, parse_duration
 from bai_agent.job.source_schemes import scheme_of
 from executor.config import LimitSettings
 from executor.descriptor import Finding
+from executor.descriptor.ec2_table import reservation_of
 from executor.descriptor.model import SINKS
 from executor.descriptor.raw_table import Raw, Where, at, items, text_of
 from executor.service_config import Bounds
@@ -71,6 +72,8 @@ _RUN_INSTANCES: Mapping[str, Any] = {
         "PartitionNumber": _ANY,
         "Tenancy": _OneOf(("default", "dedicated")),
     },
+    # Which ones: `_reservation`.
+    "CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": _ANY}},
     "CpuOptions": {"CoreCount": _ANY, "ThreadsPerCore": _ANY, "AmdSevSnp": _ANY},
     "CreditSpecification": {"CpuCredits": _ANY},
     "EbsOptimized": _ANY,
@@ -107,6 +110,7 @@ def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) ->
         *_not_yours(table),
         *_this_machine(table),
         *_run_instances(table),
+        *_reservation(table, bounds),
         *_volumes(table, bounds),
         *_bounds(table, bounds, region),
         *_too_many_metrics(table),
@@ -158,6 +162,20 @@ def _this_machine(table: Raw) -> Iterator[_Refusal]:
 def _run_instances(table: Raw) -> Iterator[_Refusal]:
     place = ("aws", "ec2", "run_instances")
     yield from _not_allowed(at(table, *place), _RUN_INSTANCES, place)
+
+
+def _reservation(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
+    """Yield a capacity reservation that the service was not told to let others use: its machines were paid for, for somebody's own jobs."""
+    request = at(table, "aws", "ec2", "run_instances")
+    wanted = reservation_of(request)
+    if wanted and wanted not in bounds.capacity_reservations:
+        known = " or ".join(bounds.capacity_reservations)
+        where = ("CapacityReservationSpecification", "CapacityReservationTarget", "CapacityReservationId")
+        yield (
+            ("aws", "ec2", "run_instances", *where),
+            f"{_shown(wanted)} is not allowed here",
+            f"name {known}, or leave it out" if known else "leave it out",
+        )
 
 
 def _not_allowed(value: Any, allowed: Any, where: Where) -> Iterator[_Refusal]:

@@ -29,11 +29,19 @@ UPLOADS = {
     ("WriteTheExchangeBucket", "s3:AbortMultipartUpload", f"arn:aws:s3:::BUCKET/{folder}/*"): FAILED_UPLOAD
     for folder in ("agent", "data", "jobs", "scripts")
 }
+CAPACITY_BLOCK = {
+    (
+        "LookUpImagesTypesAndPlaces",
+        "ec2:DescribeCapacityReservations",
+        "*",
+    ): "only a job in a capacity block asks when it ends"
+}
 SEVERAL_NODES = "the machines of a job of several nodes find each other there"
 _REPORTS = ("artifacts", *(f"attempts/*/{name}" for name in ("control", "ended", "joined", "nodes", "signs")))
 UNSEEN = {
     "user": {
         **UPLOADS,
+        **CAPACITY_BLOCK,
         (
             "ReadJobs",
             "s3:GetObject",
@@ -45,7 +53,7 @@ UNSEEN = {
             "arn:aws:s3:::BUCKET",
         ): "rules are asked for only of a bucket that keeps versions",
     },
-    "executor": UPLOADS,
+    "executor": {**UPLOADS, **CAPACITY_BLOCK},
     "instance": {
         **{
             (

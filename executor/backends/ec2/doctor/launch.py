@@ -82,6 +82,12 @@ def request_findings(
     except BaiError as error:
         yield unusable("launch", error)
         return
+    if resolved.block is not None:
+        yield HealthFinding(
+            "capacity block",
+            Health.UNKNOWN if resolved.block.end is None else Health.OK,
+            resolved.block.sentence(),
+        )
     yield from node_findings(aws, resolved, request, group, bucket_region=bucket_region)
     yield guarded("launch", lambda: _dry_run(request, resolved, aws))
 

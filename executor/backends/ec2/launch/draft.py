@@ -15,11 +15,12 @@ from bai_agent.job.descriptor import Job, Store
 from cloud_init.user_data import Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
+from executor.backends.ec2.launch.capacity_block import within_block
 from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
 from executor.backends.ec2.launch.images import placeholder
 from executor.backends.ec2.launch.known_names import unknown_names
 from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
 from executor.backends.ec2.launch.network import names_groups
 from executor.backends.ec2.launch.request import (
     UserData,
@@ -71,6 +72,8 @@ class LaunchPlan:
     """For how long it waits for capacity."""
     max_cost: float | None = None
     """USD that it may cost at most."""
+    shortened: str | None = None
+    """Why it may run for less than its descriptor says, or may be cut short; None where neither is so."""
     may_hang: bool = False
     """Whether it takes several GPU machines, and nobody has said how long it may run or be silent."""
 
@@ -156,10 +159,11 @@ def draft(
     cache: Path,
     now: datetime,
     resolved: Resolved | None = None,
+    exists: bool = False,
 ) -> LaunchPlan:
     """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
 
-    resolved: what was looked up before. Raises UsageError, AwsError, WheelError.
+    resolved: what was looked up before. exists: the store holds the job, whose limits stay as they are. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
     region = region_of(descriptor, settings)
@@ -171,11 +175,16 @@ def draft(
         )
     if job.strategy.processes_per_node == "gpus":
         job = replace(job, strategy=replace(job.strategy, gpus=resolved.kind.gpus))
+    shortened: str | None = None
+    if resolved.block is not None and not exists:
+        job, shortened = within_block(job, resolved.block, now + LAUNCH_WINDOW)
     bundle = _bundle(resolved, cache=cache, download=aws is not None)
     user_data = make_user_data(
         job, ec2, bundle=_bundle_object(job, bundle), region=settings.region or resolved.region
     )
     expires = expires_at(now, deadman(job))
+    if resolved.block is not None and resolved.block.last is not None:
+        expires = min(expires, tag_time(resolved.block.last))
     request = launch_request(job, resolved, ec2, user_data=user_data.content, expires=expires)
     return LaunchPlan(
         job=job,
@@ -189,6 +198,7 @@ def draft(
         boot_limit=boot_limit(ec2),
         wait=wait_for_capacity(descriptor, settings, since=tag_time(now)),
         max_cost=descriptor.limits.max_cost or settings.limits.max_cost,
+        shortened=shortened,
         may_hang=_may_hang(job, descriptor, settings, resolved),
     )
 

@@ -39,6 +39,8 @@ class Notice:
                 f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
                 f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
             )
+        if self.launch.shortened is not None:
+            found.append(self.launch.shortened)
         return [*found, *self._interface_warnings()]
 
     def _interface_warnings(self) -> list[str]:

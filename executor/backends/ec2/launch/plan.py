@@ -55,7 +55,10 @@ class Ec2Plan:
 
     def notes(self) -> list[str]:
         found = [f"scripts: {self.scripts.sentence()}"] if self.scripts is not None else []
-        return [*found, *([f"warning: {hang_warning(self.cost)}"] if self.launch.may_hang else [])]
+        warned = [hang_warning(self.cost)] if self.launch.may_hang else []
+        if self.launch.shortened is not None:
+            warned.append(self.launch.shortened)
+        return [*found, *(f"warning: {each}" for each in warned)]
 
     def refusal(self) -> str | None:
         return over_budget(self.cost, self.launch.max_cost)

@@ -105,7 +105,7 @@ def redrawn(
         and _kinds(file.candidates) == _kinds(found.candidates)
         else found.candidates,
     )
-    drawing = draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved)
+    drawing = draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved, exists=True)
     return drawing.launch_file()
 
 

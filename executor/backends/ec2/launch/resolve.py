@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from executor.backends.ec2.launch.capacity_block import CapacityBlock, find_block
 from executor.backends.ec2.launch.images import (
     Image,
     InstanceType,
@@ -69,6 +70,8 @@ class Resolved:
     """Of the candidates."""
     other_kinds: tuple[InstanceType, ...] = ()
     """The other candidates'."""
+    block: CapacityBlock | None = None
+    """The capacity block that the machines are in; None where they are in none, or where it was not looked up."""
 
     @property
     def kinds(self) -> tuple[InstanceType, ...]:
@@ -94,6 +97,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
         other_kinds=tuple(kinds[1:]),
         candidates=candidates,
         vpcs=tuple(sorted({each.vpc for each in candidates})),
+        block=find_block(ec2, aws),
         **_named(descriptor, settings, aws.region),
     )
 

@@ -15,6 +15,7 @@ from bai_agent.job.store import RecordError
 from executor.backends.backend import SubmitListener
 from executor.backends.ec2.bundle.bundle import cache_folder
 from executor.backends.ec2.job_store import bucket_store, name_region
+from executor.backends.ec2.launch.capacity_block import as_bounded
 from executor.backends.ec2.launch.cost import over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
 from executor.backends.ec2.launch.launch import adopt, decided_before, launch, refusal_of
@@ -32,7 +33,7 @@ from executor.backends.ec2.launch.repeat import (
     redrawn,
 )
 from executor.backends.ec2.launch.request import deadman
-from executor.backends.ec2.launch.resolve import region_of
+from executor.backends.ec2.launch.resolve import ec2_table, region_of
 from executor.backends.ec2.launch.waiting import NoCapacityError, next_round
 from executor.backends.ec2.session import AwsSession, aws_of
 from executor.backends.ec2.staging_bucket import check_region, staging_bucket, upload
@@ -90,7 +91,7 @@ def submit(
         there = record.exact_job() if record.exists() else None
         if there is not None:
             try:
-                same_job(there, job, job_request)
+                same_job(there, as_bounded(job, there, ec2_table(descriptor)), job_request)
             except UsageError:
                 # The service answers for what it has launched, whatever its configuration says since.
                 if not (_is_of_same_request(there, job, job_request) and _is_launched(record, aws)):
@@ -110,10 +111,12 @@ def submit(
         if file is not None and there is None and record.exists():
             # A submission beside us has written both since we looked, the job first.
             there = record.exact_job()
-            same_job(there, job, job_request)
+            same_job(there, as_bounded(job, there, ec2_table(descriptor)), job_request)
         new, ours = False, None
         if file is None:
-            drawing = draft(there or job, descriptor, settings, aws, cache=cache, now=now())
+            drawing = draft(
+                there or job, descriptor, settings, aws, cache=cache, now=now(), exists=there is not None
+            )
             notice = Notice(drawing, settings, aws)
             listener.on_plan(notice)
             if drawing.max_cost is not None and (why := over_budget(notice.all_costs, drawing.max_cost)):
@@ -144,7 +147,7 @@ def submit(
                 if there is None or adopt(record, AwsSession(file.region, settings.aws_profile)) is None:
                     raise UsageError(problem)
                 return Submitted(record, there, new=False)
-    _launch_in_rounds(record, file, aws, deadman(job), file != ours, listener, sleep, now)
+    _launch_in_rounds(record, file, aws, deadman(there or job), file != ours, listener, sleep, now)
     return Submitted(record, record.exact_job(), new=new)
 
 

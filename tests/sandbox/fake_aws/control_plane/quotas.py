@@ -1,9 +1,10 @@
-"""An account's quotas and placement groups, which moto has not."""
+"""An account's quotas, placement groups and capacity reservations, which moto has not."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from xml.sax.saxutils import escape
 
 from sandbox.fake_aws.answers import Answer, ec2, error
@@ -60,3 +61,30 @@ class PlacementGroups:
             f"<strategy>{self.strategies[name]}</strategy></item>"
         )
         return ec2(call.action, f"<placementGroupSet>{inner}</placementGroupSet>")
+
+
+class CapacityBlocks:
+    """Answers DescribeCapacityReservations, as a rule of the control plane."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, datetime] = {}
+        """By a reservation's id."""
+        self.state = "active"
+
+    def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if (call.service, call.action) != ("ec2", "DescribeCapacityReservations"):
+            return ask()
+        wanted = call.parameters.get("CapacityReservationId.1", "")
+        if wanted not in self.ends:
+            return error(
+                "ec2",
+                400,
+                "InvalidCapacityReservationId.NotFound",
+                f"The capacity reservation '{wanted}' does not exist.",
+            )
+        inner = (
+            f"<item><capacityReservationId>{escape(wanted)}</capacityReservationId><state>{self.state}</state>"
+            f"<endDate>{self.ends[wanted]:%Y-%m-%dT%H:%M:%S.000Z}</endDate><endDateType>limited</endDateType>"
+            "<reservationType>capacity-block</reservationType></item>"
+        )
+        return ec2(call.action, f"<capacityReservationSet>{inner}</capacityReservationSet>")

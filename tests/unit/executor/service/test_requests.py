@@ -19,6 +19,17 @@ from executor.service.trust import bounded_limits
 from executor.service_config import Bounds
 
 RUN = "aws.ec2.run_instances"
+RESERVATION = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+
+
+def in_reservation(name: str) -> dict[str, Any]:
+    """Return what asks for machines of a capacity block."""
+    return {
+        f"{RUN}.InstanceMarketOptions": {"MarketType": "capacity-block"},
+        f"{RUN}.CapacityReservationSpecification": {
+            "CapacityReservationTarget": {"CapacityReservationId": name}
+        },
+    }
 
 
 def event(changes: dict[str, Any] | None = None, **options: Any) -> Event:
@@ -107,7 +118,19 @@ def test_a_request_carries_who_asks() -> None:
         ({f"{RUN}.TagSpecifications": []}, f"{RUN}.TagSpecifications"),
         ({f"{RUN}.UserData": "x"}, f"{RUN}.UserData"),
         ({f"{RUN}.MetadataOptions": {"HttpTokens": "optional"}}, f"{RUN}.MetadataOptions"),
-        ({f"{RUN}.CapacityReservationSpecification": {}}, f"{RUN}.CapacityReservationSpecification"),
+        (in_reservation("cr-theirs"), f"{RUN}.{RESERVATION}"),
+        (
+            {f"{RUN}.CapacityReservationSpecification": {"CapacityReservationPreference": "open"}},
+            f"{RUN}.CapacityReservationSpecification.CapacityReservationPreference",
+        ),
+        (
+            {
+                f"{RUN}.CapacityReservationSpecification": {
+                    "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": "arn:aws:x"}
+                }
+            },
+            f"{RUN}.{RESERVATION.replace('Id', 'ResourceGroupArn')}",
+        ),
         ({f"{RUN}.Placement": {"HostId": "h-1"}}, f"{RUN}.Placement.HostId"),
         ({f"{RUN}.Placement": {"Tenancy": "host"}}, f"{RUN}.Placement.Tenancy"),
         (
@@ -155,6 +178,15 @@ def volumes(count: int, **ebs: Any) -> dict[str, Any]:
     """Return what asks for so many volumes of one kind."""
     devices = [{"DeviceName": f"/dev/sd{letter}", "Ebs": ebs} for letter in "bcdefgh"[:count]]
     return {f"{RUN}.BlockDeviceMappings": devices}
+
+
+def test_only_the_capacity_reservations_that_the_configuration_names_pass() -> None:
+    named = Bounds(capacity_reservations=("cr-1", "cr-2"))
+
+    accepted(in_reservation("cr-2"), named)
+    said = refusal(in_reservation("cr-theirs"), named)
+
+    assert '"cr-theirs" is not allowed here; name cr-1 or cr-2' in said
 
 
 def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:

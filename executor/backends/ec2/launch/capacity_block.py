@@ -1,0 +1,117 @@
+"""Capacity blocks: machines that were reserved ahead of time, until when EC2 leaves them running, and what that means for a job.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from botocore.exceptions import ClientError
+
+from bai_agent.job.descriptor import Job
+from bai_agent.job.durations import format_duration
+from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
+from executor.descriptor.ec2_table import CAPACITY_BLOCK, Ec2, market_of, reservation_of
+from executor.errors import UsageError
+
+_BEFORE_END = timedelta(minutes=30)
+"""EC2 begins to terminate the machines of a block so long before its end:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html"""
+_LEAST_RUNTIME = timedelta(minutes=1)
+_OVER = frozenset({"expired", "cancelled", "failed", "payment-failed", "unavailable"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityBlock:
+    """The block in which a job's machines are."""
+
+    reservation: str
+    end: datetime | None
+    """None where these credentials may not ask."""
+    state: str = ""
+
+    @property
+    def last(self) -> datetime | None:
+        """The time from which on EC2 terminates its machines; None where it is not known."""
+        return None if self.end is None else self.end - _BEFORE_END
+
+    def sentence(self) -> str:
+        """Return its end for a person."""
+        if self.end is None or self.last is None:
+            return (
+                f"when the capacity block {self.reservation} ends is not known, as these credentials may not ask for it "
+                "(ec2:DescribeCapacityReservations); EC2 terminates its machines from 30 minutes before its end on"
+            )
+        return (
+            f"the capacity block {self.reservation} ends at {self.end:%Y-%m-%d %H:%M} UTC, and EC2 terminates its machines from "
+            f"{self.last:%H:%M} on"
+        )
+
+
+def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
+    """Return the block whose machines are asked for; None where none are. Raises UsageError where it is over, AwsError."""
+    if market_of(ec2.run_instances) != CAPACITY_BLOCK:
+        return None
+    reservation = reservation_of(ec2.run_instances)
+    doing = f"describing the capacity block {reservation}"
+    try:
+        answer = aws.ec2().describe_capacity_reservations(CapacityReservationIds=[reservation])
+    except ClientError as error:
+        if code_of(error) in DENIED:
+            return CapacityBlock(reservation=reservation, end=None)
+        if code_of(error).startswith("InvalidCapacityReservationId"):
+            raise UsageError(_wrong(f"there is no {reservation} in {aws.region}")) from error
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    except FAILURES as error:
+        raise aws_error(error, doing=doing, region=aws.region) from error
+    found = next(iter(answer["CapacityReservations"]), None)
+    if found is None:
+        raise UsageError(_wrong(f"there is no {reservation} in {aws.region}"))
+    end = found.get("EndDate")
+    block = CapacityBlock(
+        reservation=reservation,
+        end=None if end is None else end.astimezone(timezone.utc),
+        state=str(found.get("State", "")),
+    )
+    if block.state in _OVER:
+        raise UsageError(_wrong(f"the capacity block {reservation} is {block.state}"))
+    return block
+
+
+def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, str | None]:
+    """Return `job` with as much time as `block` leaves a machine launched at `start`, and a sentence if that is less than it asked for.
+
+    Such a machine is gone by itself before EC2 terminates it, so that no result is lost. Raises UsageError where no time is left for
+    the benchmark.
+    """
+    wanted = job.limits.max_runtime
+    if block.last is None or wanted is None:
+        return job, block.sentence() if block.last is None else None
+    beside = job.limits.machine_time(max_runtime=timedelta(), nodes=job.strategy.nodes)
+    left = block.last - start - beside
+    if wanted <= left:
+        return job, None
+    # Whole minutes: what people read, and the same for two submissions of one job.
+    runtime = timedelta(minutes=left // timedelta(minutes=1))
+    around = f"around it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the others of [limits])"
+    if runtime < _LEAST_RUNTIME:
+        raise UsageError(
+            f"{block.sentence()}: no time is left for the benchmark; {around}: write shorter ones, or name a later block"
+        )
+    sentence = f"{block.sentence()}: the benchmark may run for {format_duration(runtime)} instead of {format_duration(wanted)}"
+    bounded = replace(job, limits=replace(job.limits, max_runtime=runtime))
+    return bounded, f"{sentence}; {around}"
+
+
+def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
+    """Return `job` with the time of the same job that exists already, `there`, if its block may have left it less than it asks for."""
+    wanted, given = job.limits.max_runtime, there.limits.max_runtime
+    if market_of(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
+        return job
+    return replace(job, limits=replace(job.limits, max_runtime=given))
+
+
+def _wrong(problem: str) -> str:
+    return f"{problem}; correct CapacityReservationId in [aws.ec2.run_instances], or [aws.ec2] region"
