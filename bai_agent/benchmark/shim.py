@@ -364,7 +364,7 @@ class Shim:
                 return
             self.say(f"the Python stacks of process {pid} before it is ended:")
             try:
-                helper = self._loop.helper = start_dump(py_spy, pid)
+                helper = self._loop.helper = start_dump(py_spy, pid, user=self._order["user"])
             except OSError as error:
                 self.say(f"no Python stacks: {py_spy}: {error.strerror}")
                 return

@@ -54,7 +54,7 @@ class Spawned:
         try:
             os.close(self._gate)
             os.setsid()
-            _forget_signals()
+            forget_signals()
             if os.read(gate, 1):
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(os.open(os.devnull, os.O_WRONLY) if discard_stdout else output, 1)
@@ -89,7 +89,7 @@ class Spawned:
         os.close(self._gate)
 
 
-def _forget_signals() -> None:
+def forget_signals() -> None:
     """Give the benchmark the signals as a fresh process has them; Python ignores SIGPIPE, the shim handles others."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
