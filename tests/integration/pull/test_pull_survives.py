@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import pwd
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +33,11 @@ import os, sys, time
 from pathlib import Path
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
 from bai_agent.pull import pull
-src, path, sha256, unpack, manifest = sys.argv[1:]
+from bai_agent.benchmark.environment import find_user
+src, path, sha256, unpack, manifest, *user = sys.argv[1:]
 source = Source(src=src, path=path, sha256=sha256 or None, unpack=Unpack(unpack))
 pull([source], folders={SourceKind.DATA: Path("/")}, manifest=Path(manifest), deadline=time.monotonic() + 60,
-     report=lambda progress: None, stopping=lambda: False)
+     report=lambda progress: None, stopping=lambda: False, user=find_user(user[0]) if any(user) else None)
 os._exit(0)  # as the agent ends: no thread of a transfer meets an interpreter that is going down
 """
 
@@ -92,53 +97,90 @@ def test_a_killed_pull_does_not_fetch_finished_objects_again(tmp_path: Path, gat
     assert (target / "7").read_bytes() == b"7" * 10
 
 
-@pytest.mark.parametrize("call", ["rename", "rename:error=EIO", "write", "unlink"])
-def test_a_pull_killed_at_any_step_ends_well_in_the_end(tmp_path: Path, call: str) -> None:
-    # given an archive with files, a link and a second name, and a pull that is killed at its 1st, 2nd, … call of a kind:
-    # when it has just been done, or (with an error injected) just before
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub/a").write_text("a")
-    (tmp_path / "b").write_text("b")
-    os.link(tmp_path / "b", tmp_path / "hard")
-    (tmp_path / "link").symlink_to("sub/a")
-    archive = tmp_path / "x.tar"
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, which pytest's own are not."""
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def archive_with_links(folder: Path) -> Path:
+    """Return an archive with files, a link and a second name."""
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub/a").write_text("a")
+    (folder / "b").write_text("b")
+    os.link(folder / "b", folder / "hard")
+    (folder / "link").symlink_to("sub/a")
+    archive = folder / "x.tar"
     with tarfile.open(archive, "w") as tar:
         for name in ("sub", "b", "hard", "link"):
-            tar.add(tmp_path / name, arcname=name)
+            tar.add(folder / name, arcname=name)
+    return archive
+
+
+def owners(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Return owner, group and type of all that is below a folder, and of itself."""
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        status = path.lstat()
+        found[str(path.relative_to(folder))] = (status.st_uid, status.st_gid, stat.S_IFMT(status.st_mode))
+    return found
+
+
+@pytest.mark.parametrize("user", ["", pytest.param("nobody", marks=pytest.mark.root)])
+@pytest.mark.parametrize(
+    ("call", "least"),
+    [
+        ("rename", 2),
+        ("rename:error=EIO", 2),
+        ("write", 2),
+        ("unlink", 2),
+        ("mkdir", 2),
+        ("link,linkat", 1),
+        ("symlink,symlinkat", 1),
+    ],
+)
+def test_a_pull_killed_at_any_step_ends_well_in_the_end(
+    folder: Path, call: str, least: int, user: str
+) -> None:
+    # given an archive, and a pull that is killed at its 1st, 2nd, … call of a kind:
+    # when it has just been done, or (with an error injected) just before
+    archive = archive_with_links(folder / "source")
+    owner = (pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid) if user else (os.geteuid(), os.getegid())
     for step in itertools.count(1):
-        folder = tmp_path / f"{call}-{step}"
-        folder.mkdir()
-        command = [
-            sys.executable,
-            "-c",
-            CHILD,
-            f"file://{archive}",
-            f"{folder}/x",
-            "",
-            "into",
-            f"{folder}/job.json",
-        ]
+        job = folder / f"{call}-{step}"
+        work = job / "work"
+        work.mkdir(parents=True)
+        os.chown(work, *owner)
+        arguments = [f"file://{archive}", f"{work}/x", "", "into", f"{job}/job.json", user]
+        command = [sys.executable, "-c", CHILD, *arguments]
         inject = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=SIGKILL:when={step}"]
         killed = subprocess.run([*inject, *command], timeout=60, check=False).returncode
         # when the job starts again
         subprocess.run(command, timeout=60, check=True)
-        # then all is there, once, and nothing else
-        assert sorted(path.name for path in folder.iterdir() if not path.name.startswith(".job.json")) == [
-            "job.json",
-            "x",
-        ]
-        assert sorted(str(path.relative_to(folder / "x")) for path in (folder / "x").rglob("*")) == [
-            ".bai-pulled",
-            "b",
-            "hard",
-            "link",
-            "sub",
-            "sub/a",
-        ]
-        assert (folder / "x/link").read_text() == "a"
-        assert (folder / "x/hard").samefile(folder / "x/b")
+        # then all is there, once, and nothing else, and belongs to whom it should
+        files, folders, links = ((*owner, kind) for kind in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
+        assert owners(work) == {
+            ".": folders,
+            "x": folders,
+            "x/.bai-pulled": files,
+            "x/b": files,
+            "x/hard": files,
+            "x/link": links,
+            "x/sub": folders,
+            "x/sub/a": files,
+        }
+        left = {path.name for path in job.iterdir() if not path.name.startswith(".job.json")}
+        assert left == {"job.json", "work"}
+        assert (work / "x/link").read_text() == "a"
+        assert (work / "x/hard").samefile(work / "x/b")
+        assert {path.name for path in folder.iterdir()} == {"source"} | {
+            f"{call}-{each}" for each in range(1, step + 1)
+        }
         if killed == 0:
-            assert step > 2, f"no call of {call} was ever met"
+            assert step > least, f"no call of {call} was ever met"
             return
         assert killed == -signal.SIGKILL
 
