@@ -2,7 +2,8 @@
 
 AWS's price list has each of these as a product of its own, for each type and region. Beside the hours of an instance they are
 small, unless somebody provisions IOPS: for a bound the dearest region's price will do, and nobody is asked.
-https://aws.amazon.com/ebs/pricing/ and https://aws.amazon.com/cloudwatch/pricing/
+https://aws.amazon.com/ebs/pricing/ and https://aws.amazon.com/cloudwatch/pricing/; compared in November 2026 with what public
+copies of the price list say of us-east-1, ap-northeast-1 and sa-east-1, the dearest of them.
 """
 
 from __future__ import annotations
@@ -26,16 +27,28 @@ class _Rates:
     mib_per_second: float = 0.0
     free_iops: int = 0
     free_throughput: int = 0
+    iops_tiers: tuple[tuple[int, float], ...] = ()
+    """From how many operations on each of them costs which part of `iops`."""
+
+    def monthly(self, *, size: int, iops: int, throughput: int) -> float:
+        """Return USD a month for a volume of `size` GiB."""
+        paid = max(0, iops - self.free_iops) * self.iops
+        last = 1.0
+        for beyond, part in self.iops_tiers:
+            paid -= max(0, iops - beyond) * self.iops * (last - part)
+            last = part
+        return size * self.gib + paid + max(0, throughput - self.free_throughput) * self.mib_per_second
 
 
 _RATES: Mapping[str, _Rates] = {
     "gp3": _Rates(gib=0.17, iops=0.011, mib_per_second=0.09, free_iops=3000, free_throughput=125),
     "gp2": _Rates(gib=0.21),
     "io1": _Rates(gib=0.26, iops=0.10),
-    # Operations beyond 32,000 cost less.
-    "io2": _Rates(gib=0.26, iops=0.10),
+    # 0.065, 0.0455 and 0.03185 USD in us-east-1; the same parts elsewhere.
+    "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    "sc1": _Rates(gib=0.04),
+    # The price in sa-east-1 before AWS lowered it: what it is since was not found in any copy of the list.
+    "sc1": _Rates(gib=0.05),
 }
 """Magnetic volumes ("standard") are not here: their requests are paid for, and nobody knows how many there will be."""
 _DEFAULT_TYPE = "gp2"
@@ -63,9 +76,9 @@ def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
         if rates is None or not isinstance(size, int):
             unknown.append(f"the volume {device.get('DeviceName', '?')}")
             continue
-        monthly += size * rates.gib
-        monthly += max(0, int(ebs.get("Iops") or 0) - rates.free_iops) * rates.iops
-        monthly += max(0, int(ebs.get("Throughput") or 0) - rates.free_throughput) * rates.mib_per_second
+        monthly += rates.monthly(
+            size=size, iops=int(ebs.get("Iops") or 0), throughput=int(ebs.get("Throughput") or 0)
+        )
         if "VolumeInitializationRate" in ebs:
             unknown.append("filling the volume from its snapshot")
     monitored = request.get("Monitoring", {}).get("Enabled") is True
