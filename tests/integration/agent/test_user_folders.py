@@ -470,6 +470,22 @@ def test_a_run_directory_in_the_users_folder_is_refused(folder: Path) -> None:
     assert f'user "nobody" can write into {theirs}, ' in result["sentence"]
 
 
+def test_the_user_cannot_write_the_records_that_the_agent_acts_on(folder: Path) -> None:
+    names = ("exit.json", "cancel.json", "stop.json", "started.json", "result.json", "job.toml", "peers.json")
+    tries = (
+        'for name; do for act in "mv ../old ../$name" "rm ../$name" "mv ../$name ../gone" "ln -s ../old ../$name"',
+        'do $act 2> /dev/null && echo "$act"',
+        'done; (echo {} > "../$name") 2> /dev/null && echo "wrote $name"',
+        "done; mv ../work ../moved 2> /dev/null && echo moved; echo tried",
+    )
+    job = nobodys_job(folder, ["sh", "-c", "; ".join(tries).replace("$", "$$"), "sh", *names])
+    node = node_of(folder)
+
+    assert run_job(job, node) == ExitCode.SUCCEEDED, result_of(node)
+
+    assert (node / "output.log").read_text() == "tried\n"
+
+
 def test_roots_files_of_ssh_are_not_led_elsewhere(folder: Path, outside: Path) -> None:
     rundir = RunDir(folder)
     user = find_user("nobody")
