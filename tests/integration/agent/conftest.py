@@ -1,7 +1,9 @@
-"""Jobs of several nodes whose agents run on this machine."""
+"""Jobs whose agents run on this machine: several nodes, and folders for benchmarks of other users."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,3 +24,23 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
     yield nodes
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, which pytest's own are not."""
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def outside(folder: Path) -> Path:
+    """A folder of root's that is none of the job's."""
+    made = folder / "outside"
+    made.mkdir(mode=0o755)
+    secret = made / "secret"
+    secret.write_text("only root may read this")
+    secret.chmod(0o600)
+    return made

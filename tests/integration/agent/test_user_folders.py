@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pwd
-import shutil
 import stat
-import subprocess
 import tarfile
-import tempfile
-import zipfile
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from agent_runs import environment, records_of, result_of, run_agent, write_job
+from agent_runs import result_of
 from local_cli import local_cli
+from nobodys_jobs import as_nobody, left_in, nobody, nobodys_job, node_of, run_job, scripts_source, what_is_in
 
 from bai_agent.benchmark.environment import find_user
 from bai_agent.benchmark.openssh import discard_ssh, public_key, ready_client
@@ -31,18 +23,8 @@ from bai_agent.strategy.launch import SshTo
 
 pytestmark = pytest.mark.root
 
-_SOURCE = Path(__file__).parents[2] / "link_exchanger.c"
 _PYTHON = "/usr/bin/python3"
 """One that every user may run."""
-_BENCHMARK = """
-set -eu
-python3 -c 'import tiny; print(tiny.version)'
-cat sub/words data/numbers unpacked/inner/member > copy
-echo '{"loss": 0.25}' > numbers.json
-mkdir -p kept/deep
-echo an artifact > kept/deep/file
-ln -s file kept/deep/link
-"""
 _BACKEND = """
 import os, zipfile
 
@@ -64,235 +46,6 @@ env.user = "nobody"
 ml.benchmark_code = "sub/go.sh"
 ml.script.path = "."
 """
-_MPIRUN = """#!/bin/sh
-for shift in 1 2 3 4 5 6 7 8 9; do case "$1" in -np) break ;; *) shift ;; esac; done
-run=$(dirname "$BENCHMARK_AI_FIFO_FILEPATH")
-echo loss=0.5 > "$run/processes/0.log"
-echo '{"code": 3, "signal": null, "asked": null, "time": 1, "output_bytes": 9}' > "$run/processes/0.json"
-echo words > "$run/processes/note"
-exit 3
-"""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, which pytest's own are not."""
-    made = Path(tempfile.mkdtemp())
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def outside(folder: Path) -> Path:
-    """A folder of root's that is none of the job's."""
-    made = folder / "outside"
-    made.mkdir(mode=0o755)
-    secret = made / "secret"
-    secret.write_text("only root may read this")
-    secret.chmod(0o600)
-    return made
-
-
-def nobody() -> pwd.struct_passwd:
-    return pwd.getpwnam("nobody")
-
-
-def as_nobody(script: str, *arguments: str | Path, cwd: Path) -> int:
-    """Do what a process of the benchmark's user could do at that moment; return the exit code."""
-    drop = ["setpriv", f"--reuid={nobody().pw_uid}", f"--regid={nobody().pw_gid}", "--clear-groups"]
-    command = [*drop, "sh", "-c", script, "sh", *arguments]
-    return subprocess.run(command, cwd=cwd, timeout=20, check=False).returncode
-
-
-def what_is_in(folder: Path) -> dict[str, tuple[Any, ...]]:
-    """Return owner, permissions, size and time of all that is below a folder, and of itself."""
-    found = {}
-    for path in (folder, *folder.rglob("*")):
-        status = path.lstat()
-        found[str(path)] = (
-            status.st_uid,
-            status.st_mode,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_nlink,
-        )
-    return found
-
-
-def node_of(folder: Path) -> Path:
-    return folder / "store" / "job" / "attempts" / "0" / "nodes" / "0"
-
-
-def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
-    return write_job(
-        folder,
-        argv,
-        benchmark={"user": "nobody", **tables.pop("benchmark", {})},
-        store={"url": (folder / "store").as_uri()},
-        **tables,
-    )
-
-
-def run_job(job: Path, node: Path, **more: Any) -> int:
-    """Run an agent to its end; return its exit code."""
-    code = run_agent(job, node, **more)
-    assert (node / "result.json").exists(), job.with_suffix(".out").read_text()
-    return code
-
-
-def scripts_source(scripts: Path) -> dict[str, Any]:
-    return {"kind": "scripts", "src": scripts.as_uri(), "path": ".", "directory": True}
-
-
-def write_wheel(folder: Path) -> str:
-    """Write a package "tiny" as a wheel; return its file's name."""
-    name, about = "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info"
-    with zipfile.ZipFile(folder / name, "w") as wheel:
-        wheel.writestr("tiny.py", "version = 'tiny 1.0'\n")
-        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        wheel.writestr(
-            f"{about}/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr(f"{about}/RECORD", "")
-    return name
-
-
-def all_kinds_of_sources(folder: Path) -> list[dict[str, Any]]:
-    scripts = folder / "scripts"
-    (scripts / "sub").mkdir(parents=True)
-    (scripts / "sub" / "words").write_text("some words\n")
-    (scripts / "link").symlink_to("sub/words")
-    (scripts / "requirements.txt").write_text(f"./{write_wheel(scripts)}\n")
-    numbers = folder / "numbers"
-    numbers.write_text("1 2 3\n")
-    archive = folder / "archive.tar"
-    with tarfile.open(archive, "w") as tar:
-        for name, kind, target in (
-            ("inner/member", tarfile.REGTYPE, ""),
-            ("inner/second", tarfile.LNKTYPE, "inner/member"),
-            ("inner/link", tarfile.SYMTYPE, "member"),
-        ):
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, target
-            member.size = 7 if kind == tarfile.REGTYPE else 0
-            tar.addfile(member, io.BytesIO(b"packed\n"))
-    return [
-        scripts_source(scripts),
-        {"src": numbers.as_uri(), "path": "data/numbers"},
-        {"src": archive.as_uri(), "path": "unpacked", "unpack": "into"},
-    ]
-
-
-def left_in(node: Path, name: str, script: str, *arguments: str | Path) -> None:
-    """Have the benchmark's user do something in one of its folders before the agent comes to it: here, after a restart."""
-    for each in (node, *node.parents):
-        if each.name == "store":
-            break
-        each.mkdir(mode=0o755, parents=True, exist_ok=True)
-        each.chmod(0o755)
-    (node / name).mkdir()
-    os.chown(node / name, nobody().pw_uid, nobody().pw_gid)
-    as_nobody(script, *arguments, cwd=node / name)
-
-
-class Walk:
-    """Runs agents under the library that exchanges links, and reads what it noted."""
-
-    def __init__(self, folder: Path) -> None:
-        library = folder / "link_exchanger.so"
-        command = [
-            "gcc",
-            "-shared",
-            "-fPIC",
-            "-O2",
-            "-Wall",
-            "-Werror",
-            "-o",
-            str(library),
-            str(_SOURCE),
-            "-ldl",
-        ]
-        subprocess.run(command, check=True, timeout=60)
-        self._report = folder / "exchanges"
-        self.out_there = folder / "out-there"
-        self.out_there.mkdir(mode=0o700)
-        self.env = environment(
-            LD_PRELOAD=str(library),
-            EXCHANGER_UID=str(nobody().pw_uid),
-            EXCHANGER_OUTSIDE=str(self.out_there),
-            EXCHANGER_REPORT=str(self._report),
-            EXCHANGER_WITHIN=str(node_of(folder)),
-        )
-
-    @property
-    def met(self) -> list[tuple[str, str, str]]:
-        """Verdict, function and path of each exchange."""
-        lines = self._report.read_text().splitlines() if self._report.exists() else []
-        found = [tuple(line.split("\t")[:3]) for line in lines]
-        return [(verdict, function, path) for verdict, function, path in found]
-
-    def require_nothing_touched(self) -> Counter[str]:
-        """Return how many exchanges each function met."""
-        touched = [each for each in self.met if each[0] != "tried"]
-        assert touched == []
-        return Counter(function for _, function, _ in self.met)
-
-
-@pytest.fixture
-def walk(folder: Path) -> Walk:
-    return Walk(folder)
-
-
-def test_no_file_operation_of_a_run_is_led_outside(folder: Path, walk: Walk) -> None:
-    job = nobodys_job(
-        folder,
-        [],
-        benchmark={
-            "script": f"#!/bin/sh\n{_BENCHMARK}",
-            "requirements": "requirements.txt",
-            "python": _PYTHON,
-            "user": "nobody",
-            "inherit_env": False,
-        },
-        sources=all_kinds_of_sources(folder),
-        results=[{"path": "*.json", "format": "json", "values": ["loss"]}],
-        output={"artifacts": ["kept/**", "copy"]},
-    )
-    node = node_of(folder)
-
-    code = run_job(job, node, env=walk.env)
-
-    assert code == ExitCode.SUCCEEDED, result_of(node)
-    calls = walk.require_nothing_touched()
-    assert result_of(node)["artifacts"]["files"] == 3
-    assert {record["name"] for record in records_of(node)} >= {"loss"}
-    print(sum(calls.values()), "exchanges:", dict(calls))
-    assert {"open64", "mkdir", "rename", "unlink", "lstat64"} <= calls.keys()
-
-
-def test_what_processes_and_launchers_leave_is_not_led_outside(folder: Path, walk: Walk) -> None:
-    mpirun = folder / "bin" / "mpirun"
-    mpirun.parent.mkdir()
-    mpirun.write_text(_MPIRUN)
-    mpirun.chmod(0o755)
-    job = nobodys_job(
-        folder,
-        ["true"],
-        benchmark={"env": {"PATH": f"{mpirun.parent}:/usr/bin:/bin"}, "inherit_env": False},
-        strategy={"name": "mpi", "processes_per_node": "2"},
-        metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
-        limits={"no_output": "60s"},
-    )
-    node = node_of(folder)
-
-    assert run_job(job, node, env=walk.env) == ExitCode.BENCHMARK_FAILED, result_of(node)
-
-    calls = walk.require_nothing_touched()
-    print(sum(calls.values()), "exchanges:", dict(calls))
-    assert {record["name"] for record in records_of(node)} >= {"loss"}
-    assert any("/processes/0.log" in path for _, _, path in walk.met)
 
 
 def test_requirements_are_installed_as_the_benchmarks_user(folder: Path) -> None:
