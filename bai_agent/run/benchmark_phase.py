@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from contextlib import closing
 from datetime import timedelta
@@ -160,7 +161,13 @@ def _follow(
     troubles = SinkTroubles(ctx.events.add)
     repeats = RepeatDecision(ctx.job, ctx.rundir)
     progress = RepeatProgress(ctx)
-    while state(ctx.rundir) is State.RUNNING:
+    lacks_descriptors = False
+
+    def look() -> bool:
+        """Look once; return whether the benchmark still runs under its shim."""
+        nonlocal size, give_up_at
+        if state(ctx.rundir) is not State.RUNNING:
+            return False
         ctx.extractor.poll()
         repeats.poll()
         progress.poll()
@@ -177,12 +184,27 @@ def _follow(
         reason = ctx.watch.reason(running_s=running_seconds(started))
         if reason is not None and give_up_at is None:
             grace = ctx.grace()
-            give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
             _order_stop(ctx, reason, grace=grace)
+            # After the order: an order that could not be written is given again at the next look.
+            give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
         if give_up_at is not None and clock.monotonic() > give_up_at:
             log.error("the shim did not end the benchmark in time; ending both without it")
             end_lost(ctx.rundir, started=started)
-            return
+            return False
+        return True
+
+    while True:
+        try:
+            if not look():
+                return
+            lacks_descriptors = False
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            # Only this loop enforces the limits of the benchmark, so it retries until descriptors are free again.
+            if not lacks_descriptors:
+                log.exception("no file descriptor is left; the benchmark keeps running")
+            lacks_descriptors = True
         clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -580,3 +582,22 @@ def test_a_static_program_whose_lines_come_in_blocks_is_warned_of(tmp_path: Path
 
     warnings = own_warnings(result_of(rundir))
     assert any("printer is a static program" in each for each in warnings) == is_static, warnings
+
+
+def test_an_agent_that_lacks_descriptors_for_a_while_keeps_max_runtime(tmp_path: Path) -> None:
+    # given an agent whose descriptors are all taken when its benchmark's time is over
+    rundir = tmp_path / "run"
+    with start_agent(write_job(tmp_path, ["sleep", "600"], limits={"max_runtime": "3s"}), rundir) as agent:
+        agent_log = rundir / "agent.log"
+        wait_until(lambda: agent_log.exists() and "benchmark_started" in agent_log.read_text())
+        before = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        wait_until(lambda: "no file descriptor is left" in agent_log.read_text())
+        time.sleep(4)  # past max_runtime
+
+        # when they are given back
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, before)
+
+        # then the benchmark is ended for its time, and the result says so
+        assert agent.wait(timeout=60) == 3
+    assert result_of(rundir)["outcome"] == "max_runtime"
