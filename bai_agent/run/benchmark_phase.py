@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from contextlib import closing
 from datetime import timedelta
@@ -28,6 +27,7 @@ from bai_agent.job.reserved_space import make_room
 from bai_agent.job.run_directory import make_folder, write_atomic, write_json
 from bai_agent.run.context import RunContext
 from bai_agent.run.environment import OWN_LEVELS, EnvironmentProbe
+from bai_agent.run.held_shim import NO_DESCRIPTOR, HeldShim
 from bai_agent.run.join import peers_of
 from bai_agent.run.open_file import OpenFile
 from bai_agent.run.prepare import secrets_of
@@ -48,6 +48,9 @@ _SHORT_TICK = 0.01
 """Seconds between two looks while short runs wait for the word whether they are enough."""
 """Seconds between two looks at everything while the benchmark runs."""
 
+_STARVED_TICK = 1.0
+"""Seconds between two attempts without a descriptor."""
+
 _SHIM_MARGIN = 20.0
 """Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
 
@@ -59,7 +62,23 @@ def begin_environment(ctx: RunContext) -> None:
 
 
 def run_benchmark(ctx: RunContext) -> None:
-    """Start the benchmark, or adopt the one that runs; return when nothing of it is left. Raises RunEndedError."""
+    """Start the benchmark, or adopt the one that runs; return when nothing of it is left. Raises RunEndedError.
+
+    An agent without a file descriptor watches what it can and begins again, as a restarted one would, until it has one.
+    """
+    with closing(HeldShim()) as shim:
+        while True:
+            try:
+                _attend(ctx, shim)
+                return
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not shim.is_held:
+                    raise
+                shim.watch_starved(ctx, error)
+            ctx.clock.sleep(_STARVED_TICK)
+
+
+def _attend(ctx: RunContext, shim: HeldShim) -> None:
     start_followers(ctx)
     descriptor = ctx.rundir.job.read_bytes()
     with closing(OpenFile(ctx.rundir.kept_output)) as output:
@@ -72,6 +91,7 @@ def run_benchmark(ctx: RunContext) -> None:
             _launch(ctx)
         # Read once: a benchmark may delete the file, and nothing else has the shim's pid.
         started = read_started(ctx.rundir)
+        shim.hold(ctx, started)
         look_for_transport = TransportLook(ctx)
         with taking_turns(ctx):
             _follow(ctx, started, output, look_for_transport)
@@ -161,13 +181,7 @@ def _follow(
     troubles = SinkTroubles(ctx.events.add)
     repeats = RepeatDecision(ctx.job, ctx.rundir)
     progress = RepeatProgress(ctx)
-    lacks_descriptors = False
-
-    def look() -> bool:
-        """Look once; return whether the benchmark still runs under its shim."""
-        nonlocal size, give_up_at
-        if state(ctx.rundir) is not State.RUNNING:
-            return False
+    while state(ctx.rundir) is State.RUNNING:
         ctx.extractor.poll()
         repeats.poll()
         progress.poll()
@@ -185,26 +199,11 @@ def _follow(
         if reason is not None and give_up_at is None:
             grace = ctx.grace()
             _order_stop(ctx, reason, grace=grace)
-            # After the order: an order that could not be written is given again at the next look.
             give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
         if give_up_at is not None and clock.monotonic() > give_up_at:
             log.error("the shim did not end the benchmark in time; ending both without it")
             end_lost(ctx.rundir, started=started)
-            return False
-        return True
-
-    while True:
-        try:
-            if not look():
-                return
-            lacks_descriptors = False
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            # Only this loop enforces the limits of the benchmark, so it retries until descriptors are free again.
-            if not lacks_descriptors:
-                log.exception("no file descriptor is left; the benchmark keeps running")
-            lacks_descriptors = True
+            return
         clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
 
 

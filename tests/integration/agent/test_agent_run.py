@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import subprocess
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -584,20 +584,33 @@ def test_a_static_program_whose_lines_come_in_blocks_is_warned_of(tmp_path: Path
     assert any("printer is a static program" in each for each in warnings) == is_static, warnings
 
 
-def test_an_agent_that_lacks_descriptors_for_a_while_keeps_max_runtime(tmp_path: Path) -> None:
-    # given an agent whose descriptors are all taken when its benchmark's time is over
+def holds_a_process(pid: int) -> bool:
+    """Return whether a process has a pidfd: the agent opens its own one of the shim when the benchmark has started."""
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if "pidfd" in str(each.readlink()):
+                return True
+    return False
+
+
+def test_an_agent_without_descriptors_ends_the_benchmark_in_time(tmp_path: Path) -> None:
+    # given an agent whose descriptors are all taken while its benchmark runs
     rundir = tmp_path / "run"
-    with start_agent(write_job(tmp_path, ["sleep", "600"], limits={"max_runtime": "3s"}), rundir) as agent:
-        agent_log = rundir / "agent.log"
-        wait_until(lambda: agent_log.exists() and "benchmark_started" in agent_log.read_text())
-        before = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, before[1]))
-        wait_until(lambda: "no file descriptor is left" in agent_log.read_text())
-        time.sleep(4)  # past max_runtime
+    agent = start_agent(write_job(tmp_path, ["sleep", "600"], limits={"max_runtime": "5s"}), rundir)
+    try:
+        wait_until(lambda: holds_a_process(agent.pid))
+        _, most = before = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, most))
 
-        # when they are given back
+        # when max_runtime is over and they have not been given back
+        # then the benchmark has ended, and the agent has not
+        wait_until(lambda: (rundir / "exit.json").exists())
+        assert agent.poll() is None
+
+        # when they are given back, then the result says how it ended
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, before)
-
-        # then the benchmark is ended for its time, and the result says so
         assert agent.wait(timeout=60) == 3
+    finally:
+        agent.kill()
+        agent.wait()
     assert result_of(rundir)["outcome"] == "max_runtime"
