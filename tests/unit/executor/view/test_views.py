@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import json
 import re
 from dataclasses import dataclass, replace
@@ -55,7 +56,14 @@ def shown(job: HandmadeJob, view: View) -> None:
 def terminal(*, width: int = 80, height: int = 24, encoding: str = "utf-8") -> tuple[Console, io.BytesIO]:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
-    console = Console(file=stream, force_terminal=True, width=width, height=height, color_system="standard")
+    console = Console(
+        file=stream,
+        force_terminal=True,
+        width=width,
+        height=height,
+        color_system="standard",
+        _environ={**os.environ, "TERM": "xterm"},
+    )
     return console, raw
 
 
