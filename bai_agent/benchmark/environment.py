@@ -83,7 +83,7 @@ def prepare_environment(
     env.update(benchmark.env)
     env.update(secrets)
     _put_python_first(env, benchmark, rundir)
-    _set_buffering(env, benchmark.buffering)
+    _set_buffering(env, benchmark.buffering, user)
     env["BENCHMARK_AI"] = "fifo"
     env["BENCHMARK_AI_FIFO_FILEPATH"] = str(rundir.fifo)
     env["BENCHMARK_AI_FIFO_MAX_WAIT_TIME"] = str(FIFO_WAIT_SECONDS)
@@ -204,12 +204,15 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
         env["VIRTUAL_ENV"] = str(environment)
 
 
-def _set_buffering(env: dict[str, str], buffering: Buffering) -> None:
+def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
     """Into a file, Python and C write whole blocks: nothing would be live, and a SIGTERM would lose the last one."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value
-    env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))
+    # A Python may end with an error if a folder of PYTHONPATH is below one that its user cannot enter, as pip does.
+    with suppress(PermissionError), user_rights(user):
+        STARTUP.stat()
+        env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))
     if buffering is Buffering.LINE:
         env.setdefault("PYTHONUNBUFFERED", "1")
         library = next(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tarfile
 from pathlib import Path
 
 import pytest
-from agent_runs import result_of
+from agent_runs import environment, result_of
 from local_cli import local_cli
 from nobodys_jobs import as_nobody, left_in, nobody, nobodys_job, node_of, run_job, scripts_source, what_is_in
 
+import bai_agent
 from bai_agent.benchmark.environment import find_user
 from bai_agent.benchmark.openssh import discard_ssh, public_key, ready_client
 from bai_agent.job.outcome import ExitCode
@@ -48,7 +50,12 @@ ml.script.path = "."
 """
 
 
-def test_requirements_are_installed_as_the_benchmarks_user(folder: Path) -> None:
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_requirements_are_installed_as_the_benchmarks_user(folder: Path, mode: int) -> None:
+    # given an agent in a folder that the user can enter, or cannot
+    program = folder / "program"
+    shutil.copytree(Path(bai_agent.__file__).parent, program / "bai_agent")
+    program.chmod(mode)
     scripts = folder / "scripts"
     (scripts / "package").mkdir(parents=True)
     (scripts / "requirements.txt").write_text("./package\n")
@@ -65,8 +72,9 @@ def test_requirements_are_installed_as_the_benchmarks_user(folder: Path) -> None
     )
     node = node_of(folder)
 
-    assert run_job(job, node) == ExitCode.SUCCEEDED, result_of(node)
+    code = run_job(job, node, env={**environment(), "PYTHONPATH": str(program)})
 
+    assert code == ExitCode.SUCCEEDED, result_of(node)
     uid = nobody().pw_uid
     assert (node / "output.log").read_text() == f"built by {uid} {uid} {uid}\n"
 
