@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
