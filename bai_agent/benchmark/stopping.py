@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
 from datetime import timedelta
@@ -14,6 +15,8 @@ from bai_agent.benchmark.started import Started, find_shim, read_started
 from bai_agent.benchmark.state import State, state, wait_exited
 from bai_agent.errors import BusyError
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.record_checks import checked
+from bai_agent.job.record_types import BenchmarkExit
 from bai_agent.job.run_directory import (
     RunDir,
     is_locked,
@@ -23,6 +26,9 @@ from bai_agent.job.run_directory import (
     write_json,
     write_new,
 )
+from bai_agent.job.store import RecordError
+
+log = logging.getLogger(__name__)
 
 _SHIM_DEATH_LIMIT_S = 10.0
 """Seconds for a killed shim to let go of its lock."""
@@ -75,15 +81,39 @@ def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
     killed = kill_remains(rundir, started)
     make_folder(rundir.path, private=rundir.path)
     if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
-        lost: dict[str, Any] = {
-            **dict.fromkeys(_UNKNOWN),
-            "oom": False,
-            "left_behind": killed,
-            "left_behind_names": {},
-            "time": now_ms(),
-            "lost": True,
-        }
-        write_json(rundir.exit, lost)
+        _write_lost(rundir, left_behind=killed)
+
+
+def require_valid_exit(rundir: RunDir) -> None:
+    """Replace an exit.json that is malformed by that of a lost benchmark, with an error in the log: it does not tell how the benchmark ended."""
+    table = read_json(rundir.exit)
+    if table is None:
+        return
+    try:
+        found = checked(BenchmarkExit, table, where=str(rundir.exit))
+        missing = [name for name in (*_UNKNOWN, "oom", "lost") if name not in table]
+        if missing:
+            raise RecordError(f"{rundir.exit}: {missing[0]} is missing")
+        if not found.lost and found.wall_seconds is None:
+            raise RecordError(f"{rundir.exit}: wall_seconds: expected a number, got null")
+        error = found.exec_error
+        if error is not None and not {"message", "not_found"} <= error.keys():
+            raise RecordError(f"{rundir.exit}: exec_error has no message")
+    except RecordError as error:
+        log.warning("%s; the benchmark counts as lost", error)
+        _write_lost(rundir, left_behind=0)
+
+
+def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
+    lost: dict[str, Any] = {
+        **dict.fromkeys(_UNKNOWN),
+        "oom": False,
+        "left_behind": left_behind,
+        "left_behind_names": {},
+        "time": now_ms(),
+        "lost": True,
+    }
+    write_json(rundir.exit, lost)
 
 
 def end_without_order(rundir: RunDir) -> None:

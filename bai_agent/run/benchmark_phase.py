@@ -14,7 +14,7 @@ from bai_agent.benchmark.stacks import runs_python
 from bai_agent.benchmark.started import Started, read_started
 from bai_agent.benchmark.state import State, read_exit, running_seconds, state, wait_started
 from bai_agent.benchmark.static_programs import static_program
-from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop
+from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop, require_valid_exit
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import (
     BenchmarkExitEvent,
@@ -103,6 +103,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
     if not ctx.rundir.job.exists():
         # An extractor that died of that is started again, and reads there what to look for.
         write_atomic(ctx.rundir.job, descriptor)
+    require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir)
     make_room(ctx.rundir)
     if ended["stop"] is None and ended["code"] != 0 and (full := ctx.disk.look()):

@@ -43,7 +43,9 @@ class Unsteady:
 
     @property
     def sentence(self) -> str:
-        share = abs(self.change / self.level) if self.level else math.inf
+        # Relative to where the change begins: a value that falls to a tenth falls by 90 %.
+        start = self.level - (self.change / 2 if self.trends else self.change)
+        share = abs(self.change / start) if start else math.inf
         amount = f" by {share:.0%}" if share < 10 else " many times over"
         direction = "rises" if self.change > 0 else "falls"
         if self.trends:

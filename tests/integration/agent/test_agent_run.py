@@ -9,6 +9,7 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_runs import (
@@ -205,6 +206,35 @@ def test_an_agent_that_was_killed_adopts_the_benchmark(tmp_path: Path) -> None:
     assert (rundir / "work" / "starts").read_text() == "x"
     assert [each["value"] for each in records_of(rundir) if each["src"] == "log"] == [0.5]
     assert run_agent(job, rundir) == 0, "an ended run says again how it ended"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (None, "code is missing"),
+        ({"code": "three"}, "code: expected"),
+        ({"wall_seconds": None}, "wall_seconds: expected a number"),
+        ({"exec_error": {}}, "exec_error has no message"),
+    ],
+)
+def test_a_malformed_exit_json_makes_the_benchmark_lost(
+    tmp_path: Path, change: dict[str, Any] | None, named: str
+) -> None:
+    # given an agent that was killed, and an exit.json that was changed before the next one starts
+    rundir = tmp_path / "run"
+    job = write_job(tmp_path, ["sleep", "1"])
+    with start_agent(job, rundir) as agent:
+        wait_until(lambda: (rundir / "started.json").exists())
+        agent.kill()
+    wait_until(lambda: (rundir / "exit.json").exists())
+    written = json.loads((rundir / "exit.json").read_bytes())
+    (rundir / "exit.json").write_text(json.dumps({} if change is None else {**written, **change}))
+
+    code = run_agent(job, rundir)
+
+    assert code == 5
+    assert result_of(rundir)["outcome"] == "lost"
+    assert f"exit.json: {named}" in (rundir / "agent.log").read_text()
 
 
 def test_a_benchmark_without_shim_is_lost_and_not_restarted(tmp_path: Path) -> None:
