@@ -25,8 +25,14 @@ def number(value: float) -> str:
     return f"{value:.{digits}f}" if size >= 0.01 else f"{value:.4g}"
 
 
-def quantity(value: float, units: str) -> tuple[str, str]:
-    """Return a metric's value for reading, and the units that are still to be named: bytes, and bytes a second, say theirs."""
+def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
+    """Return a metric's value for reading, and the units that are still to be named: bytes, and bytes a second, say theirs.
+
+    floor: what cannot be measured; a value up to it is said as "below" it.
+    """
+    if floor is not None and value <= floor:
+        text, rest = quantity(floor, units)
+        return f"below {text}", rest
     per = _BYTES.get(units)
     if per is None or abs(value) >= _LARGEST_SIZE:
         return number(value), units

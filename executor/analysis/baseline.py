@@ -8,7 +8,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Better
 from executor.analysis.compared_metric import Incomparable, Verdict
-from executor.analysis.definition import converted, why_not_comparable
+from executor.analysis.definition import below, converted, why_bounds, why_not_comparable
 from executor.analysis.effect import ALPHA, bounded, centre, holm, is_relative
 from executor.analysis.history import drift, prediction
 from executor.analysis.runs import Run
@@ -136,7 +136,7 @@ class AgainstHistory:
 
     metrics: tuple[BandedMetric, ...]
     incomparable: tuple[Incomparable, ...] = ()
-    """Those of which no run of the history has the same definition."""
+    """Those of which no run of the history has the same definition, or some numbers are only bounds."""
 
     @property
     def every(self) -> tuple[BandedMetric | Incomparable, ...]:
@@ -150,7 +150,7 @@ class AgainstHistory:
     @property
     def unjudged(self) -> bool:
         """Whether nobody can say if a metric with a direction is worse, as it is not the same as in the history."""
-        return any(each.better is not None for each in self.incomparable)
+        return any(each.better is not None and not each.both_below for each in self.incomparable)
 
     def tables(self) -> list[dict[str, Any]]:
         """Return all metrics as JSON values."""
@@ -193,6 +193,16 @@ def _banded(name: str, history: Sequence[Run], newest: Sequence[Run]) -> BandedM
         level = every[-1]
         return Incomparable(
             name=name, why=others[-1], better=better, a=(level.value, level.units), b=(first.value, units)
+        )
+    if (why := why_bounds(before, now)) is not None:
+        return Incomparable(
+            name=name,
+            why=why,
+            better=better,
+            a=(before[-1].value, before[-1].units),
+            b=(first.value, units),
+            below=(below(before), below(now)),
+            differs=False,
         )
     notes = []
     if others:

@@ -114,18 +114,29 @@ class MetricComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """One metric that both sides have, and that is not the same thing on both."""
+    """One metric that both sides have, and that is not the same thing on both, or has bounds for numbers."""
 
     name: str
     why: str
-    """In what the definitions differ."""
+    """In what the definitions differ, or what the bounds come from."""
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
     """The number that stands for the side, and its units."""
+    below: tuple[float | None, float | None] = (None, None)
+    """For a side whose numbers are all bounds: what they are below, in its units."""
+    differs: bool = True
+    """Whether the definitions differ; else it is the same metric, and some of its numbers are only bounds."""
+
+    @property
+    def both_below(self) -> bool:
+        """Whether neither side has more than can be measured: no reason to fear that one is worse."""
+        return None not in self.below
 
     @property
     def note(self) -> str:
+        if not self.differs:
+            return f"not comparable: {self.why}"
         return f"not comparable, as it is not the same on both sides: {self.why}"
 
     def as_table(self) -> dict[str, Any]:
@@ -137,7 +148,13 @@ class Incomparable:
             "change": None,
             "interval": None,
             "p": None,
-            "a": {"value": self.a[0], "units": self.a[1]},
-            "b": {"value": self.b[0], "units": self.b[1]},
+            "a": _side(*self.a, self.below[0]),
+            "b": _side(*self.b, self.below[1]),
             "notes": [self.note],
         }
+
+
+def _side(value: float, units: str, below: float | None) -> dict[str, Any]:
+    return (
+        {"value": value, "units": units} if below is None else {"value": None, "units": units, "below": below}
+    )

@@ -22,7 +22,7 @@ class Comparison:
 
     metrics: tuple[MetricComparison, ...]
     incomparable: tuple[Incomparable, ...] = ()
-    """Metrics of which both sides have another definition."""
+    """Metrics of which both sides have another definition, or some numbers are only bounds."""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
@@ -42,7 +42,7 @@ class Comparison:
     @property
     def unjudged(self) -> bool:
         """Whether nobody can say if a metric with a direction is worse: it drifts, or is not the same on both sides."""
-        return any(each.better is not None for each in self.incomparable) or any(
+        return any(each.better is not None and not each.both_below for each in self.incomparable) or any(
             each.drifts and each.better is not None for each in self.metrics
         )
 

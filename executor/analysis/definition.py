@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from bai_agent.job.descriptor import Metric
 from bai_agent.metrics.units import conversion
 from executor.analysis.runs import RunValue
+from executor.quantities import quantity
 
 _PLAIN = Metric(name="-")
 """What a metric is that no descriptor describes."""
@@ -39,6 +40,21 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
         if len({of(each) for each in (*a, *b)} - {_NO_DIRECTION}) > 1:
             reasons.append(_differing(what, a, b, of))
     return "; ".join(reasons) or None
+
+
+def below(side: Sequence[RunValue]) -> float | None:
+    """Return what all numbers of a side are below; None unless all are bounds."""
+    bounds = [each.below for each in side if each.below is not None]
+    return max(bounds) if len(bounds) == len(side) else None
+
+
+def why_bounds(*sides: Sequence[RunValue]) -> str | None:
+    """Return why no difference can be seen, if some of the numbers of these runs are only bounds; else None."""
+    bounds = [each for side in sides for each in side if each.below is not None]
+    if not bounds:
+        return None
+    most = max(bounds, key=lambda each: each.below or 0)
+    return f"a peak {quantity(most.below or 0, most.units, floor=most.below)[0]} cannot be told from that of our shim, which starts the program"
 
 
 def _described(value: RunValue) -> Metric:

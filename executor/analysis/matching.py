@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from executor.analysis.compared_metric import Incomparable, MetricComparison
-from executor.analysis.definition import converted, why_not_comparable
+from executor.analysis.definition import below, converted, why_bounds, why_not_comparable
 from executor.analysis.drift import FEWEST, one_after_the_other, sides_drift
 from executor.analysis.effect import centre, effect, is_relative, on_scale, paired_effect
 from executor.analysis.runs import Run, RunValue
@@ -54,10 +54,17 @@ def _metric(name: str, a: Sequence[Run], b: Sequence[Run]) -> MetricComparison |
     first = values[0][0]
     described = [each.metric for side in values for each in side if each.metric is not None]
     better = next((each.better for each in described if each.better is not None), None)
-    if (why := why_not_comparable(*values)) is not None:
+    differs = why_not_comparable(*values)
+    if (why := differs or why_bounds(*values)) is not None:
         ends = [_centre([each.value for each in side]) for side in values]
         return Incomparable(
-            name=name, why=why, better=better, a=(ends[0], first.units), b=(ends[1], values[1][0].units)
+            name=name,
+            why=why,
+            better=better,
+            a=(ends[0], first.units),
+            b=(ends[1], values[1][0].units),
+            below=(below(values[0]), below(values[1])),
+            differs=differs is not None,
         )
     numbers = [[_in_units(each, first.units) for each in side] for side in values]
     relative = is_relative(*numbers[0], *numbers[1])

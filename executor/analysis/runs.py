@@ -16,6 +16,7 @@ from bai_agent.job.job_headlines import headline_of, labelled_name, over_ranks_o
 from bai_agent.job.record_types import JobResult
 from executor.analysis.figures import figures, measured, metric_of
 from executor.analysis.steady import series_unsteady
+from executor.records.memory_floor import floor_of, memory_floor
 from executor.records.points import Points, PointSeries
 
 SUCCEEDED = "succeeded"
@@ -42,6 +43,8 @@ class RunValue:
     """More than one: it is over the values of so many."""
     unsteady: str | None = None
     """Why its values had not settled; of the first rank for which that is so."""
+    below: float | None = None
+    """The bound, of peak memory that cannot be told from our shim's: nothing is known but that it is less. None if `value` is exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +90,12 @@ def runs_of(
     for series in points.series.values():
         if series.key.src not in _NOT_OF_BENCHMARK:
             by_repeat.setdefault(series.key.repeat, []).append(series)
+    floor = memory_floor(result.own_usage)
     if result.repeats is None:
         if result.outcome != SUCCEEDED:
             return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} ended as {result.outcome}",))
         wall = result.benchmark.wall_seconds if result.benchmark is not None else None
-        values = _values(by_repeat.get(None, []), job, started, wall)
+        values = _values(by_repeat.get(None, []), job, started, wall, floor)
         run = Run(job_id=job_id, started=result.started or started or 0, values=values)
         return JobRuns(job_id=job_id, job=job, runs=(run,))
     runs, left_out = [], []
@@ -100,7 +104,7 @@ def runs_of(
         if each.outcome != SUCCEEDED:
             left_out.append(f"{job_id} #{each.repeat} ended as {each.outcome}")
             continue
-        values = _values(by_repeat.get(each.repeat, []), job, each.started, each.wall_seconds)
+        values = _values(by_repeat.get(each.repeat, []), job, each.started, each.wall_seconds, floor)
         runs.append(
             Run(
                 job_id=job_id,
@@ -122,6 +126,8 @@ class OverRuns:
     units: str
     values: tuple[float, ...]
     """One for each run, in their order."""
+    below: float | None = None
+    """The bound of the mean, if some of the values are bounds; None if it is exact."""
 
     @property
     def mean(self) -> float:
@@ -129,8 +135,8 @@ class OverRuns:
 
     @property
     def half_width(self) -> float:
-        """How far the 95 % confidence interval of the mean reaches to either side; infinite of one run."""
-        return half_width(self.values)
+        """How far the 95 % confidence interval of the mean reaches to either side; infinite of one run, and of bounds."""
+        return half_width(self.values) if self.below is None else math.inf
 
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
@@ -139,8 +145,9 @@ class OverRuns:
             "name": self.name,
             "units": self.units,
             "runs": len(self.values),
-            "mean": self.mean,
+            "mean": self.mean if self.below is None else None,
             "half_width": half if math.isfinite(half) else None,
+            **({"below": self.below} if self.below is not None else {}),
         }
 
 
@@ -158,12 +165,21 @@ def over_runs(runs: JobRuns) -> list[OverRuns]:
     for name, arm in sorted(groups, key=lambda key: (order.index(key[0]), places.get(key[1] or "", 0))):
         values = groups[name, arm]
         title = labelled_name(values[0].name, with_arm(values[0].labels, arm))
-        found.append(OverRuns(name=title, units=values[0].units, values=tuple(each.value for each in values)))
+        bounds = [each.value if each.below is None else each.below for each in values]
+        exact = all(each.below is None for each in values)
+        found.append(
+            OverRuns(
+                name=title,
+                units=values[0].units,
+                values=tuple(each.value for each in values),
+                below=None if exact else mean_of(bounds),
+            )
+        )
     return found
 
 
 def _values(
-    every: list[PointSeries], job: Job, started: int | None, wall_seconds: float | None
+    every: list[PointSeries], job: Job, started: int | None, wall_seconds: float | None, floor: int
 ) -> dict[str, RunValue]:
     metrics = {metric.name: metric for metric in job.named_metrics()}
     groups: dict[str, list[PointSeries]] = {}
@@ -174,7 +190,7 @@ def _values(
     names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
     values = {}
     for name in names:
-        value = _value(groups[name], metric_of(groups[name][0], metrics), started)
+        value = _value(groups[name], metric_of(groups[name][0], metrics), started, floor)
         if value is not None:
             values[name] = value
     of_wall = any(metric.of_run is OfRun.WALL_TIME for metric in job.metrics)
@@ -183,7 +199,9 @@ def _values(
     return values
 
 
-def _value(group: list[PointSeries], metric: Metric | None, started: int | None) -> RunValue | None:
+def _value(
+    group: list[PointSeries], metric: Metric | None, started: int | None, memory: int
+) -> RunValue | None:
     """Return one number for a metric that one rank prints, or several."""
     if metric is None:
         metric = Metric(name=group[0].key.name, pattern="")
@@ -204,8 +222,11 @@ def _value(group: list[PointSeries], metric: Metric | None, started: int | None)
         why = why or (mark.sentence if mark is not None else None)
     if not found:
         return None
+    value, below = over_ranks_of(found, metric.over_ranks), None
+    if (floor := floor_of(described, memory)) is not None and min(found) <= floor:
+        below = over_ranks_of([max(each, floor) for each in found], metric.over_ranks)
     return RunValue(
-        value=over_ranks_of(found, metric.over_ranks),
+        value=value,
         count=count,
         name=group[0].key.name,
         labels=group[0].key.labels,
@@ -213,6 +234,7 @@ def _value(group: list[PointSeries], metric: Metric | None, started: int | None)
         metric=described,
         ranks=len(found),
         unsteady=why,
+        below=below,
     )
 
 

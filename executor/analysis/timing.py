@@ -9,6 +9,7 @@ from bai_agent.job.interval import half_width, mean_of, median_of
 from bai_agent.job.record_types import JobResult
 from executor.analysis.effect import deviation
 from executor.analysis.runs import SUCCEEDED
+from executor.records.memory_floor import memory_floor
 
 OUTLIER = 10 * 1.4826
 """Distances from the median, in median absolute deviations, beyond which a run is an outlier: 10 standard deviations of normal noise.
@@ -17,8 +18,6 @@ _FEWEST = 5
 """Runs below which no outlier is looked for."""
 RESOLUTION = 0.001
 """Seconds: what is shorter is mostly the start of a process, which the kernel scatters by tenths of a millisecond."""
-MEMORY_FLOOR = 10 * 2**20
-"""Bytes: what starts a command has so many itself, and the kernel does not tell them apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,8 @@ class CommandTimes:
     systems: tuple[float, ...]
     memory: tuple[int, ...]
     """Of the largest process of each."""
-    floor: int = MEMORY_FLOOR
-    """What starts a command has so much itself."""
+    floor: int
+    """Bytes up to which memory is only a bound."""
     exit_codes: tuple[int, ...]
 
     @property
@@ -83,9 +82,7 @@ class CommandTimes:
 def command_times(result: JobResult, arms: Sequence[str]) -> list[CommandTimes]:
     """Return the times of each arm that has a run; of a job without arms, one, whose name is ""."""
     repeats = result.repeats or []
-    shims = [each.shim.peak_memory_bytes or 0 for each in result.own_usage or () if each.shim is not None]
-    # The kernel counts what a process had before it became the command: a little more or less than the shim has in the end.
-    floor = max(MEMORY_FLOOR, *(round(1.05 * each) for each in shims), 0)
+    floor = memory_floor(result.own_usage)
     found = []
     for name in arms or ("",):
         runs = [

@@ -350,6 +350,7 @@ def metrics(
     from executor.jobs.extract import chosen_set, stream_of
     from executor.jobs.stream import record_lines
     from executor.records.follower import benchmark_starts
+    from executor.records.memory_floor import memory_floor_in
     from executor.records.nodes import node_records
     from executor.records.repeated_runs import failed_runs
     from executor.view.records import NamedRecords, print_csv, print_jsonl, print_statistics
@@ -372,7 +373,12 @@ def metrics(
         return
     nodes = node_records(record)
     if prints is print_statistics:
-        prints = partial(print_statistics, starts=benchmark_starts(nodes[0]), failed=failed_runs(record))
+        prints = partial(
+            print_statistics,
+            starts=benchmark_starts(nodes[0]),
+            failed=failed_runs(record),
+            memory_floor=memory_floor_in(record),
+        )
     lines = record_lines(nodes, stream, follow=follow, on_status=say, backends=options.backends)
     named = NamedRecords(name) if name else None
     if named is None:

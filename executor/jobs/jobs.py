@@ -20,6 +20,7 @@ from executor.jobs.stream import record_lines
 from executor.planning.request import LAST
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import JobStatus, created
+from executor.records.memory_floor import floor_of, memory_floor, memory_floor_in
 from executor.records.nodes import arms_of_runs, node_records, with_rank
 from executor.records.reading import events_in, records_in, result_of
 from executor.records.repeated_runs import failed_runs
@@ -115,6 +116,8 @@ class ListedJob:
     """What `--set` put in the place of what the descriptor says."""
     headlines: Mapping[str, HeadlineValue] = field(default_factory=dict)
     """The number that stands for the run, by metric: of a job that has ended."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """What some of those are only bounds up to, by the same names: peak memory."""
     dollars: float | None = None
     """About what its machines have cost, where the configuration names the type's price."""
 
@@ -126,7 +129,11 @@ class ListedJob:
             "labels": dict(self.labels),
             "arguments": list(self.arguments),
             "set": dict(self.set),
-            "headlines": {name: as_table(each) for name, each in self.headlines.items()},
+            "headlines": {
+                name: as_table(each)
+                | ({"below": self.bounds[name]} if each.value <= self.bounds.get(name, -1) else {})
+                for name, each in self.headlines.items()
+            },
             "dollars": self.dollars,
         }
 
@@ -252,13 +259,18 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
         result = None
     extracted = result.metrics if result is not None else None
     argv = job.benchmark.argv
+    headlines = (extracted.headlines if extracted is not None else None) or {}
+    metrics = {metric.name: metric for metric in job.metrics}
+    memory = memory_floor(result.own_usage if result is not None else None)
+    floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
     return ListedJob(
         status=status,
         name=job.job.name,
         labels=job.job.labels,
         arguments=argv if job.benchmark.script is not None else argv[1:],
         set=job.set,
-        headlines=(extracted.headlines if extracted is not None else None) or {},
+        headlines=headlines,
+        bounds={name: floor for name, floor in floors.items() if floor is not None},
         dollars=_dollars(record, status, job.strategy.nodes, prices),
     )
 
@@ -304,7 +316,12 @@ def measurements_of(record: JobRecord) -> Measurements | None:
     nodes = node_records(record)
     if sum(node.size("metrics") for node in nodes) > MOST_BYTES:
         return None
-    found = Measurements(record.job(), starts=benchmark_starts(nodes[0]), failed=failed_runs(record))
+    found = Measurements(
+        record.job(),
+        starts=benchmark_starts(nodes[0]),
+        failed=failed_runs(record),
+        memory_floor=memory_floor_in(record),
+    )
     for content in record_lines(nodes, "metrics", follow=False):
         found.add_lines(content)
     return found

@@ -29,6 +29,11 @@ class Spread:
         return sum(each.count for each in self.ranks)
 
     @property
+    def floor(self) -> float | None:
+        """What a rank's values are only bounds up to."""
+        return self.ranks[0].floor
+
+    @property
     def headline(self) -> float:
         """The mean of the ranks' numbers: what stands for the job."""
         return _headline(self.ranks, OverRanks.MEAN)
@@ -118,6 +123,8 @@ def _over(group: Sequence[Series], how: OverRanks) -> Series:
         return combined
     combined.count = sum(each.count for each in seen)
     combined.tolerance = first.tolerance
+    if first.floor is not None:
+        combined.floor = over_ranks_of([first.floor] * len(seen), how)
     combined.newest = over_ranks_of([each.newest for each in seen], how)
     combined.first = over_ranks_of([each.first for each in seen], how)
     combined.last = over_ranks_of([each.last for each in seen], how)

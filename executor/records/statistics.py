@@ -17,6 +17,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Better, Headline, Job, Metric, OverRanks
 from bai_agent.job.job_headlines import ARM, headline_of, over_runs
+from executor.records.memory_floor import LEAST, RUN_FACT, floor_of
 from executor.records.reading import MalformedLines, records_in
 
 _TREND_POINTS = 256
@@ -133,6 +134,8 @@ class Series:
     """Values of runs that failed; they count in nothing else."""
     over: Mapping[str, float] = field(default_factory=dict)
     """Of a row that is over several ranks: "median", "stdev", "p95", "runs" and "headline", made of theirs."""
+    floor: float | None = None
+    """What its values are only bounds up to, of peak memory; None if all are exact."""
     sample: Sample | None = None
     """Of what quantiles are made, where not all values are kept."""
     _squares: float = 0.0
@@ -196,6 +199,11 @@ class Series:
         return int(self.over["runs"]) if self.over else sum(repeat is not None for repeat in self._runs)
 
     @property
+    def is_bound(self) -> bool:
+        """Whether some of its values are only bounds."""
+        return self.floor is not None and self.minimum <= self.floor
+
+    @property
     def numbers(self) -> dict[int | None, float]:
         """The number that stands for each run, by repeat; None: the only run."""
         if self.sample is not None:
@@ -248,6 +256,8 @@ class Series:
             table |= {"mean": self.mean, "median": self.median, "stdev": self.stdev, "p95": self.p95}
             if self.headline_is is not None:
                 table |= {"headline": self.headline, "headline_is": self.headline_is.value}
+        if self.is_bound:
+            table |= {"below": self.floor}
         if self.left_out:
             table |= {"warmup_left_out": self.left_out}
         if self.of_failed:
@@ -310,8 +320,9 @@ class Measurements:
         starts: Mapping[int | None, int] | None = None,
         failed: Collection[int] = (),
         exact: bool = True,
+        memory_floor: float = LEAST,
     ) -> None:
-        """failed: runs whose values count in no figure. exact: whether all values of the benchmark are kept; else no more than a choice."""
+        """failed: runs whose values count in no figure. memory_floor: bytes up to which peak memory is only a bound. exact: whether all values of the benchmark are kept; else no more than a choice."""
         self.benchmark: dict[str, Series] = {}
         """What the benchmark printed or emitted, in the descriptor's order, then as it came."""
         self.host: dict[str, Series] = {}
@@ -323,6 +334,7 @@ class Measurements:
         """When the benchmark was started (ms UTC), by repeat; None: the only run. Else the first value's time stands for it."""
         self._exact = exact
         self.failed = frozenset(failed)
+        self._memory_floor = memory_floor
         self._arms = job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
         named = job.named_metrics() if job is not None else ()
         self._metrics = {metric.name: metric for metric in named}
@@ -377,6 +389,12 @@ class Measurements:
         for group in (self.benchmark, self.run):
             for name, series in group.items():
                 group[name] = series.without(self.failed)
+
+    def raise_memory_floor(self, floor: float) -> None:
+        """Take peak memory up to `floor` bytes for a bound, as the shim's own is known now."""
+        self._memory_floor = floor
+        for series in (*self.benchmark.values(), *self.run.values()):
+            series.floor = floor if series.floor is not None else None
 
     def _is_warm_up(self, record: Mapping[str, Any], row: str, metric: Metric) -> bool:
         """Return whether a value is to be left out."""
@@ -441,6 +459,8 @@ class Measurements:
         if known is not None:
             series.better, series.headline_is = known.better, known.headline
             series.tolerance = known.tolerance
+        is_fact = known is None and metric == RUN_FACT
+        series.floor = self._memory_floor if is_fact else floor_of(known, self._memory_floor)
         return series
 
     def _forget_bare(self, metric: str) -> None:

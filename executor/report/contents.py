@@ -23,6 +23,7 @@ from executor.planning.job_toml import shown_job_toml
 from executor.planning.repetition import REQUEST
 from executor.records.environments import NodeEnvironment, environments
 from executor.records.follower import benchmark_starts
+from executor.records.memory_floor import floor_of, memory_floor
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import Points, PointSeries, read_points
@@ -47,6 +48,8 @@ class MetricPart:
     lines: list[Line]
     described: Metric | None = None
     """What the job descriptor says of it; None for what it does not name."""
+    floor: float | None = None
+    """What its values are only bounds up to, of peak memory; None if all are exact."""
 
     @property
     def count(self) -> int:
@@ -160,7 +163,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     lanes = [lane_of(node, asked=launch.asked, launched=launch.launched) for node in node_records(record)]
     machines = list(environments(record))
     starts = benchmark_starts(record.node())
-    parts = _parts(points, job, starts, failed_of(result) if result is not None else ())
+    parts = _parts(points, job, starts, result)
     kind = launch.instance_type or _instance_type(machines)
     times = [bar.start for lane in lanes for bar in lane.bars]
     times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
@@ -209,8 +212,10 @@ class _Parts:
         yield from self.host
 
 
-def _parts(points: Points, job: Job, starts: Mapping[int | None, int], failed: Collection[int]) -> _Parts:
+def _parts(points: Points, job: Job, starts: Mapping[int | None, int], result: JobResult | None) -> _Parts:
     parts = _Parts()
+    failed = failed_of(result) if result is not None else frozenset()
+    memory = memory_floor(result.own_usage if result is not None else None)
     described = {metric.name: metric for metric in job.named_metrics()}
     metrics: dict[str, list[PointSeries]] = {name: [] for name in described}
     host: dict[str, list[tuple[str, PointSeries]]] = {}
@@ -237,7 +242,13 @@ def _parts(points: Points, job: Job, starts: Mapping[int | None, int], failed: C
                 for each in _ordered(found)
             ]
             parts.metrics.append(
-                MetricPart(name=name, units=found[0].units, lines=lines, described=described.get(name))
+                MetricPart(
+                    name=name,
+                    units=found[0].units,
+                    lines=lines,
+                    described=described.get(name),
+                    floor=floor_of(described.get(name), memory),
+                )
             )
     for name, samples in sorted(host.items(), key=lambda item: _host_order(item[0])):
         lines = [

@@ -17,6 +17,7 @@ from executor.report.words import (
     FIGURES,
     cost_sentence,
     counts,
+    floors_of,
     headlines_of,
     row_of,
     warmup_words,
@@ -69,7 +70,7 @@ def _lines(report: Report) -> Iterator[str]:
             [
                 _text(each.name),
                 f"{len(each.values):,}",
-                " ".join(quantity(each.mean, each.units)).strip(),
+                " ".join(quantity(each.mean, each.units, floor=each.below)).strip(),
                 "–" if math.isinf(half) else " ".join(quantity(half, each.units)).strip(),
             ]
             for each, half in zip(report.over_runs, reaches, strict=True)
@@ -128,7 +129,7 @@ def _rows(part: MetricPart, failed: Collection[int]) -> Iterator[list[str]]:
         own = name if len(part.lines) == 1 else f"{name} {_text(line.label)}"
         first = ["–", _text(why)] if why and not number else ["", ""]
         if (each := found.get(id(line))) is not None:
-            first = [_figure(each.headline.value, part), _text(each.of)]
+            first = [_figure(each.headline.value, part, part.floor), _text(each.of)]
         yield [own, *first, *_figures(line, part)]
 
 
@@ -136,11 +137,12 @@ def _figures(line: Line, part: MetricPart) -> list[str]:
     found = line.figures
     if found is None:
         return ["0", *["–"] * len(FIGURES)]
-    return [f"{found.count:,}", *(_figure(value, part) for value in row_of(found))]
+    figures = zip(row_of(found, part), floors_of(part), strict=True)
+    return [f"{found.count:,}", *(_figure(value, part, floor) for value, floor in figures)]
 
 
-def _figure(value: float | None, part: MetricPart) -> str:
-    return "–" if value is None else quantity(value, part.units)[0]
+def _figure(value: float | None, part: MetricPart, floor: float | None) -> str:
+    return "–" if value is None else quantity(value, part.units, floor=floor)[0]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: frozenset[int]) -> Iterator[str]:

@@ -22,16 +22,16 @@ def escaped_lines(text: str) -> str:
     return "\n".join(escaped(line) for line in text.splitlines())
 
 
-def figure(value: float | None, units: str) -> str:
-    """Return a value for reading, with its units where they are part of it: sizes."""
-    return "–" if value is None else escaped(quantity(value, units)[0])
+def figure(value: float | None, units: str, *, floor: float | None = None) -> str:
+    """Return a value for reading, with its units where they are part of it: sizes. floor: as of `quantity`."""
+    return "–" if value is None else escaped(quantity(value, units, floor=floor)[0])
 
 
-def with_units(value: float | None, units: str) -> str:
-    """Return a value with its units."""
+def with_units(value: float | None, units: str, *, floor: float | None = None) -> str:
+    """Return a value with its units. floor: as of `quantity`."""
     if value is None:
         return "–"
-    text, rest = quantity(value, units)
+    text, rest = quantity(value, units, floor=floor)
     return escaped(text) + (f' <small class="units">{escaped(rest)}</small>' if rest else "")
 
 

@@ -23,6 +23,7 @@ from executor.report.words import (
     better_words,
     cost_rows,
     counts,
+    floors_of,
     headlines_of,
     row_of,
     warmup_words,
@@ -112,7 +113,7 @@ def _tiles(part: MetricPart, failed: Collection[int]) -> Iterator[str]:
 def _tile(part: MetricPart, name: str, value: float | None, of: str, sketch: Sequence[float]) -> str:
     return (
         f'<li><span class="name">{escaped(name)} {better_words(part, short=True)}</span>'
-        f'<span class="value">{with_units(value, part.units)}</span><span class="of">{escaped(of)}</span>{sparkline(sketch)}</li>'
+        f'<span class="value">{with_units(value, part.units, floor=part.floor)}</span><span class="of">{escaped(of)}</span>{sparkline(sketch)}</li>'
     )
 
 
@@ -294,7 +295,10 @@ def _figure_row(line: Line, part: MetricPart) -> list[Cell]:
     if found is None:
         return [*cells, ("n", "0"), *[("n", "–")] * (len(_FIGURES) - 1)]
     cells.append(("n", f"{found.count:,}"))
-    cells += [("n", figure(value, part.units)) for value in row_of(found)]
+    cells += [
+        ("n", figure(value, part.units, floor=floor))
+        for value, floor in zip(row_of(found, part), floors_of(part), strict=True)
+    ]
     return [*cells, ("n", _trend(line, part))]
 
 
@@ -371,7 +375,7 @@ def _repeats(report: Report) -> Iterator[str]:
                 [
                     ("", escaped(each.name)),
                     ("n", f"{len(each.values):,}"),
-                    ("n", figure(each.mean, each.units)),
+                    ("n", figure(each.mean, each.units, floor=each.below)),
                     ("n", _reach(each)),
                 ]
                 for each in report.over_runs[:_ROWS]
@@ -396,11 +400,11 @@ def _of_repeat(part: MetricPart, repeat: int) -> str:
         return "–"
     if len({line.points.key.labels for line in part.lines}) == 1:
         how = part.described.over_ranks if part.described is not None else OverRanks.EACH
-        return figure(over_ranks_of(found, how), part.units)
+        return figure(over_ranks_of(found, how), part.units, floor=part.floor)
     return (
-        figure(found[0], part.units)
+        figure(found[0], part.units, floor=part.floor)
         if len(found) == 1
-        else f"{figure(min(found), part.units)} – {figure(max(found), part.units)}"
+        else f"{figure(min(found), part.units, floor=part.floor)} – {figure(max(found), part.units, floor=part.floor)}"
     )
 
 

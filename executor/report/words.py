@@ -33,10 +33,16 @@ FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
 """What a table has of each series; `row_of` has their values."""
 
 
-def row_of(found: Figures) -> tuple[float | None, ...]:
-    """Return the values of `FIGURES`."""
+def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
+    """Return the values of `FIGURES`; bounds have no deviation."""
+    exact = part.floor is None or found.minimum > part.floor
     ends = (found.p5, found.p95, found.minimum, found.maximum)
-    return (found.mean, found.median, found.stdev, *ends, found.last)
+    return (found.mean, found.median, found.stdev if exact else None, *ends, found.last)
+
+
+def floors_of(part: MetricPart) -> tuple[float | None, ...]:
+    """Return what each of `FIGURES` is only a bound up to; a deviation is a distance, and a small one is exact."""
+    return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
 
 
 def better_words(part: MetricPart, *, short: bool = False) -> str:
@@ -83,20 +89,22 @@ def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHead
     how = _WORDS[part.described.headline] if part.described is not None else "last"
     return [
         ReportedHeadline(
-            headline=each, of=_words_of(each, how, lines[each.labelled]), lines=lines[each.labelled]
+            headline=each,
+            of=_words_of(each, how, lines[each.labelled], part.floor),
+            lines=lines[each.labelled],
         )
         for each in job_headlines(numbers, metrics)
     ]
 
 
-def _words_of(headline: JobHeadline, how: str, lines: Sequence[Line]) -> str:
+def _words_of(headline: JobHeadline, how: str, lines: Sequence[Line], floor: float | None) -> str:
     runs = list(headline.runs.values())
     ranks = f", {mean_or(headline.over_ranks).value} of {headline.ranks} ranks" if headline.ranks > 1 else ""
     if len(runs) > 1:
-        return f"median of {len(runs):,} runs ({how}{ranks}), {_range(runs, headline.units)}"
+        return f"median of {len(runs):,} runs ({how}{ranks}), {_range(runs, headline.units, floor)}"
     if headline.ranks > 1:
         found = [line.headline for line in lines if line.headline is not None]
-        return f"{mean_or(headline.over_ranks).value} of {headline.ranks} ranks ({how}), {_range(found, headline.units)}"
+        return f"{mean_or(headline.over_ranks).value} of {headline.ranks} ranks ({how}), {_range(found, headline.units, floor)}"
     count = lines[0].figures.count if lines[0].figures is not None else 0
     return f"{how} of {count:,}" if count > 1 else "one value"
 
@@ -107,8 +115,9 @@ def why_no_headline(part: MetricPart, failed: Collection[int]) -> str:
     return "nothing is left without the warm-up" if counted else "all its runs failed"
 
 
-def _range(values: Sequence[float], units: str) -> str:
-    return f"{quantity(min(values), units)[0]} to {quantity(max(values), units)[0]}"
+def _range(values: Sequence[float], units: str, floor: float | None) -> str:
+    least, greatest = (quantity(each, units, floor=floor)[0] for each in (min(values), max(values)))
+    return least if floor is not None and max(values) <= floor else f"{least} to {greatest}"
 
 
 def warmup_words(part: MetricPart) -> str:

@@ -103,5 +103,6 @@ def _numbers(a: float, b: float, units: str) -> tuple[str, str, str]:
 
 
 def _bare(each: Incomparable) -> Cells:
-    a, b = (plain_text(" ".join(filter(None, quantity(*side)))) for side in (each.a, each.b))
+    sides = zip((each.a, each.b), each.below, strict=True)
+    a, b = (plain_text(" ".join(filter(None, quantity(*side, floor=below)))) for side, below in sides)
     return Cells(plain_text(each.name), None, a, b, "", "-", "-", "not comparable")

@@ -33,6 +33,7 @@ def headline_table(series: Series) -> dict[str, Any]:
         "headline_is": how.value,
         "count": series.count,
         "runs": series.runs,
+        **({"below": series.floor} if series.is_bound else {}),
     }
 
 
@@ -47,9 +48,9 @@ def headline_words(series: Series) -> str:
 def headlines_table(measured: Measurements, *, width: int, name_share: int) -> Table | None:
     """Return a row for each headline; None if there is none. name_share: the part of the width that a name leaves to the others."""
     rows, apart = spreads(headline_rows(measured))
-    texts = [(each.name, each.headline, each.units, headline_words(each)) for each in rows]
+    texts = [(each.name, each.headline, each.units, each.floor, headline_words(each)) for each in rows]
     texts += [
-        (f"{each.name} (mean of {len(each.ranks)} ranks)", each.headline, each.ranks[0].units, "")
+        (f"{each.name} (mean of {len(each.ranks)} ranks)", each.headline, each.ranks[0].units, each.floor, "")
         for each in apart
     ]
     if not texts:
@@ -59,9 +60,9 @@ def headlines_table(measured: Measurements, *, width: int, name_share: int) -> T
     table.add_column(no_wrap=True, justify="right", min_width=8)
     for _ in range(2):
         table.add_column(no_wrap=True)
-    quantities = [quantity(value, units) for _, value, units, _ in texts[:_ROWS]]
+    quantities = [quantity(value, units, floor=floor) for _, value, units, floor, _ in texts[:_ROWS]]
     numbers = aligned([number for number, _ in quantities])
-    for (name, _, _, what), number, (_, units) in zip(texts, numbers, quantities, strict=False):
+    for (name, *_, what), number, (_, units) in zip(texts, numbers, quantities, strict=False):
         table.add_row(
             Text(plain_text(name), style="bold"),
             number,

@@ -89,7 +89,7 @@ def _cell(name: str, job: ListedJob, now: int) -> str:
         case "outcome":
             return plain_text(status.outcome or status.phase or "")
         case "headline":
-            return _headlines(job.headlines)
+            return _headlines(job.headlines, job.bounds)
         case "parameters":
             # What `--set ml.args=…` put there stands in the arguments.
             values = [f"{key}={value}" for key, value in job.set.items() if key != "ml.args"]
@@ -103,12 +103,12 @@ def _cell(name: str, job: ListedJob, now: int) -> str:
             return f"{job.dollars:,.2f} USD" if job.dollars is not None else ""
 
 
-def _headlines(headlines: Mapping[str, HeadlineValue]) -> str:
+def _headlines(headlines: Mapping[str, HeadlineValue], bounds: Mapping[str, float]) -> str:
     """Return the first headlines in so many columns that no number is cut: one alone, and its name without its middle, if need be."""
     pairs = [
         (
             plain_text(headline_title(name, each)),
-            " ".join(quantity(each.value, plain_text(each.units))).strip(),
+            " ".join(quantity(each.value, plain_text(each.units), floor=bounds.get(name))).strip(),
         )
         for name, each in list(headlines.items())[:_HEADLINES]
     ]

@@ -24,7 +24,8 @@ _VALUES: dict[str, Callable[[Series], float | None]] = {
     "first": lambda series: series.first,
     "last": lambda series: series.last,
     "median": lambda series: series.median,
-    "stdev": lambda series: series.stdev,
+    # Of bounds there is none.
+    "stdev": lambda series: series.stdev if not series.is_bound else None,
     "p95": lambda series: series.p95,
     "min": lambda series: series.minimum,
     "max": lambda series: series.maximum,
@@ -101,26 +102,31 @@ def spread_table(every: Sequence[Spread], *, unicode: bool = True) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for spread in every:
         units = spread.ranks[0].units
-        between = (_between(spread.between(_SPREAD[name]), units, unicode=unicode) for name in _SPREAD)
+        between = (
+            _between(spread.between(_SPREAD[name]), units, floor=spread.floor, unicode=unicode)
+            for name in _SPREAD
+        )
         table.add_row(
             Text(plain_text(spread.name) + direction(spread.ranks[0], unicode=unicode)),
             f"{len(spread.ranks):,}",
             *between,
-            plain_text(" ".join(quantity(spread.headline, units)).strip()),
+            plain_text(" ".join(quantity(spread.headline, units, floor=spread.floor)).strip()),
             f"{spread.count:,}",
         )
     return table
 
 
-def between_text(ends: tuple[float, float], units: str, *, unicode: bool = True) -> tuple[str, str]:
+def between_text(
+    ends: tuple[float, float], units: str, *, floor: float | None = None, unicode: bool = True
+) -> tuple[str, str]:
     """Return the least and the greatest of some values for reading, and the units that are still to be named."""
-    texts = [quantity(end, units) for end in ends]
+    texts = [quantity(end, units, floor=floor) for end in ends]
     dash = " – " if unicode else " to "
     return (texts[0][0] if texts[0] == texts[1] else dash.join(text for text, _ in texts)), texts[0][1]
 
 
-def _between(ends: tuple[float, float], units: str, *, unicode: bool) -> str:
-    text, named = between_text(ends, units, unicode=unicode)
+def _between(ends: tuple[float, float], units: str, *, floor: float | None, unicode: bool) -> str:
+    text, named = between_text(ends, units, floor=floor, unicode=unicode)
     return plain_text(f"{text} {named}".strip())
 
 
@@ -147,9 +153,11 @@ def _cell(name: str, series: Series, name_width: int, *, unicode: bool) -> str:
         return _headline(series)
     if name == "last" and not series.count and series.left_out:
         # Of the warm-up: what a person who watches it wants to see.
-        return quantity(series.newest, series.units)[0]
+        return quantity(series.newest, series.units, floor=series.floor)[0]
     value = _VALUES[name](series) if series.count else None
-    return quantity(value, series.units)[0] if value is not None else "-"
+    # A deviation is a distance: a small one is exact.
+    floor = series.floor if name != "stdev" else None
+    return quantity(value, series.units, floor=floor)[0] if value is not None else "-"
 
 
 def _has_headline(series: Series) -> bool:
@@ -160,7 +168,7 @@ def _headline(series: Series) -> str:
     """Return the number that stands for the run, and which one it is."""
     if not series.count or series.headline_is is None:
         return "-"
-    number = quantity(series.headline, series.units)[0]
+    number = quantity(series.headline, series.units, floor=series.floor)[0]
     return number if series.headline_is is Headline.LAST else f"{series.headline_is.value} {number}"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bai_agent.job.record_types import OwnUsage, ProcessUsage
-from executor.quantities import seconds, size
+from executor.quantities import quantity, seconds, size
+from executor.records.memory_floor import memory_floor
 
 PROGRAMS = ("agent", "extractor", "shim")
 
@@ -78,7 +79,5 @@ def _cpu(value: float) -> str:
 
 
 def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return a process's peak memory; only a bound if it is no more than that of the shim, from which it was forked."""
-    shims = [node.shim.peak_memory_bytes for node in usage if node.shim is not None]
-    floor = max((each for each in shims if each is not None), default=0)
-    return f"below {size(floor)}" if peak <= floor else size(peak)
+    """Return a process's peak memory; only a bound if it cannot be told from that of the shim, from which it was forked."""
+    return quantity(peak, "bytes", floor=memory_floor(usage))[0]

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from bai_agent.job.descriptor import Job
 from executor.quantities import quantity
+from executor.records.memory_floor import LEAST
 from executor.records.over_ranks import over_ranks
 from executor.records.reading import MalformedLines, records_in
 from executor.records.statistics import Measurements, Series
@@ -124,12 +125,14 @@ def print_statistics(
     *,
     starts: Mapping[int | None, int] | None = None,
     failed: Collection[int] = (),
+    memory_floor: float = LEAST,
 ) -> MalformedLines:
     """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over.
 
     starts: when the benchmark was started (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
+    memory_floor: bytes up to which peak memory is only a bound.
     """
-    measurements = Measurements(job, starts=starts, failed=failed)
+    measurements = Measurements(job, starts=starts, failed=failed, memory_floor=memory_floor)
     # Asked now: a live table puts something in the place of standard output that has no encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
@@ -182,7 +185,7 @@ def _facts(every: list[Series]) -> Table:
     """Return the run's own facts, of which there is one value each."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     for series in every:
-        value, units = quantity(series.last, series.units)
+        value, units = quantity(series.last, series.units, floor=series.floor)
         table.add_row(
             Text(plain_text(series.name), style="bold"), value, Text(plain_text(units), style="dim")
         )

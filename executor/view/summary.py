@@ -133,7 +133,7 @@ def runs_table(metrics: Sequence[OverRuns], *, unicode: bool = True) -> Table:
         table.add_row(
             Text(plain_text(each.name)),
             f"{len(each.values):,}",
-            plain_text(" ".join(quantity(mean, each.units)).strip()),
+            plain_text(" ".join(quantity(mean, each.units, floor=each.below)).strip()),
             plain_text(reach),
         )
     return table

@@ -23,6 +23,7 @@ from executor.program import command
 from executor.records.environments import SUMMARY_NODES, MachineWarning, environments, machine_warnings
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
+from executor.records.memory_floor import memory_floor
 from executor.records.repeated_runs import failed_of
 from executor.records.retry_window import RetryWindow
 from executor.records.run_state import RunState
@@ -225,6 +226,7 @@ def _watch(
                 with suppress(StoreError):  # the summary tells of more than this
                     job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
                 job_view.measurements.leave_out_runs(failed_of(news.result))
+                job_view.measurements.raise_memory_floor(memory_floor(news.result.own_usage))
                 if job_view.job.repeat is not None:
                     with suppress(StoreError):
                         job_view.over_runs = _over_runs(record, job_view.job, news.result)

@@ -193,3 +193,62 @@ def test_until_of_three_arms_has_a_bound_for_each(cli: LocalCli) -> None:
 
     assert answer.code == 0, answer.stderr
     assert answer.objects[0]["repeat"]["runs"] == 150
+
+
+PEAK = """
+[[output.metrics]]
+name = "rss"
+of_run = "peak_memory"
+better = "lower"
+[repeat]
+runs = 3
+"""
+
+
+def test_peak_memory_below_our_own_is_a_bound_in_every_view(cli: LocalCli) -> None:
+    small, large = PROGRAM, f"{PROGRAM}\nbytearray(200 << 20)\n"
+    for job_id, code in (("small", small), ("small-2", small), ("large", large), ("large-2", large)):
+        answer = cli.bai("run", cli.descriptor(code, more=PEAK), "--job-id", job_id)
+        assert answer.code == 0, answer.stderr
+        peaks = [each["peak_memory_bytes"] for each in cli.result(job_id)["repeats"]]
+        (shim,) = (each["shim"]["peak_memory_bytes"] for each in cli.result(job_id)["own_usage"])
+        floor = max(10 << 20, round(1.05 * shim))
+        assert all((each <= floor) == job_id.startswith("small") for each in peaks)
+        words = re.escape(f"below {floor / 2**20:.1f} MiB")
+        markdown, page = (cli.folder / f"{job_id}.{form}" for form in ("md", "html"))
+        for file in (markdown, page):
+            assert cli.bai("report", job_id, "--format", file.suffix[1:], "-o", file).code == 0
+        views = {
+            "run": answer.stdout + answer.stderr,
+            "metrics": cli.bai("metrics", job_id).stdout,
+            "status": cli.bai("status", job_id).stdout,
+            "list": "\n".join(line for line in cli.bai("list").stdout.splitlines() if f"{job_id} " in line),
+            "report.md": markdown.read_text(),
+            "report.html": page.read_text(),
+        }
+        for name, text in views.items():
+            assert bool(re.search(words, text)) == job_id.startswith("small"), f"{name}\n{text}"
+        (status,) = cli.bai("status", job_id, "--json").objects
+        (over,) = (each for each in status["over_runs"] if each["name"] == "rss")
+        assert (over["mean"] is None) == ("below" in over) == job_id.startswith("small")
+
+
+def test_no_difference_is_found_in_peaks_that_are_bounds(cli: LocalCli) -> None:
+    for job_id, more in (("a", ""), ("b", ""), ("large", "\nbytearray(200 << 20)\n")):
+        answer = cli.bai("run", cli.descriptor(PROGRAM + more, more=PEAK), "--job-id", job_id)
+        assert answer.code == 0, answer.stderr
+
+    def compared(*sides: str) -> tuple[int, dict[str, object], str]:
+        answer = cli.bai("compare", *sides, "--json")
+        (memory,) = (each for each in answer.objects[0]["metrics"] if each["name"] == "rss")
+        return answer.code, memory, cli.bai("compare", *sides).stdout
+
+    # Two programs of which only a bound is known are no reason to fail, nor is one of them "worse".
+    code, memory, screen = compared("a", "b")
+    assert (code, memory["verdict"], memory["change"]) == (0, "not comparable", None)
+    assert re.search(r"rss.* below [0-9.]+ MiB +below [0-9.]+ MiB", screen), screen
+    assert "cannot be told from that of our shim" in screen
+    # More than the bound may be worse by any amount: cannot be judged.
+    code, memory, screen = compared("a", "large")
+    assert (code, memory["verdict"]) == (2, "not comparable")
+    assert cli.bai("compare", "a", "b", "--fail-if", "rss > 5%").code == 2

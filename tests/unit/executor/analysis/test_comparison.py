@@ -463,3 +463,33 @@ def test_whatever_the_runs_gave_it_is_compared_and_shown(
     )
     assert compared.metrics[0].verdict.value in said.get()
     assert compared.metrics[0].verdict.value in pages
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "unjudged"),
+    [
+        ([8, 9, 9], [9, 10, 9], False),
+        ([8, 9, 9], [9, 50, 60], True),
+        ([8, 9, 9], [50, 60, 70], True),
+        ([50, 60, 9], [8, 9, 9], True),
+    ],
+    ids=["both", "some of B", "none of B", "some of A"],
+)
+def test_bounds_give_no_verdict_and_hide_no_regression(a: list[int], b: list[int], unjudged: bool) -> None:
+    def side(values: list[int]) -> list[Run]:
+        # 10 MiB is what cannot be told from our own.
+        return [
+            replace(run, values={"m": replace(value, units="bytes", below=10 * mib if value.value <= 10 * mib else None)})
+            for run in runs("m", *(mib * each for each in values), **LOWER)
+            for value in run.values.values()
+        ]  # fmt: skip
+
+    mib = 2**20
+    compared, banded = compare(side(a), side(b)), against_history(side(a), side(b))
+    for found in (compared, banded):
+        assert found.metrics == ()
+        assert (found.worse, found.unjudged) == (False, unjudged)
+        assert found.tables()[0]["verdict"] == "not comparable"
+    assert "a peak below 10.0 MiB cannot be told from that of our shim" in comparison_page(
+        [("a", "b", compared, ())]
+    )

@@ -1,0 +1,34 @@
+"""The peak memory below which a process cannot be told from our shim: it is forked from that, and the kernel counts on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bai_agent.job.descriptor import Metric, OfRun
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import OwnUsage
+from executor.records.reading import result_of
+
+LEAST = 10 * 2**20
+"""Bytes: so much a shim has at least, also if its record is not there yet."""
+_SPREAD = 1.05
+"""The kernel counts what a process had before it became the command: a little more or less than the shim has in the end."""
+RUN_FACT = "bai_run_peak_memory_bytes"
+"""The metric that each run has without being asked for it."""
+
+
+def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
+    """Return the bytes up to which a peak of a job's processes is only a bound."""
+    shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
+    return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
+
+
+def memory_floor_in(record: JobRecord) -> int:
+    """Return the same of a job's record, also if the job has not ended. Raises StoreError, RecordError."""
+    result = result_of(record)
+    return memory_floor(result.own_usage if result is not None else None)
+
+
+def floor_of(metric: Metric | None, floor: float) -> float | None:
+    """Return `floor` for a metric that is a run's peak memory; None for all others, whose numbers are no bounds."""
+    return floor if metric is not None and metric.of_run is OfRun.PEAK_MEMORY else None
