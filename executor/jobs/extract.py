@@ -25,6 +25,7 @@ from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.run_directory import RunDir, read_json
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
+from executor.backends.local.job_store import check_own
 from executor.errors import UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
@@ -94,9 +95,11 @@ def extract_again(
 ) -> Iterator[NodeExtract]:
     """Search the kept logs of all nodes for `metrics` (None: the job's own); yield a result for each node.
 
-    `on_progress` is called with warnings. Raises UsageError where the job has not ended or kept nothing, ExtractError,
-    StoreError.
+    `on_progress` is called with warnings. Raises UsageError where the job is another user's, has not ended or kept nothing,
+    ExtractError, StoreError.
     """
+    if record.store.folder is not None:
+        check_own(record.store.folder, record.job_id)
     result = result_of(record)
     if result is None:
         raise UsageError(

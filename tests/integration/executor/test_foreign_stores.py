@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from handmade_job import HandmadeJob
 from local_cli import LocalCli, local_cli
+from nobodys_jobs import what_is_in
 
 from bai_agent.benchmark.proc import boot_id, read_process
 
@@ -135,6 +136,43 @@ def test_another_users_job_is_not_pruned(cli: LocalCli) -> None:
 
     assert f"belongs to the user {_STRANGER}" in done.stderr
     assert [path.name for path in cli.store.iterdir()] == ["theirs"]
+
+
+def ended_job(cli: LocalCli) -> HandmadeJob:
+    """Return a job that has ended and kept its log, with what a killed extraction left beside it."""
+    job = HandmadeJob(cli.store, "theirs")
+    job.prints("loss=0.5\n")
+    job.ends()
+    (cli.store / "theirs" / ".extract-left").mkdir()
+    return job
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("whole", [True, False], ids=["store", "job"])
+def test_another_users_job_is_not_extracted_again(cli: LocalCli, whole: bool) -> None:
+    ended_job(cli)
+    give_away(cli.store, but=None if whole else cli.store)
+    before = what_is_in(cli.store)
+
+    done = cli.bai("extract", "theirs")
+
+    assert done.code == 2, done.stdout + done.stderr
+    assert f"belongs to the user {_STRANGER}, and is only looked at" in done.stderr
+    assert what_is_in(cli.store) == before
+    assert cli.bai("logs", "theirs").stdout == "loss=0.5\n"
+
+
+def test_nothing_is_extracted_into_a_job_behind_a_link(cli: LocalCli, tmp_path: Path) -> None:
+    job = ended_job(cli)
+    job.node.rename(tmp_path / "elsewhere")
+    job.node.symlink_to(tmp_path / "elsewhere")
+    before = what_is_in(tmp_path / "elsewhere")
+
+    done = cli.bai("extract", "theirs")
+
+    assert done.code == 2, done.stdout + done.stderr
+    assert "is a symbolic link" in done.stderr
+    assert what_is_in(tmp_path / "elsewhere") == before
 
 
 @pytest.mark.parametrize("place", [".", "attempts", "attempts/0/nodes/0"])
