@@ -345,7 +345,7 @@ def _repeats(report: Report) -> Iterator[str]:
         ("text", "outcome"),
         ("n", "wall"),
         ("n", "CPU"),
-        ("n", "peak memory"),
+        ("n", "peak memory (largest process)"),
     ]
     heads += [("n", escaped(part.name)) for part in named]
     usage = (report.result.own_usage if report.result is not None else None) or []
