@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,13 +27,13 @@ from bai_agent.metrics.patterns import (
     shape_of,
     wants_last_states,
 )
-from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.reading import LABELS, Doubt
 from bai_agent.metrics.repaint import RepaintFollower
 from bai_agent.metrics.search_limit import ENDS_WITH, LIMIT_SECONDS, MARK_BYTES, SearchLimit, marked_search
 from bai_agent.metrics.sections import SectionMarkers, Sections
 from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
-from executor.records.statistics import Series
+from executor.jobs.pattern_result import PatternResult
 
 STDIN = Path("-")
 _NEAR_BYTES = 32 * 2**20
@@ -43,33 +43,6 @@ _SHORTEST_KEY = 3
 _SHOWN = 100
 _MISSING = 3
 """The child's exit code where a required metric has no value."""
-
-
-@dataclass
-class PatternResult:
-    """The result for one metric."""
-
-    metric: Metric
-    series: Series
-    not_numbers: int = 0
-    not_number: str = ""
-    """The first value that was not a finite number."""
-    doubts: dict[str, int] = field(default_factory=dict)
-    """How often which doubt arose about the values."""
-    doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """What the pattern took the first time, what stood there, and the line."""
-    near: list[str] = field(default_factory=list)
-    """Lines without a match that hold the pattern's fixed text, or the metric's name."""
-
-    @property
-    def matched(self) -> bool:
-        """Whether the pattern matched anywhere, even without a usable value."""
-        return bool(self.series.count or self.series.left_out or self.not_numbers)
-
-    @property
-    def missing(self) -> bool:
-        """Whether a run with this log would fail for lack of this metric."""
-        return self.metric.required and not (self.series.count or self.series.left_out)
 
 
 @dataclass
@@ -98,17 +71,7 @@ class MetricsTrial:
             "bytes": self.bytes,
             "lines_per_second": round(self.lines_per_second),
             "required_missing": self.required_missing,
-            "metrics": [
-                {
-                    **each.series.as_table(),
-                    "not_numbers": each.not_numbers,
-                    "not_number": each.not_number,
-                    "doubts": each.doubts,
-                    "doubt_examples": each.doubt_examples,
-                    "near": each.near,
-                }
-                for each in self.metrics
-            ],
+            "metrics": [each.as_table() for each in self.metrics],
         }
 
 
@@ -218,10 +181,7 @@ def _search(
     *,
     write: Callable[[str], object] | None,
 ) -> MetricsTrial:
-    tried = [
-        PatternResult(each, Series(each.name, each.units, each.better, headline_is=each.headline))
-        for each in metrics
-    ]
+    tried = [PatternResult(each) for each in metrics]
     warmed: Counter[tuple[int, str]] = Counter()
     trial = MetricsTrial(name, tried)
     fast = prefilter_available()
@@ -249,18 +209,14 @@ def _search(
             if write is not None:
                 for each in found:
                     write(_record(metrics, each))
-            values: dict[tuple[int, bool], list[float]] = {}
+            values: dict[tuple[int, str, bool], list[float]] = {}
             for _, index, _, number, extra in found:
-                # Each set of labels has its own first values.
-                labels = (index, extra.partition(',"labels":')[2])
-                is_warm_up = warmed[labels] < metrics[index].warmup_values
-                warmed[labels] += is_warm_up
-                values.setdefault((index, is_warm_up), []).append(float(number))
-            for (index, is_warm_up), numbers in values.items():
-                if is_warm_up:
-                    tried[index].series.leave_out(numbers)
-                else:
-                    tried[index].series.add_all(numbers)
+                labels = extra.partition(LABELS)[2]  # the last of the members
+                is_warm_up = warmed[index, labels] < metrics[index].warmup_values
+                warmed[index, labels] += is_warm_up
+                values.setdefault((index, labels, is_warm_up), []).append(float(number))
+            for (index, labels, is_warm_up), numbers in values.items():
+                tried[index].add(labels, numbers, warmup=is_warm_up)
             trial.lines += block.data.count(b"\n")
             trial.bytes += len(block.data)
             if trial.bytes <= _NEAR_BYTES:

@@ -23,11 +23,11 @@ from executor.records.reading import MalformedLines, records_in
 _TREND_POINTS = 256
 SAMPLE = 4096
 """Values of a machine's samples that quantiles are made of: all, or a random choice. A "p95" of a choice lies between p94 and p96."""
-_LABEL_SETS = 64
+LABEL_SETS = 64
 """Rows of one metric; what has other labels shares the last one."""
 _ROWS = 1024
 """The same where ranks are told apart."""
-_OTHERS = "{…}"
+OTHERS = "{…}"
 RANK_LABELS = ("rank", "process_rank")
 """Which node, and which process of the benchmark, a record comes from."""
 _PLACE_LABELS = (*RANK_LABELS, ARM)
@@ -420,8 +420,8 @@ class Measurements:
             own = {key: each for key, each in (record["labels"] or {}).items() if key not in _PLACE_LABELS}
             row = labelled_name({**record, "labels": own})
             sets = self._label_sets.setdefault(record["name"], set())
-            if (row not in sets and len(sets) >= _LABEL_SETS) or len(rows) >= _ROWS:
-                return f"{record['name']}{_OTHERS}"
+            if (row not in sets and len(sets) >= LABEL_SETS) or len(rows) >= _ROWS:
+                return f"{record['name']}{OTHERS}"
             sets.add(row)
             rows.add(name)
         return name
@@ -431,7 +431,7 @@ class Measurements:
         exact = record["src"] != "host"
         if name == record["name"]:
             return self._described(self._series(name, units, exact=exact), name)
-        if name.endswith(_OTHERS):
+        if name.endswith(OTHERS):
             # Of many series together no number is the headline.
             return self._series(name, units, metric=record["name"])
         labels = dict(record["labels"])

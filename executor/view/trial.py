@@ -29,7 +29,7 @@ def print_trial(trial: MetricsTrial) -> None:
         heading += f" at {trial.lines_per_second:,.0f} lines/s"
     show(Text(heading))
     width = screen_width()
-    every = [each.series for each in trial.metrics]
+    every = [row for each in trial.metrics for row in each.rows]
     show(metric_table(every, width=width, rows=len(every), summary=True, unicode=unicode))
     for text, style in metric_notes(every):
         show(Text(plain_text(text), style=style))
@@ -41,8 +41,8 @@ def print_trial(trial: MetricsTrial) -> None:
         )
     bar = "│" if unicode else "|"
     for each in trial.metrics:
-        name = safe_line(each.series.name)
-        if each.not_numbers and each.series.count:
+        name = safe_line(each.metric.name)
+        if each.not_numbers and each.count:
             show(
                 Text(
                     safe_line(

@@ -174,6 +174,10 @@ _MADE: dict[str, Callable[[LocalCli], Story]] = {
 }
 
 
+_FILES = {"one run": "one", "labelled series": "labels"}
+"""The descriptors of jobs of one run."""
+
+
 @pytest.mark.parametrize("kind", _MADE)
 def test_every_view_has_the_number_that_numpy_makes_of_the_log(cli: LocalCli, kind: str) -> None:
     story = _MADE[kind](cli)
@@ -212,6 +216,18 @@ def test_every_view_has_the_number_that_numpy_makes_of_the_log(cli: LocalCli, ki
     for (label, arm, rank), runs in story.printed.items():
         if kind != "a failed repeat":
             assert _shown(runs[max(runs)][-1]) in _line(top, _row(label, arm=arm, rank=rank)), top
+
+    # The patterns tried on the log of one run: each labelled series is its own there, too
+    if kind in ("one run", "labelled series"):
+        file, log = cli.folder / f"{_FILES[kind]}.toml", cli.folder / "tried.log"
+        log.write_text(cli.bai("logs", job_id).stdout)
+        (trial,) = cli.bai("metrics-test", file, log, "--json").objects
+        (tried,) = trial["metrics"]
+        assert {_row(each["labels"]["of"]): each["headline"] for each in tried["series"]} == headlines
+        assert "headline" not in tried
+        said = cli.bai("metrics-test", file, log).stdout
+        for name, value in story.rows.items():
+            assert f"median {_shown(value)}" in _line(said, name)
 
     # The records: all values, each with its run, rank and arm
     for form in ("jsonl", "csv", "report"):

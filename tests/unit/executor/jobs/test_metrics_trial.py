@@ -72,11 +72,29 @@ def test_the_warm_up_of_each_series_is_left_out(tmp_path: Path, capfd: pytest.Ca
 
     def show(trial: MetricsTrial) -> None:
         (tried,) = trial.metrics
-        print(tried.series.count, tried.series.left_out, tried.series.headline)
+        for each in tried.rows:
+            print(each.name, each.count, each.left_out, each.headline)
         print_trial(trial)
 
     assert try_metrics([metric], log, show=show)
 
     answer = capfd.readouterr().out
-    assert answer.startswith("2 2 15.0\n")
-    assert "without the first values, which are warm-up, of rate (2)" in answer
+    assert answer.startswith("rate{of=read} 1 1 10.0\nrate{of=write} 1 1 20.0\n")
+    assert "which are warm-up, of rate{of=read} (1), rate{of=write} (1)" in answer
+
+
+def test_very_many_sets_of_labels_share_a_row_without_a_headline(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    metric = Metric(name="rate", pattern=r"(?P<of>\w+)=(?P<value>\d+)")
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"n{number}={number}\n" for number in range(100)))
+
+    def show(trial: MetricsTrial) -> None:
+        (tried,) = trial.metrics
+        shared = tried.rows[-1]
+        print(len(tried.rows), tried.count, shared.name, shared.count, shared.headline_is)
+
+    assert try_metrics([metric], log, show=show)
+
+    assert capfd.readouterr().out == "65 100 rate{…} 36 None\n"

@@ -269,7 +269,9 @@ def test_a_runs_peak_memory_below_the_shims_is_a_bound(tmp_path: Path) -> None:
         own_usage=[{"rank": 0, "cpus": 4, "agent": usage, "extractor": usage, "shim": usage}],
     )
 
-    rows = re.findall(r'repeat \d</th>.*?data-name="peak memory \(largest process\)">([^<]*)<', html_report(report(job)))
+    rows = re.findall(
+        r'repeat \d</th>.*?data-name="peak memory \(largest process\)">([^<]*)<', html_report(report(job))
+    )
 
     assert rows == ["below 12.6 MiB", "30.0 MiB"]
 
