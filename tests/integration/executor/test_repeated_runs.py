@@ -205,7 +205,7 @@ runs = 3
 """
 
 
-def test_peak_memory_below_our_own_is_a_bound_in_every_view(cli: LocalCli) -> None:
+def test_peak_memory_below_our_own_is_said_as_a_bound(cli: LocalCli) -> None:
     small, large = PROGRAM, f"{PROGRAM}\nbytearray(200 << 20)\n"
     for job_id, code in (("small", small), ("small-2", small), ("large", large), ("large-2", large)):
         answer = cli.bai("run", cli.descriptor(code, more=PEAK), "--job-id", job_id)
