@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_AGAIN_SECONDS = 0.01
+"""Until a signal is sent again that came while pydantic built a model."""
 
 
 class SignalError(KeyboardInterrupt):
@@ -25,6 +29,9 @@ def raised_signals() -> Iterator[None]:
         before[signal.SIGINT] = signal.default_int_handler
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        if _builds_a_model(frame):
+            threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
         for each in before:
             signal.signal(each, signal.SIG_DFL)
         raise SignalError(number)
@@ -36,6 +43,15 @@ def raised_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _builds_a_model(frame: FrameType | None) -> bool:
+    """Return whether pydantic is at work: it turns any exception of a callback into one of its own."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("pydantic."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def end_quietly_until_a_command_begins() -> None:

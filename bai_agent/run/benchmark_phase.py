@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 4096
 """What a C program writes at once into a file, unless it asks for something else (st_blksize)."""
+_PART_SECONDS = 2.0
+"""Seconds for which the log must end with a part of a block: a program that exits writes one too, shortly before its end is known."""
 _TICK = 0.05
 _SHORT_TICK = 0.01
 """Seconds between two looks while short runs wait for the word whether they are enough."""
@@ -178,6 +180,7 @@ def _follow(
         grace = told if told is not None else ctx.job.limits.grace
         give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
     size = 0
+    part_since: float | None = None
     look_for_programs = _ProgramLook(ctx, started)
     troubles = SinkTroubles(ctx.events.add)
     repeats = RepeatDecision(ctx.job, ctx.rundir)
@@ -193,8 +196,11 @@ def _follow(
         before, size = size, output.size()
         if size < before:
             ctx.events.add(TruncationEvent(bytes=before))
-        # Asked again: what ended meanwhile has written the rest of its last block.
-        if size % _BLOCK and state(ctx.rundir) is State.RUNNING:
+        if size % _BLOCK == 0:
+            part_since = None
+        elif part_since is None:
+            part_since = clock.monotonic()
+        elif clock.monotonic() - part_since > _PART_SECONDS:
             ctx.writes_blocks = False
         reason = ctx.watch.reason(running_s=running_seconds(started))
         if reason is not None and give_up_at is None:
