@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import PassingError
 
 T = TypeVar("T")
 
@@ -28,14 +28,6 @@ class Backoff:
     def reset(self) -> None:
         """Begin anew: a try has succeeded."""
         self._next = self._first
-
-
-class PassingError(BaiError):
-    """`passes`: the same may succeed a little later."""
-
-    def __init__(self, message: str, *, passes: bool = False) -> None:
-        super().__init__(message)
-        self.passes = passes
 
 
 def retry(

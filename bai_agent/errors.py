@@ -1,4 +1,35 @@
-"""The tree of errors that a person reads. Every message says what is wrong, where, and what to do."""
+"""The errors that a person reads. Every message says what is wrong, where, and what to do.
+
+```
+BaiError
+  DescriptorError
+  BusyError
+  StoreError
+    RecordError
+    StoreRefusedError
+    MissingObjectError
+  PullError
+    NoSpaceError
+  PassingError
+    ServiceError
+    MetadataError
+    PushError
+  CredentialsError
+  S3Error
+  SecretError
+  PullStopped
+  CheckpointError
+  ConnectError
+  NotAcknowledgedError
+  ClaimedError
+  WrongFormatError
+  NotReadyError
+  ShimError
+  NoAnswerError
+  SetupError
+```
+Other exceptions are signals within one module, and never reach a person.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +50,107 @@ class StoreError(BaiError):
     """The job store cannot be read or written."""
 
 
+class RecordError(StoreError):
+    """An object is not what its name says: corrupt, written by another tool, or of another version."""
+
+
+class StoreRefusedError(StoreError):
+    """The store says no, and will say so again: a wrong bucket, no rights, no credentials."""
+
+
+class MissingObjectError(StoreError):
+    """There is no object of this key. S3 may say so only to those who may list; so ask by `find` what may be absent."""
+
+
 class PullError(BaiError):
     """A source cannot be pulled: the message names the source."""
+
+
+class NoSpaceError(PullError):
+    """The file system has too little room for a source: the message names both."""
+
+
+class PassingError(BaiError):
+    """`passes`: the same may succeed a little later."""
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
+
+
+class ServiceError(PassingError):
+    """A service did not do what was asked; the message is half a sentence with its code."""
+
+    def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
+        super().__init__(message, passes=passes)
+        self.code = code
+        """The service's own word for it; empty where it said none."""
+
+
+class MetadataError(PassingError):
+    """The service does not tell what was asked; the message is half a sentence. status: of its answer, where it gave one."""
+
+    def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
+        super().__init__(message, passes=passes)
+        self.status = status
+
+
+class CredentialsError(BaiError):
+    """There are no AWS credentials; the message is half a sentence."""
+
+
+class PushError(PassingError):
+    """The Pushgateway did not take it."""
+
+
+class S3Error(BaiError):
+    """A bucket cannot be used as asked; the message is half a sentence that goes on behind the address."""
+
+
+class SecretError(BaiError):
+    """A reference cannot be resolved; the message names the reference, never the secret."""
+
+
+class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed, no error
+    """The caller asked for the end; what has arrived so far is kept for the next attempt."""
+
+
+class CheckpointError(BaiError):
+    """A checkpoint cannot be taken, kept or restored; the message says why, after a colon."""
+
+
+class ConnectError(BaiError):
+    """Kafka cannot be reached, or refuses the connection."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+        """Waiting does not help: somebody has to change something."""
+
+
+class NotAcknowledgedError(BaiError):
+    """The broker has not taken all of a batch."""
+
+
+class ClaimedError(BaiError):
+    """Another machine has this rank of this job."""
+
+
+class WrongFormatError(BaiError):
+    """The file is not of the format that it was said to be."""
+
+
+class NotReadyError(BaiError):
+    """The machine is not as the benchmark needs it, and time is up."""
+
+
+class ShimError(BaiError):
+    """The benchmark's shim could not be started; the benchmark did not run."""
+
+
+class NoAnswerError(BaiError):
+    """A program did not run, or did not end in time; the message says why."""
+
+
+class SetupError(BaiError):
+    """What the benchmark is to be run with does not exist on this machine."""

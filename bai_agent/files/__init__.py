@@ -1,0 +1,1 @@
+"""Files, folders and descriptors of the operating system, for both programs."""

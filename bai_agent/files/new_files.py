@@ -1,0 +1,67 @@
+"""Files that get their name only once they are complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+"""What `link` fails with on file systems without hard links: FAT, many of FUSE and SMB; link(2), "ERRORS"."""
+
+_LONGEST = 255
+"""Bytes of a name, NAME_MAX of Linux's file systems."""
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+
+def draft_beside(path: Path, suffix: str) -> Path:
+    """Return the hidden name beside `path` that ends in `suffix`; a name too long for that is shortened to its checksum."""
+    name = os.fsencode(path.name)
+    if len(name) + len(suffix) + 1 > _LONGEST:
+        import hashlib  # few names are so long, and this loads OpenSSL
+
+        return path.with_name(f".{hashlib.sha256(name).hexdigest()[:32]}{suffix}")
+    return path.with_name(f".{path.name}{suffix}")
+
+
+def place_new(draft: Path, path: Path) -> None:
+    """Move the complete file `draft` to `path`. Raises FileExistsError where that exists; `draft` stays then."""
+    try:
+        # Fails where the name exists, which a rename does not.
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        _rename_new(draft, path)
+    else:
+        draft.unlink()
+
+
+def _rename_new(draft: Path, path: Path) -> None:
+    """Rename without replacing anything; renameat2(2) tells which file systems can."""
+    # Only for file systems without hard links.
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    number = errno.ENOSYS
+    if rename is not None:
+        if not rename(_AT_FDCWD, os.fsencode(draft), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE):
+            return
+        number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS):
+        reason = "its file system has neither hard links nor a rename that replaces nothing; use another one"
+        raise OSError(number, reason, str(path))
+    raise OSError(number, os.strerror(number), str(path))
+
+
+def link_descriptor(descriptor: int, path: Path) -> None:
+    """Give the open file `descriptor` the name `path`, whatever became of the name that it was opened by. Raises OSError."""
+    # With a folder's descriptor Python calls linkat, which follows the link in /proc to the file itself.
+    folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)

@@ -1,0 +1,238 @@
+"""Lets a thread of root's work on files as the benchmark's user, in folders that this user can write.
+
+Names in such a folder may become links at any moment, between two system calls too. So root checks none of them: it works with the
+user's own user id and groups, and the kernel refuses what the user could not do. Linux keeps the ids for files per thread
+(credentials(7), setfsuid(2)): no other thread notices, nobody can send signals to this one, and it gives up root's capabilities
+over files (capabilities(7), "Effect of user ID changes on capabilities").
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bai_agent.light_dataclass import dataclass
+
+_SETGROUPS = 116 if os.uname().machine == "x86_64" else 159
+"""The system call's number; 159 is that of arm64 and of all later architectures (include/uapi/asm-generic/unistd.h)."""
+_MOST_LINKS = 40
+"""As many as the kernel follows; path_resolution(7)."""
+_ACL = "system.posix_acl_access"
+_NO_ID = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """The account that a benchmark runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+@contextmanager
+def user_rights(user: User | None) -> Iterator[None]:
+    """Have this thread open, make, change and remove files as `user`; None: as before.
+
+    Threads and processes must not be started inside: they would begin with these rights. Raises PermissionError if we are not root.
+    """
+    if user is None:
+        yield
+        return
+    groups, gid, uid = os.getgroups(), _file_id("setfsgid"), _file_id("setfsuid")
+    try:
+        _set_groups(user.groups)
+        _change_id("setfsgid", user.gid)
+        _change_id("setfsuid", user.uid)
+        yield
+    finally:
+        _change_id("setfsuid", uid)
+        _change_id("setfsgid", gid)
+        _set_groups(groups)
+
+
+def folder_owner(folder: Path) -> User | None:
+    """Return the other user that `folder` belongs to, if we are root; None: it is our own, or is not there.
+
+    The folder that `folder` is in must not be writable by that user.
+    """
+    if os.geteuid() != 0:
+        return None
+    try:
+        status = folder.lstat()
+    except OSError:
+        return None
+    if status.st_uid == 0:
+        return None
+    return _account(status.st_uid, status.st_gid)
+
+
+@cache
+def _account(uid: int, gid: int) -> User:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:  # a container's arbitrary uid
+        return User(name=str(uid), uid=uid, gid=gid, groups=(), home="/")
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return User(name=entry.pw_name, uid=uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
+
+
+def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
+    """Return a descriptor for reading a regular file that `user` can reach. Raises OSError.
+
+    A FIFO is not waited for. A link through /proc, which leads to what this process has open, is refused.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    with user_rights(user):
+        descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is not a file", str(path))
+        if user is not None:
+            _require_reach(user, descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
+    """Yield the arguments with which `subprocess` starts a child as `user` in the folder `cwd`. Raises OSError.
+
+    By a name, `subprocess` would enter the folder while it still is root.
+    """
+    if user is None:
+        yield {"cwd": cwd}
+        return
+    with user_rights(user):
+        # With the dot it is refused where the user cannot enter.
+        folder = os.open(f"{cwd}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _require_reach(user, folder, cwd)
+        yield {
+            "cwd": f"/proc/self/fd/{folder}",
+            "user": user.uid,
+            "group": user.gid,
+            "extra_groups": user.groups,
+        }
+    finally:
+        os.close(folder)
+
+
+def _require_reach(user: User, descriptor: int, path: Path) -> None:
+    """Raise PermissionError if `user` cannot reach what was opened as `path` by its real name.
+
+    The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without asking for the folders above.
+    """
+    place = Path(f"/proc/self/fd/{descriptor}").readlink()
+    with user_rights(user):
+        if not os.path.samestat(place.stat(), os.fstat(descriptor)):
+            raise PermissionError(errno.EACCES, "is out of the user's reach", str(path))
+
+
+def may_change(user: User, path: Path) -> bool:
+    """Return whether `user` can write into a folder on the way to `path`, in `path` itself or below it.
+
+    If not, no name there can become another one. Missing parent folders are made by root. Raises OSError.
+    """
+    if writable_folder(user, path) is not None:
+        return True
+    return path.is_dir() and any(_can_write(user, Path(folder)) for folder, _, _ in os.walk(path.resolve()))
+
+
+def writable_folder(user: User, path: Path) -> Path | None:
+    """Return the first folder on the way to `path`, itself included, where `user` can exchange the next name. Raises OSError."""
+    parts = deque(path.parts[1:])
+    at = Path("/")
+    links = 0
+    while True:
+        status = at.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = at.readlink()
+            parts.extendleft(reversed([each for each in target.parts if each != "/"]))
+            at = Path("/") if target.is_absolute() else at.parent
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            return None
+        if _can_exchange(user, at, status, parts[0] if parts else None):
+            return at
+        if not parts:
+            return None
+        name = parts.popleft()
+        at = at.parent if name == ".." else at / name
+        if not os.path.lexists(at):
+            return None
+
+
+def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | None) -> bool:
+    """Return whether `user` can put something else at `name` in a folder; None: at any name."""
+    if not _can_write(user, folder):
+        return False
+    if name is None or not status.st_mode & stat.S_ISVTX or status.st_uid == user.uid:
+        return True
+    # In a folder like /tmp only the owner of a name may take it away; path_resolution(7), inode(7).
+    try:
+        return (folder / name).lstat().st_uid == user.uid
+    except FileNotFoundError:
+        return True
+
+
+def _can_write(user: User, folder: Path) -> bool:
+    status = folder.lstat()
+    if status.st_uid == user.uid or status.st_mode & stat.S_IWOTH:
+        return True
+    if not status.st_mode & stat.S_IWGRP:
+        return False
+    # The bits of the group are those of an access list's mask; acl(5).
+    return status.st_gid in user.groups or _ACL in os.listxattr(folder)
+
+
+@cache
+def _libc() -> Any:
+    # Only here: most jobs run as our own user, and every start would pay for the import.
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in ("setfsuid", "setfsgid"):
+        getattr(libc, name).argtypes = (ctypes.c_uint,)
+        getattr(libc, name).restype = ctypes.c_uint
+    return libc
+
+
+def _file_id(function: str) -> int:
+    """Return an id of this thread for files. To set it to -1 changes nothing."""
+    return int(getattr(_libc(), function)(_NO_ID))
+
+
+def _change_id(function: str, number: int) -> None:
+    getattr(_libc(), function)(number)
+    # It does not say whether it worked.
+    if _file_id(function) != number:
+        raise PermissionError(
+            errno.EPERM, f"{function} to {number} is refused; only root may work as another user"
+        )
+
+
+def _set_groups(groups: Sequence[int]) -> None:
+    """Set the groups of this thread alone: the C library's own function does it for all threads."""
+    import ctypes
+
+    numbers = (ctypes.c_uint * len(groups))(*groups)
+    if _libc().syscall(ctypes.c_long(_SETGROUPS), ctypes.c_size_t(len(groups)), numbers) != 0:
+        number = ctypes.get_errno()
+        raise PermissionError(number, f"setgroups: {os.strerror(number)}; only root may work as another user")

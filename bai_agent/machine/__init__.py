@@ -1,0 +1,1 @@
+"""Facts of the machine: hardware, software, GPUs, throttling, usage, co-located jobs."""

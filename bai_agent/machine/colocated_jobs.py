@@ -1,0 +1,214 @@
+"""Waits until no other job runs on this machine, and reports jobs that ran beside this one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+from bai_agent.job.record_types import NeighbourEvent, WaitEvent
+from bai_agent.job.run_directory import now_ms
+from bai_agent.machine.job_sockets import Announcement, ColocatedJob, ThisJob, Use
+from bai_agent.runtime.clock import Clock
+from bai_agent.runtime.event_log import EventLog
+from bai_agent.runtime.poller import polling
+
+log = logging.getLogger(__name__)
+
+FOREIGN_WAIT = timedelta(minutes=30)
+"""Longest wait for all other users' jobs together; without it any user could block a job for ever."""
+_LOOK_SECONDS = 1.0
+_WAIT_SECONDS = 0.5
+_MOST = 16
+"""Most neighbours that are reported, and most visits of each."""
+
+
+def wait_until_alone(
+    me: ThisJob,
+    *,
+    tell: Callable[[WaitEvent], None],
+    stopping: Callable[[], bool],
+    clock: Clock,
+) -> list[Announcement]:
+    """Wait until no other job runs on this machine, or until `stopping()`; return what keeps others away while it is open.
+
+    `tell` is called with each change of the jobs that it waits for. Jobs of this user and of root are waited for
+    without a limit, other users' jobs for FOREIGN_WAIT.
+
+    If several jobs want the machine, the next one is the first that announces itself and then sees no other
+    announcement. Each announces before it looks, so two never both win. If two see each other, the one with the
+    greater key withdraws.
+    """
+    turn = _Turn(me)
+    told: list[str] = []
+    foreign_s = 0.0
+    while not stopping():
+        try:
+            awaited = turn.awaited(foreign=foreign_s < FOREIGN_WAIT.total_seconds())
+        except OSError as error:
+            log.warning("other jobs on this machine cannot be seen: %s", error)
+            break
+        if not awaited:
+            break
+        names = list(dict.fromkeys(each.name for each in awaited))
+        if names != told:
+            told = names
+            tell(WaitEvent(jobs=names[:_MOST], message=_waits(names, awaited)))
+        begun = clock.monotonic()
+        clock.sleep(_WAIT_SECONDS)
+        if all(each.job_id is None for each in awaited):
+            foreign_s += clock.monotonic() - begun
+            if foreign_s >= FOREIGN_WAIT.total_seconds():
+                tell(WaitEvent(jobs=names[:_MOST], message=_gives_up()))
+    return [turn.claim] if turn.claim is not None else []
+
+
+class _Turn:
+    """The place of this job among those that want the machine."""
+
+    def __init__(self, me: ThisJob) -> None:
+        self._me, self._is_next = me, False
+        self.claim: Announcement | None = None
+        """Keeps others away while it is open."""
+
+    def awaited(self, *, foreign: bool) -> list[ColocatedJob]:
+        """Announce or withdraw this job; return the jobs that it waits for. foreign: include other users' jobs. Raises OSError."""
+        others = [each for each in self._me.others() if foreign or each.job_id is not None]
+        rivals = _announced(others, Use.NEXT)
+        if self.claim is None and not rivals and (claim := self._me.announce(Use.NEXT)) is not None:
+            self.claim = claim
+            return self.awaited(foreign=foreign)  # Another job may have done the same since this one looked.
+        self._is_next = self._is_next or not rivals
+        if self._is_next:
+            return _announced(others, Use.RUNS)
+        if self.claim is not None and min(each.key for each in rivals) < self._me.key:
+            self.claim.close()
+            self.claim = None
+        return others
+
+
+def _announced(jobs: Sequence[ColocatedJob], use: Use) -> list[ColocatedJob]:
+    return [each for each in jobs if each.use is use]
+
+
+@contextmanager
+def colocated_jobs_reported(me: ThisJob, events: EventLog) -> Iterator[None]:
+    """Announce this job, and add an event for each job that runs on this machine meanwhile."""
+    announced = me.announce(Use.RUNS)
+    watch = ColocationWatch(me.others, events)
+
+    watch.look()
+    try:
+        with polling(
+            watch.look,
+            name="neighbours",
+            pause_s=lambda: _LOOK_SECONDS,
+            failure="cannot see which other jobs run here",
+            join_s=None,
+        ):
+            yield
+    finally:
+        watch.look()
+        watch.end()
+        if announced is not None:
+            announced.close()
+
+
+class ColocationWatch:
+    """Records which other jobs ran while this one did, with their times."""
+
+    def __init__(
+        self,
+        others: Callable[[], list[ColocatedJob]],
+        events: EventLog,
+        *,
+        now: Callable[[], int] = now_ms,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._others, self._events, self._now, self._clock = others, events, now, clock
+        self._looked = clock()
+        self._there: dict[str, tuple[NeighbourEvent, float]] = {}
+        """Announcement and beginning of each present job, by the monotonic clock since the time of day may be set."""
+        self._seen: Counter[str] = Counter()
+        """Number of visits of each."""
+        self._blind = False
+
+    def look(self) -> None:
+        """Record the present jobs. A failure is logged once."""
+        try:
+            others = [each for each in self._others() if each.use is Use.RUNS]
+        except OSError as error:
+            if not self._blind:
+                log.warning("other jobs on this machine cannot be seen: %s", error)
+            self._blind = True
+            return
+        now, looked = self._now(), self._clock()
+        # All other users' jobs count as one.
+        others = [each if each.job_id is not None else replace(each, key="") for each in others]
+        keys = {each.key for each in others}
+        for key in [key for key in self._there if key not in keys]:
+            self._tell_end(key)
+        for each in others:
+            is_told = self._seen[each.key] < _MOST and (each.key in self._seen or len(self._seen) < _MOST)
+            if each.key not in self._there and is_told:
+                self._seen[each.key] += 1
+                # It was neither there at the last look nor before this job began.
+                age_s = min(max(0.0, (now - each.since) / 1000), looked - self._looked)
+                event = NeighbourEvent(job_id=each.job_id, since=now - round(1000 * age_s))
+                self._there[each.key] = (event, looked - age_s)
+                self._events.add(event)
+        self._looked = looked
+
+    def end(self) -> None:
+        """Record the end of this job, and the jobs that are still present."""
+        for key in list(self._there):
+            self._tell_end(key)
+
+    def _tell_end(self, key: str) -> None:
+        event, since = self._there.pop(key)
+        until = event.since + round(1000 * (self._clock() - since))
+        self._events.add(NeighbourEvent(job_id=event.job_id, since=event.since, until=until))
+
+
+def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
+    """Return a sentence for each job that ran beside this one, with its duration."""
+    seconds: dict[str | None, float] = {}
+    for event in events:
+        seconds.setdefault(event.job_id, 0.0)
+        if event.until is not None:
+            seconds[event.job_id] += (event.until - event.since) / 1000
+    return [
+        f"{neighbour_name(job_id)} ran on this machine at the same time{_for(overlap)}: each slowed the other down."
+        for job_id, overlap in seconds.items()
+    ]
+
+
+def neighbour_name(job_id: str | None) -> str:
+    """Return the beginning of a sentence about a job; None: of another user, about which nothing is known."""
+    return f"The job {job_id}" if job_id is not None else "Another user's job"
+
+
+def _for(seconds: float) -> str:
+    # 0: this job's agent was killed before it could record it.
+    return f", for {seconds:.1f} s" if seconds else ""
+
+
+def _waits(names: list[str], others: list[ColocatedJob]) -> str:
+    shown = ", ".join(names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    bound = f", for at most {_minutes()}" if all(each.job_id is None for each in others) else ""
+    return (
+        f"Waits until this machine is free: {shown}{more} {'runs' if len(names) == 1 else 'run'} here{bound}."
+    )
+
+
+def _gives_up() -> str:
+    return f"Another user's job has kept this machine for {_minutes()}: this job no longer waits for other users."
+
+
+def _minutes() -> str:
+    return f"{FOREIGN_WAIT.total_seconds() / 60:.0f} min"

@@ -1,0 +1,203 @@
+"""The jobs that run on this machine at the same time, recognised by their sockets.
+
+A running job listens on an abstract Unix socket whose name identifies it: unix(7). The kernel lists these names to
+every user in /proc/net/unix, and removes a name together with its process. So `kill -9` leaves nothing stale, and no
+folder has to be writable for all users. Names belong to a network namespace: jobs in containers with networks of
+their own do not see each other.
+
+Any user can take any such name. So a name counts only if the kernel reports (SO_PEERCRED) that a process of this user
+or of root listens there. All others together are "another user's job", and their names are not passed on. Each name
+has a random part, so that nobody can take a name in advance.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import dataclass, field
+
+log = logging.getLogger(__name__)
+
+MACHINE = "BAI_MACHINE"
+"""Environment variable: jobs with different values count as on different machines."""
+
+_NAMES = Path("/proc/net/unix")
+_LISTENS = " 00010000 0001 "
+"""Flags and type of a listening stream socket, in a line of /proc/net/unix."""
+_ID_CHARACTERS = 60
+"""Longest job id in a name, which has at most 107 bytes."""
+_NAME = re.compile(
+    r"@(bai-([0-9a-f]{8})/([0-9a-f]{8})/(runs|next)/([0-9a-f]{1,11})/[0-9a-f]{6}/([A-Za-z0-9][A-Za-z0-9._-]*))$",
+    re.ASCII,
+)
+_BACKLOG = 128
+_NO_DESCRIPTOR_S = 0.1
+"""Pause (seconds) if a connection cannot be accepted, so that waiting ones do not keep a CPU busy."""
+_CREDENTIALS = struct.Struct("3i")
+"""`struct ucred` of unix(7): process, user, group."""
+_ROOT = 0
+
+
+class Use(Enum):
+    """Use of the machine by a job."""
+
+    RUNS = "runs"
+    NEXT = "next"
+    """The job is to have the machine for itself, and has not begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColocatedJob:
+    """Another job on this machine."""
+
+    job_id: str | None
+    """Job id, shortened if it is long. None for the jobs of other users."""
+    key: str
+    """Digest that tells jobs apart; for other users' jobs that of any of them."""
+    since: int
+    """Start (ms UTC); for other users' jobs the time at which they were seen."""
+    use: Use
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.job_id or "another user's job"
+
+
+class Announcement:
+    """A socket that shows this job to others while it is open."""
+
+    def __init__(self, name: str) -> None:
+        """Listen at an abstract name. Raises OSError."""
+        self._over = threading.Event()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(f"\0{name}")
+            self._socket.listen(_BACKLOG)
+        except OSError:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._take, name="announcement", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Announcement:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._over.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(1.0)
+        self._socket.close()
+
+    def _take(self) -> None:
+        # Otherwise connections that nobody accepts would fill the queue, and later jobs could not ask for its owner.
+        while not self._over.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                self._over.wait(_NO_DESCRIPTOR_S)
+            else:
+                connection.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThisJob:
+    """This job, as others see it."""
+
+    job_id: str
+    key: str
+    machine: str = ""
+    _known: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    """Whether a trusted user listens there, by line of the kernel's list."""
+
+    @classmethod
+    def of(cls, job_id: str, *, place: str, environment: Mapping[str, str] = os.environ) -> ThisJob:
+        """place: the place of the job's record, since two stores may have jobs with one id."""
+        key = _digest(f"{place}\0{job_id}")
+        return cls(job_id=job_id, key=key, machine=environment.get(MACHINE, ""))
+
+    def announce(self, use: Use) -> Announcement | None:
+        """Return an announcement of this job while it is open; None if that fails."""
+        begin = f"bai-{_digest(self.machine)}/{self.key}/{use.value}/{now_ms():x}"
+        try:
+            return Announcement(f"{begin}/{secrets.token_hex(3)}/{self.job_id[:_ID_CHARACTERS]}")
+        except OSError as error:
+            log.warning("this job cannot be seen by others on this machine: %s", error)
+            return None
+
+    def others(self, names: Path = _NAMES) -> list[ColocatedJob]:
+        """Return the other jobs on this machine, the oldest first; other users' jobs as one for each use. Raises OSError."""
+        found: dict[tuple[str | None, Use], ColocatedJob] = {}
+        machine, now = _digest(self.machine), now_ms()
+        known: dict[str, bool] = {}
+        with names.open(encoding="ascii", errors="replace") as file:
+            for line in file:
+                match = _NAME.search(line.rstrip("\n")) if "@bai-" in line and _LISTENS in line else None
+                if match is None or match[2] != machine or match[3] == self.key:
+                    continue
+                believed = self._known.get(line)
+                if believed is None:
+                    try:
+                        believed = _listener(match[1]) in (_ROOT, os.geteuid())
+                    except ConnectionRefusedError:
+                        continue  # It has ended since the kernel listed it.
+                    except BlockingIOError:
+                        # That job's socket takes no connection now: the next look asks again.
+                        believed = False
+                    else:
+                        known[line] = believed
+                else:
+                    known[line] = believed
+                use = Use(match[4])
+                if believed:
+                    each = ColocatedJob(job_id=match[6], key=match[3], use=use, since=int(match[5], 16))
+                else:
+                    each = ColocatedJob(job_id=None, key=match[3], use=use, since=now)
+                # A job has a socket for each of its nodes here.
+                name = each.key if believed else None, use
+                if name not in found or (each.since, each.key) < (found[name].since, found[name].key):
+                    found[name] = each
+        self._known.clear()
+        self._known.update(known)
+        return sorted(found.values(), key=lambda each: (each.since, each.name))
+
+
+def _listener(name: str) -> int | None:
+    """Return the user who listens at an abstract name; None if that user forbids connections. Raises OSError.
+
+    Raises ConnectionRefusedError if nobody listens there any more, and BlockingIOError if the queue is full.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asks:
+        asks.setblocking(False)
+        try:
+            asks.connect(f"\0{name}")
+        except (ConnectionRefusedError, BlockingIOError):
+            raise
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return None
+            raise
+        credentials = asks.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

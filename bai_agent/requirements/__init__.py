@@ -1,0 +1,1 @@
+"""The benchmark's Python environment: requirements installed into a cached virtual environment."""

@@ -1,0 +1,1 @@
+"""What every part of the agent uses to wait, stop and report."""

@@ -1,0 +1,40 @@
+"""A file that stays reachable after its name is gone: a benchmark may delete or rename its own log."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from bai_agent.files.new_files import link_descriptor
+
+
+class OpenFile:
+    """A file that is opened as soon as it exists and then kept open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def stat(self) -> os.stat_result | None:
+        """Return the status of the file, under any name; None while it has not existed."""
+        if self._descriptor < 0:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                # O_NONBLOCK: a benchmark may put a FIFO there, and opening it would wait for its writer.
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return None if self._descriptor < 0 else os.fstat(self._descriptor)
+
+    def size(self) -> int:
+        """Return the file's size (bytes); 0 while it has not existed."""
+        status = self.stat()
+        return 0 if status is None else status.st_size
+
+    def link_again(self) -> None:
+        """Give the file its name back. Raises OSError, for example if it has no name left at all."""
+        self.stat()
+        link_descriptor(self._descriptor, self._path)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,122 @@
+"""Asks a list of sources whether a run is to end early, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.run_directory import RunDir
+from bai_agent.light_dataclass import dataclass
+from bai_agent.runtime.clock import CLOCK, Clock
+
+_UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
+_LOOK_SECONDS = 1.0
+"""Seconds between two rounds of questions to all sources after the first reason."""
+
+
+@dataclass(frozen=True)
+class StopReason:
+    """Reason to end a run early, with a sentence about it."""
+
+    outcome: Outcome
+    message: str
+    deadline: float | None = None
+    """Time at which the machine is taken away (`time.monotonic()`). None if only the job's limits apply."""
+    by_store: bool = False
+    """Whether the job store reported it. The store is reachable then, and the result is awaited there."""
+
+
+class RunEndedError(Exception):
+    """The run ended before its last phase."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class StopSource(Protocol):
+    """A source that may ask a run to end."""
+
+    def reason(self, running_s: float | None) -> StopReason | None:
+        """Return the reason to end the run, or None.
+
+        running_s: seconds since the benchmark's start; None if it has not started, or has ended. Called several times
+        a second, so a slow look belongs on a thread of its own.
+        """
+        ...
+
+
+@runtime_checkable
+class OfGeneration(Protocol):
+    """A source that judges each generation by itself."""
+
+    def begin_generation(self, rundir: RunDir) -> None:
+        """Forget the generation before; the files of the next one are in `rundir`."""
+        ...
+
+
+class StopMonitor:
+    """Asks the sources in their order. The first reason remains the run's reason."""
+
+    def __init__(self, sources: Sequence[StopSource], *, clock: Clock = CLOCK) -> None:
+        self._sources = sources
+        self._clock = clock
+        self._reason: StopReason | None = None
+        self._unwanted = False
+        self._deadline: float | None = None
+        self._next_look = 0.0
+
+    def reason(self, *, running_s: float | None = None) -> StopReason | None:
+        """Return the reason to end the run, if there is one. running_s: seconds since the benchmark's start."""
+        if self._reason is None:
+            self._reason = next(self._reasons(running_s), None)
+        return self._reason
+
+    def end_generation(self) -> None:
+        """Forget the reason that ended a generation, since the next one is judged by itself."""
+        self._reason = None
+
+    def begin_generation(self, rundir: RunDir) -> None:
+        """Continue with the next generation, whose files are in `rundir`."""
+        for source in self._sources:
+            if isinstance(source, OfGeneration):
+                source.begin_generation(rundir)
+
+    def stopping(self) -> bool:
+        """Return whether there is a reason other than the benchmark's own limits to end the run."""
+        return self.reason() is not None
+
+    def abandoned(self) -> bool:
+        """Return whether the rest of this run is no longer wanted: it was cancelled, or the agent was told to stop.
+
+        That counts even after another reason.
+        """
+        self._look_again()
+        return self._unwanted
+
+    def deadline(self) -> float | None:
+        """Return the earliest time at which the machine is taken away (`time.monotonic()`); None if there is none.
+
+        That counts even after another reason: a cancelled job may lose its machine.
+        """
+        self._look_again()
+        return self._deadline
+
+    def _look_again(self) -> None:
+        """Ask all sources, at most once per `_LOOK_SECONDS`."""
+        if self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + _LOOK_SECONDS
+            for found in self._reasons(None):
+                self._unwanted = self._unwanted or found.outcome in _UNWANTED
+
+    def _reasons(self, running_s: float | None) -> Iterator[StopReason]:
+        """Ask the sources one after another; yield their reasons."""
+        for source in self._sources:
+            found = source.reason(running_s)
+            if found is not None:
+                if found.deadline is not None:
+                    self._deadline = (
+                        found.deadline if self._deadline is None else min(found.deadline, self._deadline)
+                    )
+                yield found

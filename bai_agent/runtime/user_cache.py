@@ -1,0 +1,141 @@
+"""This user's cache folder, with the answers of programs, so that the next run on this machine need not ask again.
+
+<cache>/bai/answers/<digest of the question>.json holds an answer and the time stamps of the files that it depends on.
+It is valid while these files are unchanged. It is not kept if a file is so new that a later change may have the same
+time stamp. It is not flushed to the disk: after a power cut the question is asked again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bai_agent.decode import checked
+from bai_agent.errors import RecordError
+from bai_agent.files.new_files import draft_beside
+from bai_agent.job.run_directory import make_folder, read_json
+from bai_agent.light_dataclass import asdict, dataclass
+
+_SETTLED_S = 2.0
+"""Age (seconds) from which a change of a file has another time stamp on any file system."""
+
+_MOST_ANSWERS = 50
+
+
+def user_cache(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder for caches of `bai`; None if there is no home folder."""
+    named = environment.get("XDG_CACHE_HOME")
+    try:
+        folder = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # a container's arbitrary uid
+        return None
+    return folder / "bai"
+
+
+def require_own(cache: Path) -> None:
+    """Raise PermissionError if a user other than this one and root can write in `cache`, or replace it."""
+    own = os.geteuid()
+    for folder in (real := Path(os.path.realpath(cache)), *real.parents):
+        status = folder.stat()
+        # A group with this user alone may write above the cache, as in the homes of some distributions.
+        shared = status.st_mode & stat.S_IWOTH or (
+            status.st_mode & stat.S_IWGRP and (folder == real or status.st_gid != os.getegid())
+        )
+        # In a sticky folder such as /tmp other users cannot remove a name.
+        if status.st_uid not in (own, 0) or (shared and not status.st_mode & stat.S_ISVTX):
+            raise PermissionError(errno.EPERM, f"another user can write in {folder}", str(cache))
+
+
+def make_own(cache: Path) -> None:
+    """Create `cache` for this user alone. Raises OSError; PermissionError if it is, or would be, in another user's folder."""
+    above = next(each for each in (cache, *cache.parents) if each.is_dir())
+    # Otherwise root would make folders in another user's home, and that user could not write there.
+    if above.stat().st_uid not in (os.geteuid(), 0):
+        raise PermissionError(errno.EPERM, f"another user can write in {above}", str(cache))
+    make_folder(cache, private=cache)
+    require_own(cache)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    stamps: dict[str, str]
+    """Time of change, size and inode of each file, by path; empty if there is no such file."""
+    answer: dict[str, Any]
+
+
+class AnswerCache:
+    """The answers of this user's programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str]) -> AnswerCache | None:
+        """Return this user's cache; None if there is no home folder."""
+        folder = user_cache(environment)
+        return cls(folder / "answers") if folder is not None else None
+
+    def find(self, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the answer to a question (JSON values) if it still holds."""
+        try:
+            found = checked(_Answer, read_json(self._place(question)), where="answer")
+            require_own(self._folder)
+        except (RecordError, OSError):
+            return None
+        unchanged = all(_stamp(path) == stamp for path, stamp in found.stamps.items())
+        return found.answer if unchanged else None
+
+    def keep(
+        self,
+        question: Mapping[str, Any],
+        answer: Mapping[str, Any],
+        *,
+        sources: Iterable[str],
+        asked_at: float,
+    ) -> None:
+        """Keep an answer, asked for at `asked_at` (`time.time()`), that depends only on `sources`. Failures are ignored."""
+        try:
+            paths = sorted({each for each in sources if each})
+            if any(_changed(path) > asked_at - _SETTLED_S for path in paths):
+                return
+            kept = _Answer(stamps={path: _stamp(path) for path in paths}, answer=dict(answer))
+            make_own(self._folder)
+            place = self._place(question)
+            draft = draft_beside(place, f".{os.getpid()}.tmp")
+            draft.write_text(json.dumps(asdict(kept)))
+            draft.replace(place)
+            self._limit()
+        except (OSError, ValueError):
+            return  # the question is asked again next time
+
+    def _place(self, question: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+        return self._folder / f"{digest[:32]}.json"
+
+    def _limit(self) -> None:
+        """Delete the oldest answers above the limit."""
+        answers = sorted(self._folder.iterdir(), key=lambda each: each.lstat().st_mtime, reverse=True)
+        for each in answers[_MOST_ANSWERS:]:
+            each.unlink(missing_ok=True)
+
+
+def _stamp(path: str) -> str:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    return f"{status.st_ctime_ns} {status.st_size} {status.st_ino}"
+
+
+def _changed(path: str) -> float:
+    """Return when a file or the link to it last changed; 0 if it does not exist."""
+    try:
+        return max(Path(path).stat().st_ctime, Path(path).lstat().st_ctime)
+    except OSError:
+        return 0.0

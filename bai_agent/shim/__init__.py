@@ -1,0 +1,1 @@
+"""The small process that is the benchmark's parent; standard library only."""

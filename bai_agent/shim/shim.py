@@ -1,0 +1,545 @@
+"""The benchmark's parent: starts it once, waits for it, ends its remaining processes, and writes how it ended.
+
+If the order has several runs, `run_series.py` gives the next command; each is started, watched and ended in the same
+way.
+
+It runs as a plain file, `python -I -S shim.py DIR` (DIR is for readers of `ps`), with the whole order as JSON on its
+stdin, so that no secret in the benchmark's environment touches the disk. `bai_agent.benchmark.start.Order` is the
+other side of the order, and `docs/run-directory.md` describes the files. All imports stay in memory as long as the
+benchmark runs: standard library only, and little of it.
+
+Errors before the benchmark runs are printed to stderr, with exit code 1. Code 2: the order was incomplete (its writer
+was killed). Code 3: another shim holds this directory. Code 4: the benchmark was started before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from bai_agent.shim.durable import ReservedFile, now_ms, take_lock, write_durably
+from bai_agent.shim.loop import Fifo, Loop
+from bai_agent.shim.memory_group import MemoryGroup, OomWatch, make_memory_group
+from bai_agent.shim.proc import (
+    Process,
+    all_processes,
+    boot_id,
+    child_pids,
+    descendants,
+    own_usage,
+    python_processes,
+    read_process,
+    send_signal,
+)
+from bai_agent.shim.run_series import RepeatRunner
+from bai_agent.shim.spawn import SHORT_SLICE_NS, Spawned, set_time_slice
+from bai_agent.shim.stacks import start_dump
+
+TYPE_CHECKING = False  # importing typing would be a tenth of the shim's memory
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
+
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK_S = 0.2
+"""Seconds between two looks for stop.json."""
+_WORD_TICK_S = 0.005
+"""Seconds between two looks for the agent's decision, between two runs."""
+_SETTLE_S = 0.5
+"""Seconds for processes that are about to end after the benchmark."""
+_FILTER_GRACE_S = 5.0
+"""Seconds for a filter to pass on the benchmark's output after the benchmark has ended by itself."""
+_LEFT_BEHIND_GRACE_S = 5.0
+_SHUTDOWN_GRACE_S = 5.0
+"""Seconds from SIGTERM to SIGKILL if the shim is told to end: the machine goes down."""
+_SAME_SIGNAL_S = 0.5
+"""Seconds within which a SIGTERM to the shim and one to the benchmark count as one."""
+_KILL_LIMIT_S = 10.0
+"""Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
+_STACKS_LIMIT_S = 5.0
+_DISK_FULL_LIMIT_S = 5.0
+
+
+_QUEUE = 128
+"""Connections that nobody takes. Further ones are not refused: they have no answer."""
+_MOST_NAMES = 10
+_HIDDEN = "(hidden)"
+"""Replaces the name of a process that hidepid hides."""
+
+
+class Stop:
+    """An order to end the benchmark, from stop.json or by a signal."""
+
+    def __init__(self, *, reason: str | None, grace_s: float, stacks: bool) -> None:
+        self.reason = reason
+        self.grace_s = grace_s
+        self.stacks = stacks
+
+
+class Shim:
+    """One benchmark, from its first fork to its exit.json."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._files: dict[str, str] = order["files"]
+        self._grace = float(order["grace_seconds"])
+        self._stop: Stop | None = None
+        self._memory: MemoryGroup | None = None
+        self._oom: OomWatch | None = None
+        self._left_behind: dict[tuple[int, int], str] = {}
+        """Names of the processes that were ended, by what identifies a process."""
+        self._looked = 0.0
+        self._started = False
+        self._port = 0
+        self._warnings: list[str] = []
+
+    def run(self) -> None:
+        """Run the benchmark, and write exit.json once all of its processes have ended. Raises OSError before it runs."""
+        _prctl_subreaper()
+        # A short time slice, since the benchmark's end is the time at which we see it: milliseconds late on a busy
+        # machine.
+        set_time_slice(SHORT_SLICE_NS)
+        self._exit_file = ReservedFile(self._files["exit"])
+        self._output = os.open(
+            self._files["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        user = self._order["user"]
+        owner = (user["uid"], user["gid"]) if user else None
+        if owner:
+            with self._optional("the benchmark cannot open /dev/stdout by its name"):
+                os.fchown(self._output, *owner)
+        with self._optional("other nodes learn later that nothing of this one is left"):
+            self._listener, self._port = _listen(self._order.get("listens_at"))
+        self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
+        self._loop = Loop(self._fifo, output=self._output)
+        self._memory = make_memory_group()
+        try:
+            ended = self._run_commands()
+            ended["tree_peak_memory_bytes"] = self._memory.peak() if self._memory and self._started else None
+        finally:
+            if self._memory is not None:
+                self._memory.remove()
+        self.drain()
+        ended["emit_lost_bytes"] = self._fifo.close()
+        ended["own_usage"] = own_usage()
+        ended["time"] = now_ms()
+        self._exit_file.write(ended)
+
+    def _run_commands(self) -> dict[str, Any]:
+        if self.asked_to_stop():
+            return self._ended(wall=0.0)
+        if self._order.get("repeat") is None:
+            return self.run_command(self._order["argv"], self._order["env"])
+        return RepeatRunner(self, self._order).run()
+
+    def run_command(
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        *,
+        cwd: str | None = None,
+        begin: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """Run a command until all of its processes have ended; return its end with the keys of exit.json.
+
+        cwd: its folder, if not the order's. begin: called with its pid and start time, before its first instruction.
+        Raises OSError if it did not run.
+        """
+        self._left_behind = {}
+        self._oom = None
+        with self._optional("whether memory runs out is not seen"):
+            self._oom = OomWatch(self._memory.kills_file if self._memory is not None else None)
+        started = self._start(argv, env, cwd or self._order["cwd"], begin)
+        while self._loop.status is None and self._stop is None:
+            self._loop.pump(_TICK_S)
+            asked = self._asked_to_stop()
+            if asked is not None and self._loop.status is None:
+                self._end(asked)
+        self._heed_shutdown()
+        self._end_what_is_left()
+        if self._loop.before is not None:
+            # From the command's first instruction, if it was reached.
+            started = max(started, self._loop.before[-1])
+        return self._ended(wall=self._loop.ended - started)
+
+    def asked_to_stop(self) -> bool:
+        """Return whether nothing more is to be started."""
+        self._looked = 0.0
+        self._stop = self._stop or self._asked_to_stop()
+        return self._stop is not None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Reason to end the benchmark. None if there is none, or only a signal."""
+        return self._stop.reason if self._stop else None
+
+    @property
+    def stop_signal(self) -> int | None:
+        """Signal that asks to end the benchmark."""
+        return self._loop.signal if self._stop and self._stop.reason is None else None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether all started processes have ended."""
+        return self._loop.childless
+
+    def wait(self) -> None:
+        """Wait a moment in which nothing of the benchmark runs. Short, since a person may wait for the next run."""
+        self._loop.pump(_WORD_TICK_S)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the current sizes of the output and of the emitted bytes."""
+        return os.fstat(self._output).st_size, self._fifo.emitted
+
+    def _start(
+        self, argv: list[str], env: dict[str, str], cwd: str, begin: Callable[[int, int], None] | None
+    ) -> float:
+        """Fork a command, record it, and let it run; return its start (monotonic clock)."""
+        order = self._order
+        child = Spawned(
+            argv,
+            env,
+            cwd=cwd,
+            user=order["user"],
+            umask=order["umask"],
+            output=self._output,
+            discard_stdout=order["discard_stdout"],
+            members=self._memory.members if self._memory is not None else -1,
+        )
+        self._pid = child.pid
+        self._loop.watch(child)
+        with self._optional("where memory runs out, the kernel may end the shim before the benchmark"):
+            child.raise_oom_score(order["oom_score_adj"])
+        first, self._started = not self._started, True
+        if first:
+            self._write_started(child.pid)
+        if begin is not None:
+            begin(child.pid, _start_of(child.pid))
+        started = time.monotonic()
+        child.go()
+        if first:
+            # The agent waits for the end of this pipe. From here on our messages go into the log.
+            os.dup2(self._output, 1)
+            os.dup2(self._output, 2)
+        return started
+
+    def _write_started(self, pid: int) -> None:
+        output, emitted = self.sizes()
+        write_durably(
+            self._files["started"],
+            {
+                "shim_pid": os.getpid(),
+                "shim_start": _start_of(os.getpid()),
+                "pid": pid,
+                "start": _start_of(pid),
+                "boot_id": boot_id(),
+                "time": now_ms(),
+                "output_bytes": output,
+                "emit_bytes": emitted,
+                "port": self._port,
+                "warnings": self._warnings,
+            },
+        )
+
+    def _optional(self, without: str) -> _Optional:
+        """Return a context for an optional step: its failure is a warning that names the consequence."""
+        return _Optional(self._warnings, without)
+
+    def _asked_to_stop(self) -> Stop | None:
+        if self._loop.signal is not None:
+            return Stop(reason=None, grace_s=min(self._grace, _SHUTDOWN_GRACE_S), stacks=False)
+        now = time.monotonic()
+        if now - self._looked < _TICK_S * 0.9:
+            return None
+        self._looked = now
+        try:
+            with open(self._files["stop"], "rb") as file:
+                asked = json.load(file)
+            return Stop(
+                reason=str(asked["reason"]),
+                grace_s=float(asked["grace_seconds"]),
+                stacks=bool(asked.get("stacks")),
+            )
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            # Usually absent. We write it atomically; a file that a person writes may be incomplete for a moment.
+            return None
+
+    def _end(self, stop: Stop) -> None:
+        """Send SIGTERM to the benchmark's group, and begin the grace period."""
+        if stop.stacks:
+            self._dump_stacks()
+        self._loop.reap()
+        if self._loop.status is not None:
+            return
+        self._stop = stop
+        self._deadline = time.monotonic() + stop.grace_s
+        try:
+            os.killpg(self._pid, signal.SIGTERM)
+            os.killpg(self._pid, signal.SIGCONT)  # a stopped process would not react
+        except PermissionError:
+            # A set-user-id program: SIGKILL cannot reach it either.
+            self.say("the benchmark cannot be sent SIGTERM: it runs as another user than we do")
+        self._loop.pump_until(lambda: self._loop.status is not None, self._limit, tick=_TICK_S)
+
+    def _heed_shutdown(self) -> None:
+        """Return whether SIGTERM reached the benchmark and the shim together, as when a machine goes down: not a failure
+        of the benchmark.
+        """
+        if self._stop is not None or not self._loop.status:
+            return
+        if os.WIFSIGNALED(self._loop.status) and os.WTERMSIG(self._loop.status) == signal.SIGTERM:
+            limit = time.monotonic() + _SAME_SIGNAL_S
+            self._loop.pump_until(lambda: self._loop.signal is not None, lambda: limit, tick=0.05)
+        if self._loop.signal is not None:
+            self._stop = Stop(reason=None, grace_s=min(self._grace, _SHUTDOWN_GRACE_S), stacks=False)
+            self._deadline = time.monotonic() + self._stop.grace_s
+
+    def _limit(self) -> float:
+        """End of the grace period; earlier if the shim is told to end meanwhile."""
+        if self._loop.signal is not None:
+            return min(self._deadline, self._loop.signalled + _SHUTDOWN_GRACE_S)
+        return self._deadline
+
+    def _end_what_is_left(self) -> None:
+        settled = time.monotonic() + _SETTLE_S
+        if self._stop is not None:
+            settled = min(settled, self._limit())
+        # A process that was just forked still has its pipe at another descriptor.
+        while not (filters := self._filters()) and not self._loop.childless and time.monotonic() < settled:
+            self._loop.pump(0.02)
+        if filters:
+            self._wait_for(filters)
+            settled = time.monotonic() + _SETTLE_S
+        if self._stop is None:
+            self._deadline = settled + min(self._grace, _LEFT_BEHIND_GRACE_S)
+        settled = min(settled, self._limit())
+        self._loop.pump_until(lambda: self._loop.childless, lambda: settled, tick=0.02)
+        if self._loop.childless:
+            # No process was left behind: all output is the benchmark's.
+            self._loop.note_sizes()
+        for process in self._living():
+            # The group has had SIGTERM if the benchmark was stopped.
+            if self._stop is None or (process.group != self._pid and process.pid != self._pid):
+                self._left_behind[process.identity] = process.name
+                send_signal(process, signal.SIGTERM)
+                send_signal(process, signal.SIGCONT)
+        for pid in self._hidden_children():
+            self._left_behind[pid, 0] = _HIDDEN
+            _kill(pid, signal.SIGTERM)
+            _kill(pid, signal.SIGCONT)
+        self._loop.pump_until(lambda: self._loop.childless, self._limit, tick=0.05)
+        given_up = time.monotonic() + _KILL_LIMIT_S
+        while not self._loop.childless and time.monotonic() < given_up:
+            for process in self._living():
+                if process.pid != self._pid:
+                    self._left_behind[process.identity] = process.name
+                send_signal(process, signal.SIGKILL)
+            for pid in self._hidden_children():
+                if pid != self._pid:
+                    self._left_behind[pid, 0] = _HIDDEN
+                _kill(pid, signal.SIGKILL)
+            self._loop.pump(0.02)
+        if self._loop.status is None:
+            self._loop.ended = time.monotonic()
+
+    def _filters(self) -> list[Process]:
+        return [process for process in self._living() if _reads_pipe(process.pid)]
+
+    def _wait_for(self, filters: list[Process]) -> None:
+        """Let `| tee` or `> >(tee log)` pass on what was printed before the benchmark's end."""
+        if self._stop is None:
+            limit = self._deadline = time.monotonic() + min(self._grace, _FILTER_GRACE_S)
+        else:
+            limit = time.monotonic() + _SETTLE_S
+        self._loop.pump_until(lambda: not _any_lives(filters), lambda: min(limit, self._limit()), tick=0.02)
+        self._loop.note_sizes()
+
+    def _living(self) -> list[Process]:
+        return [] if self._loop.childless else descendants({os.getpid()}, all_processes())
+
+    def _hidden_children(self) -> list[int]:
+        """Return our children that hidepid hides. Their descendants become our children as soon as they end.
+
+        Such a pid is exact, since only we can reap it.
+        """
+        return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
+
+    def _dump_stacks(self) -> None:
+        py_spy = self._order["py_spy"]
+        pids = python_processes(os.getpid())
+        if not pids:
+            return
+        if py_spy is None:
+            self.say(
+                "no Python stacks: py-spy is not installed beside the agent or on PATH (pip install py-spy)"
+            )
+            return
+        limit = time.monotonic() + _STACKS_LIMIT_S
+        for pid in pids:
+            if time.monotonic() >= limit or self._loop.status is not None:
+                return
+            self.say(f"the Python stacks of process {pid} before it is ended:")
+            try:
+                helper = self._loop.helper = start_dump(py_spy, pid, user=self._order["user"])
+            except OSError as error:
+                self.say(f"no Python stacks: {py_spy}: {error.strerror}")
+                return
+            self._loop.pump_until(lambda: not self._loop.helper, lambda: limit, tick=0.02)
+            if self._loop.helper:
+                os.kill(helper, signal.SIGKILL)  # our child and not reaped: the pid is exact
+                self._loop.pump_until(lambda: not self._loop.helper, lambda: limit + 1, tick=0.02)
+                self.say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT_S:g} s")
+
+    def say(self, text: str) -> None:
+        """Write a line into the benchmark's log. A full disk is ignored."""
+        try:
+            os.write(self._output, os.fsencode(f"\n[bai] {text}\n"))
+        except OSError:
+            pass
+
+    def drain(self) -> bool:
+        """Empty the FIFO once nothing writes to it; return False if the disk is full."""
+        given_up = time.monotonic() + _DISK_FULL_LIMIT_S
+        while self._fifo.copy() or (self._fifo.stuck and time.monotonic() < given_up):
+            if self._fifo.stuck:
+                time.sleep(_TICK_S)
+        return not self._fifo.stuck
+
+    def _ended(self, *, wall: float) -> dict[str, Any]:
+        """Return the end of the last command, with the keys of exit.json."""
+        code = killer = None
+        if self._loop.status is not None and self._loop.exec_error is None:
+            if os.WIFSIGNALED(self._loop.status):
+                killer = os.WTERMSIG(self._loop.status)
+            else:
+                code = os.WEXITSTATUS(self._loop.status)
+        usage = self._loop.usage
+        user, system, waited, preempted, _ = self._loop.before or (0.0,) * 5
+        return {
+            "code": code,
+            "signal": killer,
+            "exec_error": self._loop.exec_error,
+            "stop": self.stop_reason,
+            "stop_signal": self.stop_signal,
+            "oom": self._oom is not None and self._oom.struck(code=code, signal=killer),
+            "left_behind": len(self._left_behind),
+            "left_behind_names": self._names_left_behind(),
+            "output_bytes": self._loop.output_bytes,
+            "emit_bytes": self._loop.emit_bytes,
+            "wall_seconds": round(wall, 6),
+            "user_seconds": round(max(0.0, usage.ru_utime - user), 6) if usage else 0.0,
+            "system_seconds": round(max(0.0, usage.ru_stime - system), 6) if usage else 0.0,
+            "peak_memory_bytes": usage.ru_maxrss * 1024 if usage else 0,
+            "context_switches_voluntary": max(0, usage.ru_nvcsw - int(waited)) if usage else 0,
+            "context_switches_involuntary": max(0, usage.ru_nivcsw - int(preempted)) if usage else 0,
+            "emit_lost_bytes": 0,
+            "time": now_ms(),
+            "lost": False,
+        }
+
+    def _names_left_behind(self) -> dict[str, int]:
+        names = sorted(self._left_behind.values())
+        return {name: names.count(name) for name in list(dict.fromkeys(names))[:_MOST_NAMES]}
+
+
+class _Optional:
+    """A context that turns its error into one of `warnings`."""
+
+    def __init__(self, warnings: list[str], without: str) -> None:
+        self._warnings = warnings
+        self._without = without
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        # Not only OSError: /proc may contain anything.
+        if not isinstance(error, Exception):
+            return False
+        self._warnings.append(f"{self._without}: {error}")
+        return True
+
+
+def main() -> int:
+    """Run the benchmark of the order on stdin; return one of the exit codes above."""
+    try:
+        order = json.loads(sys.stdin.buffer.read())
+    except ValueError:
+        sys.stderr.write("the order is incomplete\n")
+        return NO_ORDER
+    try:
+        lock = take_lock(order["files"]["lock"])
+        if lock is None:
+            return BUSY
+        if os.path.exists(order["files"]["started"]) or os.path.exists(order["files"]["exit"]):
+            return STARTED_BEFORE
+        Shim(order).run()
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        return FAILED
+    return DONE
+
+
+def _prctl_subreaper() -> None:
+    """Become the parent of all orphans below this process, so that no double fork escapes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _listen(address: str | None) -> tuple[socket.socket | None, int]:
+    """Return a socket on which nobody answers, and its port: the kernel refuses connections once this process has ended.
+
+    address: None: other nodes do not ask. Raises OSError.
+    """
+    if address is None:
+        return None, 0
+    import socket
+
+    held = socket.socket()
+    held.bind((address, 0))
+    held.listen(_QUEUE)
+    return held, held.getsockname()[1]
+
+
+def _start_of(pid: int) -> int:
+    process = read_process(pid)
+    if process is None:
+        raise OSError(f"/proc/{pid}/stat cannot be read: is /proc mounted?")
+    return process.start
+
+
+def _reads_pipe(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")
+    except OSError:  # it has ended, or belongs to another user
+        return False
+
+
+def _any_lives(processes: list[Process]) -> bool:
+    return any(
+        now.start == process.start and now.state not in "ZX"
+        for process in processes
+        if (now := read_process(process.pid)) is not None
+    )
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Writes the benchmark's Python stacks into its own log, with py-spy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Mapping
+
+from bai_agent.shim.spawn import forget_signals
+
+TYPE_CHECKING = False  # importing typing would be a tenth of the shim's memory
+if TYPE_CHECKING:
+    from typing import Any
+
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
+_CAPABILITY_VERSION_3, _CAP_SYS_PTRACE = 0x20080522, 19
+"""include/uapi/linux/prctl.h, capability.h; capabilities(7), "Ambient"."""
+
+
+def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, yama: str = YAMA) -> int:
+    """Start py-spy, which writes the stacks of `pid` to our stdout; return its process id. Raises OSError.
+
+    user: the benchmark's, if it is not our own. That user controls what py-spy reads, down to the names of files, so
+    py-spy runs as that user, without our environment, which that user could read.
+    """
+    program = os.open(py_spy, os.O_RDONLY)
+    try:
+        helper = os.fork()
+        if helper:
+            return helper
+        try:
+            os.setpgid(0, 0)
+            forget_signals()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            if user is not None:
+                _become(user, keeps_ptrace=_restricts_ptrace(yama))
+            # By descriptor: the user may not be able to enter the program's folder.
+            os.set_inheritable(program, True)
+            os.execve(program, [py_spy, "dump", "--pid", str(pid)], {})
+        except OSError as error:
+            os.write(2, os.fsencode(f"[bai] no Python stacks: {py_spy}: {error.strerror}\n"))
+        finally:
+            os._exit(127)
+    finally:
+        os.close(program)
+
+
+def _restricts_ptrace(yama: str) -> bool:
+    """Return whether processes of a user cannot trace each other; see Documentation/admin-guide/LSM/Yama.rst of the kernel."""
+    try:
+        with open(yama, "rb") as file:
+            return file.read().strip() != b"0"
+    except OSError:  # a kernel without it
+        return False
+
+
+def _become(user: Mapping[str, Any], *, keeps_ptrace: bool) -> None:
+    """Drop root's rights, except the right to trace processes if `keeps_ptrace`. Raises OSError.
+
+    Yama lets the shim's children trace only the benchmark's first process: its permission (`spawn.py`) is not
+    inherited by ranks.
+    """
+    libc = ctypes.CDLL(None)
+    if keeps_ptrace:
+        libc.prctl(_PR_SET_KEEPCAPS, ctypes.c_ulong(1), 0, 0, 0)
+    os.setgroups(user["groups"])
+    os.setgid(user["gid"])
+    os.setuid(user["uid"])
+    if keeps_ptrace:
+        # A container may lack it; then py-spy reports that it may not trace. The other rights end with the exec.
+        header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+        one = 1 << _CAP_SYS_PTRACE
+        libc.capset(header, struct.pack("=6I", one, one, one, 0, 0, 0))
+        ptrace = ctypes.c_ulong(_CAP_SYS_PTRACE)
+        libc.prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_RAISE), ptrace, 0, 0)
