@@ -1,1 +1,1 @@
-"""What talks to AWS without boto3: credentials, the metadata service, secrets, S3."""
+"""AWS without boto3: credentials, the metadata service, secrets, S3."""

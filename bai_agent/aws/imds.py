@@ -5,34 +5,28 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
-import urllib.error
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from urllib.error import URLError
 
-from bai_agent.aws.imds_request import ask_imds
-from bai_agent.backoff import Backoff, PassingError, retry
+from bai_agent.aws.http_answer import send
+from bai_agent.aws.http_request import imds_request
+from bai_agent.backoff import Backoff, retry
+from bai_agent.decode import decode
+from bai_agent.errors import MetadataError, RecordError
+from bai_agent.light_dataclass import dataclass, field
 
 BUSY = (429, 500, 502, 503, 504)
-"""Statuses after which the same request may well be answered."""
+"""Statuses after which the same request may succeed."""
 
 _TOKEN_TIMEOUT_S = 2.0
 _TRIES = 4
 _TIMEOUT_S = 5.0
 _PAUSE_S = 0.5
-"""Seconds; doubled each time. Early in a boot the service may answer late, or that it cannot; later it may throttle:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling"""
-
-
-class MetadataError(PassingError):
-    """The service does not tell what was asked; the message is half a sentence. status: of its answer, where it gave one."""
-
-    def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
-        super().__init__(message, passes=passes)
-        self.status = status
+"""Pause (seconds), doubled each time. The service may be late or refuse early in a boot, and may throttle later:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html#instancedata-throttling
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +37,13 @@ class Keys:
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     expires: datetime | None = None
-    """None: never, or not known."""
+    """End of validity. None if there is none, or it is not known."""
 
 
 def find_token(
     environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep
 ) -> str | None:
-    """Return a token, or None where no service answers within seconds."""
+    """Return a token, or None if no service answers within seconds."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     try:
@@ -58,34 +52,46 @@ def find_token(
         return None
 
 
-def read(name: str, *, token: str, environment: Mapping[str, str]) -> str:
-    """Return what lies at `name` below `latest/meta-data/`. Raises MetadataError."""
-    return _ask(f"meta-data/{name}", token, environment, timeout_s=_TIMEOUT_S)
+def read(name: str, *, environment: Mapping[str, str], sleep: Callable[[float], object] = time.sleep) -> str:
+    """Return the metadata `name` (below `latest/meta-data/`). Raises MetadataError."""
+    token = find_token(environment, sleep=sleep)
+    if token is None:
+        raise MetadataError("the instance metadata service does not answer", passes=True)
+    return _ask(f"meta-data/{name}", token, environment, timeout_s=_TIMEOUT_S, sleep=sleep)
 
 
-def read_if_there(name: str, *, token: str, environment: Mapping[str, str]) -> str | None:
-    """Return what lies at `name` below `latest/meta-data/`, or None where nothing does. Raises MetadataError."""
+def read_if_there(name: str, *, environment: Mapping[str, str]) -> str | None:
+    """Return the metadata `name`; None if it does not exist. Raises MetadataError."""
     try:
-        return read(name, token=token, environment=environment)
+        return read(name, environment=environment)
     except MetadataError as error:
         if error.status == 404:
             return None
         raise
 
 
-def role_keys(*, token: str, environment: Mapping[str, str]) -> Keys:
+@dataclass(frozen=True, kw_only=True)
+class _RoleKeys:
+    AccessKeyId: str
+    SecretAccessKey: str
+    Token: str
+    Expiration: str | None = None
+
+
+def role_keys(environment: Mapping[str, str], *, sleep: Callable[[float], object] = time.sleep) -> Keys:
     """Return the credentials of the instance's role. Raises MetadataError."""
     folder = "iam/security-credentials/"
-    role = read(folder, token=token, environment=environment).split("\n")[0].strip()
+    role = read(folder, environment=environment, sleep=sleep).split("\n")[0].strip()
     try:
-        found = json.loads(read(f"{folder}{role}", token=token, environment=environment))
+        text = read(f"{folder}{role}", environment=environment, sleep=sleep)
+        found = decode(_RoleKeys, text, where=role)
         return Keys(
-            access=found["AccessKeyId"],
-            secret=found["SecretAccessKey"],
-            token=found["Token"],
-            expires=_moment(found.get("Expiration")),
+            access=found.AccessKeyId,
+            secret=found.SecretAccessKey,
+            token=found.Token,
+            expires=_moment(found.Expiration),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (RecordError, ValueError) as error:
         raise MetadataError(
             f"the instance's role {role} has no credentials; check its instance profile"
         ) from error
@@ -97,21 +103,21 @@ def _ask(
     environment: Mapping[str, str],
     *,
     timeout_s: float,
-    sleep: Callable[[float], object] = time.sleep,
+    sleep: Callable[[float], object],
 ) -> str:
     def ask() -> str:
         try:
-            return ask_imds(path, token, timeout_s=timeout_s, environment=environment)
-        except urllib.error.HTTPError as error:
-            error.close()
-            name = path.removeprefix("meta-data/")
-            if error.code == 404 and name.startswith("iam/"):
-                raise MetadataError("the instance has no role; give it an instance profile") from error
-            sentence = f"the instance metadata service says {error.code} to {name}"
-            raise MetadataError(sentence, status=error.code, passes=error.code in BUSY) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            sentence = f"the instance metadata service does not answer as it should: {error}"
+            answer = send(timeout_s=timeout_s, **imds_request(path, token, environment))
+        except URLError as error:
+            sentence = f"the instance metadata service does not answer as it should: {error.reason}"
             raise MetadataError(sentence, passes=True) from error
+        if answer.succeeded:
+            return answer.text
+        name = path.removeprefix("meta-data/")
+        if answer.status == 404 and name.startswith("iam/"):
+            raise MetadataError("the instance has no role; give it an instance profile")
+        sentence = f"the instance metadata service says {answer.status} to {name}"
+        raise MetadataError(sentence, status=answer.status, passes=answer.status in BUSY)
 
     return retry(ask, tries=_TRIES, backoff=Backoff(_PAUSE_S), sleep=sleep)
 

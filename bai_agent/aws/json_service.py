@@ -1,22 +1,22 @@
-"""Calls an AWS service with a JSON protocol, with the standard library alone: an instance need not have boto3."""
+"""Calls AWS services with a JSON protocol. Standard library only: an instance may not have boto3."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from bai_agent.aws.credentials import find_keys, keys_in
-from bai_agent.aws.imds import BUSY, Keys, MetadataError, find_token, read, role_keys
-from bai_agent.aws.imds_request import NoRedirects
-from bai_agent.aws.sigv4 import authorization
-from bai_agent.backoff import Backoff, PassingError, retry
+from bai_agent.aws.credentials import find_keys
+from bai_agent.aws.http_answer import Answer, send
+from bai_agent.aws.http_request import authorization
+from bai_agent.aws.imds import BUSY, Keys, read
+from bai_agent.backoff import Backoff, retry
+from bai_agent.decode import parse_json
+from bai_agent.errors import CredentialsError, MetadataError, RecordError, ServiceError
 
 _TIMEOUT_S = 20.0
 _TRIES = 4
@@ -29,16 +29,7 @@ _LATER_CODES = (
     "ServiceUnavailableException",
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
-"""What a service is called in `AWS_ENDPOINT_URL_…` where that is not its host's name."""
-
-
-class ServiceError(PassingError):
-    """A service did not do what was asked; the message is half a sentence with its code."""
-
-    def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
-        super().__init__(message, passes=passes)
-        self.code = code
-        """The service's own word for it; empty where it said none."""
+"""Names of services in `AWS_ENDPOINT_URL_…` that differ from their host's."""
 
 
 def ask(
@@ -47,47 +38,52 @@ def ask(
     question: Mapping[str, Any],
     *,
     environment: Mapping[str, str] = os.environ,
+    find: Callable[[], Keys] | None = None,
+    region: str | None = None,
     tries: int = _TRIES,
 ) -> dict[str, Any]:
     """Return the answer of `service` ("ssm") to `target` ("AmazonSSM.GetParameter"). Raises ServiceError.
 
-    `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` names another server than AWS's own.
+    find: returns the signing keys; None: the keys of the environment, of botocore or of the instance's role. region:
+    overrides the environment's and the instance's. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's
+    server.
     """
-    token = None if keys_in(environment) else find_token(environment)
-    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     try:
-        keys = find_keys(environment, lambda: role_keys(token=_present(token), environment=environment))
-        region = region or read("placement/region", token=_present(token), environment=environment)
-    except MetadataError as error:
-        raise ServiceError(str(error)) from error
+        keys = (find or find_keys(environment))()
+        region = region or read("placement/region", environment=environment)
+    except (CredentialsError, MetadataError) as error:
+        raise ServiceError(
+            f"{error}{'' if region else '; set AWS_REGION'}", passes=isinstance(error, MetadataError)
+        ) from error
     url = _endpoint(service, region, environment)
     body = json.dumps(question).encode()
 
-    def send() -> dict[str, Any]:
-        headers = signed(
-            url, body, target=target, service=service, region=region, keys=keys, at=datetime.now(timezone.utc)
-        )
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - AWS's or the user's own
-        try:
-            with urllib.request.build_opener(NoRedirects).open(request, timeout=_TIMEOUT_S) as response:
-                # CreateLogStream answers with nothing.
-                return _object(json.loads(response.read() or b"{}"))
-        except urllib.error.HTTPError as error:
-            code, message = _problem(error)
-            sentence = f"{service} says {code or error.code}{f': {message}' if message else ''}"
-            raise ServiceError(
-                sentence, passes=error.code in BUSY or code in _LATER_CODES, code=code
-            ) from error
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-            raise ServiceError(f"{url} did not answer as it should: {error}", passes=True) from error
+    def post() -> dict[str, Any]:
+        now = datetime.now(timezone.utc)
+        headers = signed(url, body, target=target, service=service, region=region, keys=keys, at=now)
+        return _post(url, body, headers, service=service)
 
-    return retry(send, tries=tries, backoff=Backoff(_FIRST_PAUSE_S))
+    return retry(post, tries=tries, backoff=Backoff(_FIRST_PAUSE_S))
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], *, service: str) -> dict[str, Any]:
+    try:
+        answer = send(url, method="POST", headers=headers, data=body, timeout_s=_TIMEOUT_S)
+        if answer.succeeded:
+            # CreateLogStream has an empty answer.
+            return _object(parse_json(answer.body or b"{}", where=url))
+    except (URLError, ValueError, RecordError) as error:
+        raise ServiceError(f"{url} did not answer as it should: {error}", passes=True) from error
+    code, message = _problem(answer)
+    sentence = f"{service} says {code or answer.status}{f': {message}' if message else ''}"
+    raise ServiceError(sentence, passes=answer.status in BUSY or code in _LATER_CODES, code=code)
 
 
 def signed(
     url: str, body: bytes, *, target: str, service: str, region: str, keys: Keys, at: datetime
 ) -> dict[str, str]:
-    """Return the headers of a POST of `body` to `url`, signed."""
+    """Return the headers of a signed POST of `body` to `url`."""
     parts = urlsplit(url)
     headers = {
         "content-type": "application/x-amz-json-1.1",
@@ -111,15 +107,6 @@ def signed(
     return headers
 
 
-def _present(token: str | None) -> str:
-    if token is None:
-        raise ServiceError(
-            "there are no AWS credentials or no region here; set AWS_REGION, AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or give the instance a role"
-        )
-    return token
-
-
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
     for name in (
         f"AWS_ENDPOINT_URL_{_ENDPOINT_NAMES.get(service, service.upper())}",
@@ -131,14 +118,13 @@ def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
     return f"https://{service}.{region}.{suffix}/"
 
 
-def _problem(error: urllib.error.HTTPError) -> tuple[str, str]:
-    with error:
-        try:
-            answer = json.load(error)
-            code = str(answer.get("__type", "")).rpartition("#")[2]
-            return code, str(answer.get("message") or answer.get("Message") or "")
-        except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException):
-            return "", ""
+def _problem(answer: Answer) -> tuple[str, str]:
+    try:
+        found = _object(parse_json(answer.body, where="the refusal"))
+    except (ValueError, RecordError):
+        return "", ""
+    code = str(found.get("__type", "")).rpartition("#")[2]
+    return code, str(found.get("message") or found.get("Message") or "")
 
 
 def _object(answer: object) -> dict[str, Any]:

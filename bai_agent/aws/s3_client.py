@@ -1,24 +1,23 @@
-"""A client for one bucket: its endpoint, its region, its time limits.
+"""Clients for S3 buckets, with endpoint, region and time limits, and explanations of S3's errors.
 
-obstore (Rust) moves the bytes. Its own retries are the only ones: they cover refused and dropped connections, stalls,
-5xx and throttling, and go on in the middle of a body with a Range.
+obstore (Rust) transfers the bytes. Only its own retries are used: they cover refused and dropped connections, stalls,
+5xx and throttling, and resume a body with a Range. Its errors are texts that contain S3's codes.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
-import urllib.error
-import urllib.request
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from bai_agent.aws.credentials import credential_provider
-from bai_agent.aws.imds_request import NoRedirects
-from bai_agent.aws.s3_errors import S3Error, classify_s3_error
+from bai_agent.aws.http_answer import send
+from bai_agent.errors import S3Error
+from bai_agent.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
@@ -28,16 +27,16 @@ _CHINA = "cn-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long a client waits for an answer, and how often it asks again."""
+class RetryPolicy:
+    """Time limits and retries of a client."""
 
     retries: int
     retry_for: timedelta
-    """No new try is begun after so long."""
+    """Time after which no new try begins."""
     silence: timedelta
-    """A body that stands still for so long is broken off."""
+    """Time without a byte after which a body is aborted."""
     request: timedelta
-    """The most that one request may take."""
+    """Longest time of one request."""
     first_pause: timedelta = timedelta(milliseconds=250)
     longest_pause: timedelta = timedelta(seconds=15)
 
@@ -45,7 +44,7 @@ class Patience:
 def connect(
     bucket: str,
     *,
-    patience: Patience,
+    patience: RetryPolicy,
     prefix: str | None = None,
     region: str | None = None,
     endpoint: str | None = None,
@@ -53,14 +52,14 @@ def connect(
     credentials: Callable[[], S3Credential] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> S3Store:
-    """Return a client for `bucket`, or for what lies below `prefix` in it.
+    """Return a client for `bucket`, or for the keys below `prefix` in it.
 
-    Raises S3Error where there are no credentials, or the endpoint is not an address.
+    Raises S3Error if there are no credentials, or the endpoint is not an address.
 
-    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, names another server than AWS's own; the
-    bucket is then the path's first part.
+    `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, replaces AWS's server; the bucket is
+    then the first part of the path.
     """
-    # Its native part is loaded only where S3 is used.
+    # Imported here: its native part is loaded only if S3 is used.
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
@@ -72,14 +71,14 @@ def connect(
     config: dict[str, Any] = {
         "region": region,
         "virtual_hosted_style_request": by_host,
-        # A bucket with Object Lock takes nothing without a checksum:
+        # A bucket with Object Lock refuses objects without a checksum:
         # https://docs.aws.amazon.com/AmazonS3/latest/API/API_PutObject.html
         "checksum_algorithm": "SHA256",
     }
     if endpoint is not None:
         config["endpoint"] = endpoint
     elif region.startswith(_CHINA):
-        # obstore knows no other domain than amazonaws.com.
+        # obstore knows only the domain amazonaws.com.
         base = aws_address(region)
         config["endpoint"] = base.replace("://", f"://{bucket}.") if by_host else base
     if anonymous:
@@ -121,34 +120,28 @@ def endpoint_of(environment: Mapping[str, str]) -> str | None:
 
 
 def aws_address(region: str) -> str:
-    """Return where AWS's own S3 is: https://docs.aws.amazon.com/general/latest/gr/s3.html, and for China
+    """Return the address of AWS's own S3: https://docs.aws.amazon.com/general/latest/gr/s3.html, for China
     https://docs.amazonaws.cn/en_us/aws/latest/userguide/endpoints-arns.html
     """
     return f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith(_CHINA) else "")
 
 
 def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str, str]) -> str:
-    """Return the region in which `bucket` lies; where that cannot be found out, the environment's.
+    """Return the region of `bucket`, or the environment's if it cannot be found out.
 
-    S3 tells it to everybody, in the header x-amz-bucket-region of any answer to HeadBucket, be it 200, 301 or 403:
+    S3 sends it without credentials, in the header x-amz-bucket-region of any answer to HeadBucket (200, 301 or 403):
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
     """
     fallback = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     base = endpoint or aws_address(fallback)
     if not base.startswith(("http://", "https://")):
         return fallback
-    request = urllib.request.Request(f"{base}/{bucket}", method="HEAD")  # noqa: S310 - checked above
-    opener = urllib.request.build_opener(NoRedirects)
     try:
-        with opener.open(request, timeout=_REGION_TIMEOUT_S) as answer:
-            headers = answer.headers
-    except urllib.error.HTTPError as error:
-        headers = error.headers
-        error.close()
-    except (OSError, http.client.HTTPException, ValueError):
-        # No server, none that speaks HTTP, or a name that cannot be one: whoever uses the bucket then says so.
+        answer = send(f"{base}/{bucket}", method="HEAD", timeout_s=_REGION_TIMEOUT_S)
+    except URLError:
+        # No server, a server without HTTP, or an invalid name: the first use of the bucket reports it.
         return fallback
-    return headers.get("x-amz-bucket-region") or fallback
+    return answer.headers.get("x-amz-bucket-region") or fallback
 
 
 def _address(text: str) -> str | None:
@@ -162,3 +155,88 @@ def _names_server(address: str) -> bool:
         return bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
+
+
+def classify_s3_error(error: Exception, *, missing: str | None = None, denied: str | None = None) -> str:
+    """Return the meaning of `error` as half a sentence. `missing`, `denied`: texts for a refusal."""
+    code = code_of(error)
+    text = f"{type(error).__name__}: {error}"
+    if code in _MEANINGS:
+        return _MEANINGS[code]
+    if code == "AccessDenied" or re.search("status code: 403|^PermissionDenied", text):
+        return missing or denied or _DENIED
+    for sign, sentence in _SIGNS:
+        if found := re.search(sign, text):
+            return sentence.format(*found.groups())
+    detail = " ".join(str(error).split("Debug source")[0].split())
+    return f"S3 did not answer as it should: {detail[:500]}"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a retry cannot succeed: the request, the bucket or the credentials must change."""
+    if re.search(_NO_METADATA, str(error)):
+        return False  # the service may answer later
+    return (
+        code_of(error) in {*_MEANINGS, "AccessDenied"}
+        or any(sign in type(error).__name__ for sign in ("PermissionDenied", "Unauthenticated"))
+        or "without LOCATION" in str(error)
+    )
+
+
+def code_of(error: Exception) -> str:
+    """Return S3's code of `error`, such as "NoSuchBucket"; empty if there is none."""
+    found = re.search(r"<Code>(\w+)</Code>", str(error))
+    return found.group(1) if found else ""
+
+
+_DENIED = (
+    "access denied; the credentials need s3:GetObject on it (and s3:ListBucket on its bucket for a folder)"
+)
+DENIED_OR_MISSING = (
+    "access denied, or there is no such key: without the right to list the bucket S3 does not tell which;  "
+    "check the key, and that the credentials have s3:GetObject on it"
+)
+_ELSEWHERE = "the bucket lies in another region; name it as `region`"
+_MEANINGS = {
+    "NoSuchBucket": "there is no bucket of that name; check its spelling and the endpoint",
+    "InvalidBucketName": "that is not a valid name of a bucket",
+    "InvalidAccessKeyId": "the credentials are unknown to S3; check the access key",
+    "SignatureDoesNotMatch": "the credentials were refused (wrong secret key, or this machine's clock is off)",
+    "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes; set it",
+    "ExpiredToken": "the credentials have expired; renew them",
+    "InvalidToken": "the session token of the credentials is not valid; renew them",
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "PermanentRedirect": _ELSEWHERE,
+    "InvalidObjectState": "the object is archived (Glacier); restore it first",
+}
+_NO_METADATA = r"\bMetadataError: (.+)"
+"""The error of our provider of credentials in obstore's text, if the instance metadata service failed."""
+_SIGNS = (
+    (_NO_METADATA, "there are no credentials: {}"),
+    ("status code: 401|^Unauthenticated", "the credentials were refused; renew them"),
+    (
+        "<Code>NoSuchKey</Code>|^FileNotFoundError",
+        "there is no such key and nothing below it; compare it with the bucket's listing",
+    ),
+    (
+        "^PreconditionError",
+        "the object was replaced while it was read; run again when it is no longer written",
+    ),
+    (
+        '(?s)(?:InvalidPath|parse path).*?[Pp]ath "([^"]*)"',
+        'the key "{}" has an empty, "." or ".." part and cannot be a file; rename it',
+    ),
+    ("dns error", "the endpoint's name cannot be resolved; check S3_ENDPOINT and the network"),
+    ("Connection refused", "the endpoint refused the connection; check S3_ENDPOINT and that the server runs"),
+    (
+        "InvalidCertificate",
+        "the endpoint's TLS certificate is not trusted; check S3_ENDPOINT and SSL_CERT_FILE",
+    ),
+    ("InvalidMessage", "the endpoint does not speak TLS; use http:// in S3_ENDPOINT if that is intended"),
+    (
+        "TimedOut|deadline has elapsed",
+        "the endpoint did not answer in time; check S3_ENDPOINT and the network",
+    ),
+    ("without LOCATION", _ELSEWHERE),
+)
+"""Pattern of the error's type and text, and what it means, in the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""Resolves references to secrets on the machine that uses them. Nothing here is ever written to disk."""
+"""Resolves references to secrets on the machine that uses them. Never writes them to disk."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import SecretError
 
 KINDS = ("env", "ssm", "secretsmanager")
 
 
-class SecretError(BaiError):
-    """A reference cannot be resolved; the message names the reference, never the secret."""
-
-
 def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the secret that `reference` ("env:NAME", "ssm:…", "secretsmanager:…") names. Raises SecretError."""
+    """Return the secret that a reference ("env:NAME", "ssm:…", "secretsmanager:…") names. Raises SecretError."""
     kind, separator, name = reference.partition(":")
     if not separator or kind not in KINDS or not name:
         raise SecretError(
@@ -26,7 +22,7 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
         if name not in environment:
             raise SecretError(f'the environment variable {name} (of the reference "{reference}") is not set')
         return environment[name]
-    # Few jobs have secrets, and an HTTP client is 40 modules; here and below.
+    # Imported here and below: few jobs have secrets, and an HTTP client is 40 modules.
     from bai_agent.aws.credentials import takes_botocore
 
     if takes_botocore(environment) and find_spec("boto3") is not None:
@@ -35,8 +31,8 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
 
 
 def _by_boto3(kind: str, name: str, reference: str) -> str:
-    """A person's AWS configuration: profiles and single sign-on are boto3's."""
-    # Not installed with the agent: only where `bai` is, too.
+    """Ask boto3, which knows a person's profiles and single sign-on."""
+    # Installed together with `bai`, not with the agent.
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -55,8 +51,9 @@ def _by_boto3(kind: str, name: str, reference: str) -> str:
 
 
 def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
-    """Anywhere else: an instance, whatever its image has, or keys in the environment."""
-    from bai_agent.aws.json_service import ServiceError, ask
+    """Ask AWS directly, on an instance with any image or with keys in the environment."""
+    from bai_agent.aws.json_service import ask
+    from bai_agent.errors import ServiceError
 
     try:
         if kind == "ssm":

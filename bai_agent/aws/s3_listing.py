@@ -1,0 +1,129 @@
+"""Lists a bucket's keys, also those that obstore refuses: empty, "." and ".." parts, and control characters.
+
+obstore gives up a whole listing with such a key in it, and whoever may write below a prefix may put one there. So a listing that it
+gave up is asked for again here, and these keys are left out. Standard library only: an instance may not have boto3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from xml.etree import ElementTree
+
+from bai_agent.aws.credentials import find_keys
+from bai_agent.aws.http_answer import send
+from bai_agent.aws.http_request import authorization
+from bai_agent.errors import CredentialsError, MetadataError, S3Error
+from bai_agent.light_dataclass import dataclass, field
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import S3Store
+
+_NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+_MOST_BYTES = 16 << 20
+"""Largest page: 1,000 keys of 1,024 bytes, each byte as three characters, take some 4 MB."""
+_REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
+"""The part of a key for which obstore refuses it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The keys below a prefix; both relative to the client's own prefix, as obstore gives them."""
+
+    objects: list[ObjectMeta] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    """Folders directly in the listed one; empty if everything below was listed."""
+
+
+def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> Listing:
+    """List what is below `folder` ("" or without a slash at its end) with keys that can be used. Raises S3Error.
+
+    timeout: the longest time of one request.
+    """
+    place = f"{client.prefix}/" if client.prefix else ""
+    query = {
+        "encoding-type": "url",
+        "list-type": "2",
+        "prefix": f"{place}{folder}/" if folder else place,
+    }
+    if not recursive:
+        query["delimiter"] = "/"
+    found = Listing()
+    while True:
+        page = _page(client, query, timeout_s=timeout.total_seconds())
+        for each in page.iterfind(f"{_NAMESPACE}Contents"):
+            key = unquote(_text(each, "Key")).removeprefix(place)
+            if not _REFUSED.search(key):
+                found.objects.append(_described(key, each))
+        for each in page.iterfind(f"{_NAMESPACE}CommonPrefixes"):
+            name = unquote(_text(each, "Prefix")).removeprefix(place).removesuffix("/")
+            if not _REFUSED.search(name):
+                found.folders.append(name)
+        if not (token := _text(page, "NextContinuationToken")):
+            return found
+        query["continuation-token"] = token
+
+
+def _described(key: str, item: ElementTree.Element) -> ObjectMeta:
+    try:
+        written = datetime.fromisoformat(_text(item, "LastModified").replace("Z", "+00:00"))
+        size, etag = int(_text(item, "Size")), _text(item, "ETag")
+    except ValueError as error:
+        raise S3Error(f"the listing of {key} cannot be read: {error}") from error
+    return {"path": key, "last_modified": written, "size": size, "e_tag": etag, "version": None}
+
+
+def _text(element: ElementTree.Element, name: str) -> str:
+    return element.findtext(f"{_NAMESPACE}{name}") or ""
+
+
+def _page(client: S3Store, query: dict[str, str], *, timeout_s: float) -> ElementTree.Element:
+    # The query as it is signed: in alphabetical order, with %20 for a blank.
+    text = urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
+    config: dict[str, Any] = dict(client.config)
+    address = _address(config)
+    try:
+        headers = _signed(client, address, text, region=config["region"])
+        answer = send(f"{address}?{text}", headers=headers, timeout_s=timeout_s, most_bytes=_MOST_BYTES)
+        if answer.succeeded:
+            return ElementTree.fromstring(answer.body)  # noqa: S314 - S3's own answer
+    except (URLError, ElementTree.ParseError, CredentialsError, MetadataError) as error:
+        raise S3Error(str(error)) from error
+    raise S3Error(f"status code: {answer.status} {answer.text[:1000]}")
+
+
+def _address(config: dict[str, Any]) -> str:
+    """Return the address of the bucket that `connect` configured."""
+    by_host = config.get("virtual_hosted_style_request") == "true"
+    if endpoint := config.get("endpoint"):
+        return f"{endpoint}/" if by_host else f"{endpoint}/{config['bucket']}"
+    server = f"s3.{config['region']}.amazonaws.com"
+    return f"https://{config['bucket']}.{server}/" if by_host else f"https://{server}/{config['bucket']}"
+
+
+def _signed(client: S3Store, address: str, query: str, *, region: str) -> dict[str, str]:
+    """Return the headers of a signed GET, with the client's credentials. Raises CredentialsError, MetadataError."""
+    if client.credential_provider is not None:
+        found: Any = client.credential_provider()
+        access, secret, token = found["access_key_id"], found["secret_access_key"], found.get("token")
+    else:
+        keys = find_keys(os.environ)()
+        access, secret, token = keys.access, keys.secret, keys.token
+    parts = urlsplit(address)
+    headers = {
+        "host": parts.netloc,
+        "x-amz-content-sha256": hashlib.sha256(b"").hexdigest(),
+        "x-amz-date": datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
+    }
+    if token:
+        headers["x-amz-security-token"] = token
+    headers["authorization"] = authorization(
+        "GET", parts.path, query, headers, b"", service="s3", region=region, access=access, secret=secret
+    )
+    return headers
