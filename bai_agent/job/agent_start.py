@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.errors import BaiError
+from bai_agent.files.pipes import read_to_end
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.pipes import read_to_end
 from bai_agent.job.run_directory import RunDir
 
 _START_LIMIT_S = 60.0
@@ -84,7 +84,7 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
             stdout=output,
             stderr=output,
             pass_fds=(passed,),
-            # A Ctrl-C that is meant for whoever starts it does not meet it.
+            # A Ctrl-C for the starting process must not reach it.
             start_new_session=True,
             cwd=rundir.path,
         )
@@ -93,7 +93,10 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
 def say_ready(descriptor: int) -> None:
     """Report to the starter of this agent that it runs; a starter that is gone is ignored."""
     _say(descriptor, _READY)
-    os.close(descriptor)
+    # The number stays taken: an error that the agent meets later is not written into whatever file has it next.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:

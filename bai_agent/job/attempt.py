@@ -1,45 +1,89 @@
-"""What the nodes of one attempt tell each other, all through the job store.
+"""The messages between the nodes of one attempt, all through the job store.
 
-    joined/<rank>.json     where a node is reached; written after its pull
-    signs/<rank>           signs of life of the workers
-    ended/<rank>.json      how a node's part ended
-    control/peers.json     the coordinator's word: all who joined, in the order of their ranks
+    joined/<rank>.json     a node's address; written after its pull
+    signs/<rank>           a worker's sign of life
+    ended/<rank>.json      a node's outcome
+    control/peers.json     from the coordinator: all nodes that joined, by rank
     control/coordinator    its sign of life
-    control/stop.json      its word that the job is over, or is to end
-    signs/ready-<rank>     in a job with `[repeat]` whose nodes do its runs together: the run that the node is ready for
-    signs/turn-<run>       the coordinator's word whether a run begins; once for each run
+    control/stop.json      its order that the job ends
+    signs/ready-<rank>     if nodes start the runs of `[repeat]` together: the run for which the node is ready
+    signs/turn-<run>       from the coordinator: whether a run begins
 
-A worker lists `control/` alone, which has three keys at most; the coordinator lists the other three folders. So a look costs
-the same, whatever the number of nodes and the length of their logs.
+A job with restarts adds
+    ended/<rank>-<g>.json            the end of generation g on a node
+    control/generation-<g>.json      the coordinator's decision after the generation before g
+    control/begin-<g>.json           the beginning of generation g, with the members and their ports
+and an elastic one, whose coordinator is the leader, the first member of the newest generation:
+    signs/<node>                     signs of life of all nodes
+    signs/leaving-<node>             a node that is about to lose its machine
+    control/sign-<node>              a leader's sign of life
+    control/together-<g>.json        from the leader: all members of the generation before have seen a planned decision, and stop now
+    control/launch-<g>.json          from the leader: all members of generation g have their checkpoint, and launch
+    requests/<k>.json                the k-th request for another number of nodes
+
+A worker lists `control/` alone: three keys, and two or three more for each later generation. The coordinator lists the other
+folders. The cost of a look depends neither on the number of nodes nor on the length of their logs.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
 
+from bai_agent.decode import checked, shown_value
+from bai_agent.errors import RecordError
+from bai_agent.job.generation_records import (
+    Beginning,
+    GenerationEnd,
+    Joined,
+    Leaving,
+    NextGeneration,
+    ScaleRequest,
+    Sign,
+    beginning_table,
+    read_beginning,
+    read_joined,
+    read_next_generation,
+    stand_in,
+)
+from bai_agent.job.launches import (
+    JobMachines,
+    LaunchedMachines,
+    job_machines,
+    launched_machines,
+    launches_seen,
+)
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import Members, Peer, members_table, read_members, read_peers
+from bai_agent.job.peers import Members, Peer, members_table, peers_table, read_members, read_peers
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_checks import checked
-from bai_agent.job.record_types import Count, NodeOutcome, Seconds, Text, Truth, as_table
-from bai_agent.job.store import RecordError, StoredObject
-from bai_agent.job.tables import shown_value
+from bai_agent.job.record_types import Count, NodeOutcome, Text, Truth, as_table
+from bai_agent.job.run_directory import now_ms
+from bai_agent.job.store import StoredObject
+from bai_agent.light_dataclass import asdict, dataclass, field, replace
 
+T = TypeVar("T")
 Version: TypeAlias = tuple[int, int]
-"""When an object was written, by the store's clock, and its size: S3's clock knows whole seconds only."""
+"""Time of an object by the store's clock, and its size, because S3's times are whole seconds."""
 COORDINATOR = 0
 """The rank of the node that decides for the job."""
+_ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
+"""Name of a generation's end on a node: rank and generation."""
+_DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)
+_LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
+"""Name of a leader's sign of life: its node."""
+_LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
+_OUTCOMES = frozenset(each.value for each in Outcome)
+_UNUSABLE = "This node's report of its end cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
-"""The name of an object that is one node's: its rank."""
+"""Name of a node's object: its rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOrder:
-    """The coordinator's word that the job is over: it has finished, or node `rank` is why it is ended."""
+    """The coordinator's order that the job ends: it has finished, or node `rank` is the cause."""
 
     finished: Truth = False
     rank: Count = COORDINATOR
@@ -49,12 +93,52 @@ class StopOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """What lies below `control/`."""
+    """The objects below `control/`."""
 
     peers: bool
     stop: bool
     sign: Version | None
-    """Of the coordinator's last sign of life; None: there is none yet."""
+    """Version of the coordinator's last sign of life. None if there is none yet."""
+    generations: Mapping[int, Version] = field(default_factory=dict)
+    """Decisions, by generation."""
+    begun: Mapping[int, Version] = field(default_factory=dict)
+    """Beginnings, by generation."""
+    launches: Mapping[int, Version] = field(default_factory=dict)
+    """Generations of an elastic job that all members may launch."""
+    seen_by_all: Mapping[int, Version] = field(default_factory=dict)
+    """Planned decisions that all members of the generation before have seen."""
+    leaders: Mapping[int, Version] = field(default_factory=dict)
+    """Last sign of each node that leads or led an elastic job."""
+
+    @property
+    def decided(self) -> range:
+        """Numbers of the decisions of an elastic job. Those after a gap are not its leaders'."""
+        return range(next(each for each in count() if each not in self.generations))
+
+    @property
+    def newest(self) -> int | None:
+        """Number of the newest decision of an elastic job; None if there is none."""
+        return max(self.decided, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignsSeen:
+    """The objects below `signs/`."""
+
+    nodes: Mapping[int, Version]
+    """Last sign of each node; in a fixed job without the coordinator's."""
+    leaving: Mapping[int, Version]
+    """Nodes that are about to lose their machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndsSeen:
+    """The objects below `ended/`."""
+
+    nodes: Mapping[int, Version]
+    """Nodes whose part of the job has ended."""
+    generations: Mapping[tuple[int, int], Version]
+    """Ends of generations, by node and generation."""
 
 
 @dataclass(frozen=True)
@@ -67,51 +151,127 @@ class AttemptRecord:
     def key(self, name: str) -> str:
         return self.job.key(f"attempts/{self.number}/{name}")
 
-    def join(self, peer: Peer) -> None:
-        """Say where this node is reached."""
-        self._put(f"joined/{peer.rank}.json", asdict(peer))
+    def join(self, peer: Peer, *, after: int | None = None, boot: str | None = None) -> None:
+        """Announce this node's address; `after` and `boot` are those of `Joined`."""
+        more = {name: value for name, value in (("after", after), ("boot", boot)) if value is not None}
+        (table,) = peers_table([peer])
+        self._put(f"joined/{peer.rank}.json", {**table, **more})
 
-    def joined(self) -> set[int]:
-        """Return the ranks that have joined."""
-        return set(self._versions("joined/"))
+    def joined(self) -> dict[int, tuple[Version, str]]:
+        """Return version and ETag of each joined node's announcement: an agent may join twice in a second."""
+        return {rank: (_version(each), each.etag) for rank, each in self._ranked("joined/").items()}
 
     def peer(self, rank: int) -> Peer:
-        """Return where a node that has joined is reached. Raises BaiError."""
+        """Return the address of a joined node. Raises BaiError."""
+        return self.joined_node(rank).peer
+
+    def joined_node(self, rank: int) -> Joined:
+        """Return the announcement of a joined node. Raises BaiError."""
         key = self.key(f"joined/{rank}.json")
-        found, where = self._read(key), f"{self.job.store.url}/{key}"
+        found, where = self._read(key), self._url(key)
         (peer,) = read_peers([{**found, "rank": 0}], where=where)
         _require_rank(found.get("rank"), rank, where=where)
-        return replace(peer, rank=rank)
+        return read_joined(found, replace(peer, rank=rank, node=rank), where=where)
 
     def write_members(self, members: Members) -> bool:
-        """Settle who takes part; return False where that was done before."""
-        content = json.dumps(members_table(members)).encode() + b"\n"
-        return self.job.store.put(self.key("control/peers.json"), content, if_absent=True)
+        """Settle the members; return False if they were settled before."""
+        return self._put_once("control/peers.json", members_table(members))
 
     def members(self) -> Members:
-        """Return who takes part, once that is settled. Raises BaiError."""
+        """Return the settled members. Raises BaiError."""
         key = self.key("control/peers.json")
-        return read_members(self._read(key), where=f"{self.job.store.url}/{key}")
+        return read_members(self._read(key), where=self._url(key))
 
     def control(self) -> Control:
-        """Return what the coordinator has said, with one request."""
-        found = {each.key.rpartition("/")[2]: each for each in self.job.store.find(self.key("control/"))}
+        """List the coordinator's messages, with one request."""
+        found = self._named("control/")
         sign = found.get("coordinator")
         return Control(
             peers="peers.json" in found,
             stop="stop.json" in found,
             sign=_version(sign) if sign is not None else None,
+            generations=_decided("generation", found),
+            begun=_decided("begin", found),
+            launches=_decided("launch", found),
+            seen_by_all=_decided("together", found),
+            leaders=_versions_named(_LEADER, found),
         )
 
+    def end_generation(self, generation: int, end: GenerationEnd) -> None:
+        """Report that all processes of a generation have ended on this node."""
+        self._put(f"ended/{end.rank}-{generation}.json", asdict(end))
+
+    def generation_ended(self, generation: int) -> set[int]:
+        """Return the nodes that have reported so."""
+        names = (_ENDED.fullmatch(name) for name in self._named("ended/"))
+        return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
+
+    def generation_end(self, generation: int, rank: int) -> GenerationEnd:
+        """Return the reported end of a generation on a node; an unreadable one counts as an agent's error. Raises StoreError."""
+        key = self.key(f"ended/{rank}-{generation}.json")
+        where = self._url(key)
+        try:
+            end = checked(GenerationEnd, self._read(key), where=where)
+            _require_rank(end.rank, rank, where=where)
+        except RecordError as error:
+            return GenerationEnd(
+                rank=rank, outcome=Outcome.AGENT_ERROR.value, sentence=f"{_UNUSABLE}: {error}."
+            )
+        return end
+
+    def settle_generation(self, number: int, word: NextGeneration) -> NextGeneration:
+        """Settle the decision about generation `number`; return the settled one. Raises StoreError, RecordError."""
+        self._settle(f"control/generation-{number:06}.json", asdict(word))
+        return self.generation(number)
+
+    def generation(self, number: int) -> NextGeneration:
+        """Return the settled decision about generation `number`. Raises StoreError, RecordError."""
+        key = self.key(f"control/generation-{number:06}.json")
+        return read_next_generation(self._read(key), where=self._url(key))
+
+    def decision(self, number: int, control: Control) -> NextGeneration:
+        """Return the same in an elastic job, with a stand-in for an unreadable decision. Raises StoreError."""
+        problem, found = None, None
+        for each in range(number, -1, -1):
+            try:
+                found = self.generation(each)
+                break
+            except RecordError as error:
+                problem = problem or str(error)
+        if found is not None and problem is None:
+            return found
+        return stand_in(found, problem or "", put=control.generations[number][0])
+
+    def begin_generation(self, number: int, members: Members, *, checkpoint: str | None = None) -> Beginning:
+        """Settle the beginning of a generation; return the settled one. Raises BaiError."""
+        begun = Beginning(members=members, checkpoint=checkpoint)
+        self._settle(f"control/begin-{number:06}.json", beginning_table(begun))
+        return self.beginning(number)
+
+    def beginning(self, number: int, *, members: Sequence[int] | None = None) -> Beginning:
+        """Return the settled beginning of a generation. members: the decided nodes. Raises StoreError, RecordError."""
+        key = self.key(f"control/begin-{number:06}.json")
+        begun = read_beginning(self._read(key), where=self._url(key))
+        found = [each.node for each in begun.members.peers]
+        if members is not None and found != list(members):
+            raise RecordError(f"{self._url(key)}: expected the members {list(members)}, got {found}")
+        return begun
+
+    def launch_generation(self, number: int) -> None:
+        """Announce, as the leader, that all members have their checkpoint. Raises StoreError."""
+        self._settle(f"control/launch-{number:06}.json", {"generation": number})
+
+    def stop_together(self, number: int) -> None:
+        """Announce, as the leader, that all members of the generation before have seen this decision, and stop now. Raises StoreError."""
+        self._settle(f"control/together-{number:06}.json", {"generation": number})
+
     def order_stop(self, order: StopOrder) -> bool:
-        """Say that the job is over, or is to end; return False where that was said before."""
-        content = json.dumps(asdict(order)).encode() + b"\n"
-        return self.job.store.put(self.key("control/stop.json"), content, if_absent=True)
+        """Order the end of the job; return False if it was ordered before."""
+        return self._put_once("control/stop.json", asdict(order))
 
     def stop_order(self) -> StopOrder:
-        """Return the coordinator's word, once it is there. Raises StoreError, RecordError."""
-        key = self.key("control/stop.json")
-        return checked(StopOrder, self._read(key), where=f"{self.job.store.url}/{key}")
+        """Return the coordinator's order. Raises StoreError, RecordError."""
+        return self._read_as(StopOrder, "control/stop.json")
 
     def sign(self, rank: int, content: Mapping[str, Any]) -> None:
         """Give a sign of life."""
@@ -122,86 +282,216 @@ class AttemptRecord:
         return self._versions("signs/")
 
     def signs_of_all(self) -> dict[int, Version]:
-        """Return the version of each node's last sign of life, the coordinator's among them."""
+        """Return the version of each node's last sign of life, including the coordinator's."""
         signs, coordinators = self.signs(), self.control().sign
         return signs if coordinators is None else {COORDINATOR: coordinators, **signs}
 
     def silent_s(self, rank: int) -> float:
-        """Return for how long a worker's benchmark had printed nothing at its last sign of life."""
-        key = self.key(f"signs/{rank}")
+        """Return how long a worker's benchmark had been silent at its last sign of life (seconds)."""
         try:
-            found = checked(_Sign, self.job.read_object(key) or {}, where=key)
+            return self.last_sign(rank).silent_s
         except RecordError:
-            return 0.0  # it is a sign of life all the same
-        return found.silent_s
+            return 0.0  # still a sign of life
+
+    def last_sign(self, node: int) -> Sign:
+        """Return the content of a node's last sign of life, an empty one if there is none. Raises StoreError, RecordError."""
+        return self._sign(f"signs/{node}", node)
+
+    def give_sign(self, node: int, sign: Sign) -> None:
+        """Give a sign of life as a node of an elastic job. Raises StoreError."""
+        self._put(f"signs/{node}", asdict(replace(sign, node=node)))
+
+    def give_leader_sign(self, node: int, sign: Sign) -> None:
+        """Give a sign of life as the leader of an elastic job, in the folder that all members list. Raises StoreError."""
+        self._put(f"control/sign-{node}", asdict(replace(sign, node=node)))
+
+    def signs_seen(self) -> SignsSeen:
+        """List signs of life and leaving nodes, with one request."""
+        found = self._named("signs/")
+        return SignsSeen(
+            nodes=_versions_named(_RANKED, found),
+            leaving=_versions_named(_LEAVING, found),
+        )
+
+    def sign_time(self, node: int) -> int | None:
+        """Return when a node of an elastic job gave its last sign of life (ms UTC, the store's clock). None if it gave none."""
+        key = self.key(f"signs/{node}")
+        return next((each.modified for each in self.job.store.find(key) if each.key == key), None)
+
+    def leave(self, leaving: Leaving) -> None:
+        """Announce that this node is about to lose its machine. Raises StoreError."""
+        self._put(f"signs/leaving-{leaving.node}", asdict(leaving))
+
+    def leaving_node(self, node: int) -> Leaving:
+        """Return the announcement of a leaving node. Raises StoreError, RecordError."""
+        name = f"signs/leaving-{node}"
+        leaving = self._read_as(Leaving, name)
+        _require_rank(leaving.node, node, where=self._url(self.key(name)))
+        return leaving
+
+    def launched_machines(self) -> int | None:
+        """Return the number of machines of the first launch; None if unknown. Raises StoreError, RecordError."""
+        found = launched_machines(self.job, self.number, 0)
+        return len(found.instances) if found is not None and found.instances else None
+
+    def launches(self) -> list[LaunchedMachines]:
+        """Return the recorded machines of all launches that EC2 accepted. Raises StoreError, RecordError."""
+        numbers = [each.number for each in launches_seen(self.job, self.number) if each.is_decided]
+        found = (launched_machines(self.job, self.number, each) for each in numbers)
+        return [each for each in found if each is not None and each.instances]
+
+    def machines(self) -> JobMachines | None:
+        """Return the machines of all launches; None if no launch is recorded, as on this machine. Raises StoreError, RecordError."""
+        return job_machines(self.job, self.number)
+
+    def request_scale(self, request: ScaleRequest) -> int:
+        """Ask for another number of nodes; return the request's number. Raises StoreError."""
+        number = max(self.scale_requests(), default=-1) + 1
+        # Another request may be made at the same moment.
+        while not self._put_once(f"requests/{number}.json", asdict(request)):
+            number += 1
+        return number
+
+    def scale_requests(self) -> dict[int, Version]:
+        """Return the version of each request for another number of nodes."""
+        return self._versions("requests/")
+
+    def scale_request(self, number: int) -> ScaleRequest:
+        """Return a request for another number of nodes. Raises StoreError, RecordError."""
+        return self._read_as(ScaleRequest, f"requests/{number}.json")
+
+    def _sign(self, name: str, node: int) -> Sign:
+        key = self.key(name)
+        sign = checked(Sign, self.job.read_object(key) or {}, where=self._url(key))
+        # A sign of a fixed job has no node.
+        if sign.node is not None:
+            _require_rank(sign.node, node, where=self._url(key))
+        return sign
 
     def be_ready(self, run: int, rank: int) -> None:
-        """Say that nothing of the runs before this one is left on this node."""
+        """Report that all processes of earlier runs have ended on this node."""
         self._put(f"signs/ready-{rank}", {"run": run})
 
     def is_ready(self, run: int, rank: int) -> bool:
-        """Return whether a node has said so."""
+        """Return whether a node has reported so."""
         said = self.job.read_object(self.key(f"signs/ready-{rank}"))
         return said is not None and said.get("run") == run
 
     def give_turn(self, run: int, *, begins: bool) -> bool:
-        """Settle whether a run begins, as the coordinator; return what was settled, now or before."""
-        content = json.dumps({"begins": begins}).encode() + b"\n"
-        if self.job.store.put(self._turn_key(run), content, if_absent=True):
+        """Settle, as the coordinator, whether a run begins; return the settled value."""
+        if self._put_once(f"signs/turn-{run}", {"begins": begins}):
             return begins
-        return self._read(self._turn_key(run)).get("begins") is True
+        return self._read(self.key(f"signs/turn-{run}")).get("begins") is True
 
     def turn(self, run: int) -> bool | None:
-        """Return whether a run begins; None while that is not settled."""
-        word = self.job.read_object(self._turn_key(run))
+        """Return whether a run begins; None until it is settled."""
+        word = self.job.read_object(self.key(f"signs/turn-{run}"))
         return word.get("begins") is True if word is not None else None
 
-    def _turn_key(self, run: int) -> str:
-        return self.key(f"signs/turn-{run}")
-
     def end(self, outcome: NodeOutcome) -> None:
-        """Say how a node's part ended."""
+        """Report a node's outcome."""
         self._put(f"ended/{outcome.rank}.json", as_table(outcome))
 
+    def ends_seen(self) -> EndsSeen:
+        """List the reported ends of generations and of nodes' parts, with one request."""
+        found = self._named("ended/")
+        names = ((_ENDED.fullmatch(name), each) for name, each in found.items())
+        return EndsSeen(
+            nodes=_versions_named(_RANKED, found),
+            generations={
+                (int(name[1]), int(name[2])): _version(each) for name, each in names if name is not None
+            },
+        )
+
     def ended(self) -> dict[int, Version]:
-        """Return the version of what each node whose part has ended has said of that."""
+        """Return the version of each reported outcome."""
         return self._versions("ended/")
 
     def node_outcome(self, rank: int) -> NodeOutcome:
-        """Return how a node's part ended, once it has. Raises StoreError, RecordError."""
+        """Return a node's reported outcome. Raises StoreError, RecordError."""
         key = self.key(f"ended/{rank}.json")
-        where = f"{self.job.store.url}/{key}"
+        where = self._url(key)
         outcome = checked(NodeOutcome, self._read(key), where=where)
         _require_rank(outcome.rank, rank, where=where)
         if outcome.own_usage is not None:
             _require_rank(outcome.own_usage.rank, rank, where=f"{where}: own_usage")
         return outcome
 
+    def usable_outcome(self, rank: int) -> NodeOutcome:
+        """Return the same; a report that no agent writes counts as a failure of that node alone. Raises StoreError."""
+        try:
+            outcome = self.node_outcome(rank)
+            if outcome.outcome in _OUTCOMES:
+                return outcome
+            why = f'the outcome "{outcome.outcome[:40]}" is unknown to this version'
+        except RecordError as error:
+            why = str(error)
+        now = now_ms()
+        sentence = f"{_UNUSABLE}: {why}."
+        return NodeOutcome(
+            rank=rank, outcome=Outcome.AGENT_ERROR.value, sentence=sentence, failed=now, ended=now
+        )
+
+    def _settle(self, name: str, value: Mapping[str, Any]) -> None:
+        """Put an object unless it exists; the existing one counts. Raises StoreError."""
+        self.job.settle(self.key(name), _json(value))
+
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
-        self.job.store.put(self.key(name), json.dumps(value).encode(errors="replace") + b"\n")
+        self.job.store.put(self.key(name), _json(value))
+
+    def _put_once(self, name: str, value: Mapping[str, Any]) -> bool:
+        """Put an object unless it exists; return whether this call put it. Raises StoreError."""
+        return self.job.store.put(self.key(name), _json(value), if_absent=True)
+
+    def _read_as(self, kind: type[T], name: str) -> T:
+        """Return an object that is known to exist, as `kind`. Raises StoreError, RecordError."""
+        key = self.key(name)
+        return checked(kind, self._read(key), where=self._url(key))
 
     def _read(self, key: str) -> dict[str, Any]:
-        found = self.job.read_object(key)
+        """Return an object that is known to exist. Raises StoreError, RecordError."""
+        found = self.job.read_listed(key)
         if found is None:
-            raise RecordError(f"{self.job.store.url}/{key} is gone")
+            raise RecordError(f"{self._url(key)} is gone")
         return found
+
+    def _url(self, key: str) -> str:
+        """Return the address of an object, for a person."""
+        return f"{self.job.store.url}/{key}"
+
+    def _named(self, folder: str) -> dict[str, StoredObject]:
+        """Return the objects in `folder` itself by their names: a benchmark may write below it what has the name of such an object."""
+        place = self.key(folder)
+        named = ((each.key.removeprefix(place), each) for each in self.job.store.find(place))
+        return {name: each for name, each in named if "/" not in name}
 
     def _versions(self, folder: str) -> dict[int, Version]:
         """Return the version of each rank's object below `folder`."""
-        found = self.job.store.find(self.key(folder))
-        names = ((_RANKED.fullmatch(each.key.rpartition("/")[2]), _version(each)) for each in found)
-        return {int(name[1]): version for name, version in names if name is not None}
+        return {rank: _version(each) for rank, each in self._ranked(folder).items()}
+
+    def _ranked(self, folder: str) -> dict[int, StoredObject]:
+        """Return each rank's object below `folder`."""
+        names = ((_RANKED.fullmatch(name), each) for name, each in self._named(folder).items())
+        return {int(name[1]): each for name, each in names if name is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sign:
-    """What the coordinator reads of a worker's sign of life."""
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value).encode(errors="replace") + b"\n"
 
-    silent_s: Seconds = 0.0
+
+def _decided(word: str, objects: Mapping[str, StoredObject]) -> dict[int, Version]:
+    found = ((_DECIDED.fullmatch(name), each) for name, each in objects.items())
+    return {int(name[2]): _version(each) for name, each in found if name is not None and name[1] == word}
+
+
+def _versions_named(pattern: re.Pattern[str], objects: Mapping[str, StoredObject]) -> dict[int, Version]:
+    """Return the version of each object whose name is a node's by `pattern`."""
+    found = ((pattern.fullmatch(name), each) for name, each in objects.items())
+    return {int(name[1]): _version(each) for name, each in found if name is not None}
 
 
 def _require_rank(found: Any, rank: int, *, where: str) -> None:
-    """Raise RecordError if a node's object, named by its rank, speaks of another node."""
+    """Raise RecordError if a node's object names another rank than its key."""
     if type(found) is not int or found != rank:
         shown = shown_value(found, limit=20)
         raise RecordError(

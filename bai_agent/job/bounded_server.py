@@ -1,4 +1,4 @@
-"""A small server for whoever reaches its port: strangers' connections take neither all threads nor all descriptors of their process."""
+"""A small server whose clients cannot take all threads or descriptors of its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 MOST_CONNECTIONS = 32
-"""At once. One more ends the oldest: who asks and reads the answer is done in milliseconds."""
+"""Most connections at a time. Another one ends the oldest: a normal client is done in milliseconds."""
 _NO_DESCRIPTOR_S = 0.1
 """Pause where a connection cannot be taken, so that waiting ones do not keep a CPU busy."""
 
@@ -20,7 +20,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    # Else the end would wait for whoever reads slowly.
+    # Otherwise the end would wait for slow readers.
     block_on_close = False
     request_queue_size = 128
 

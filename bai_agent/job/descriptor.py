@@ -5,21 +5,48 @@
 
 from __future__ import annotations
 
-import math
-import random
 import re
-import warnings
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
-from pathlib import PurePosixPath
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
-from bai_agent.job.durations import format_duration
-from bai_agent.job.json_path import last_key, read_json_path
-from bai_agent.job.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
-from bai_agent.job.star_path import path_mistakes, read_star_path
+from bai_agent.job.schema.declared import Check, DeclaredTable, Example, Mistake, MistakeError, WrittenAs
+from bai_agent.job.schema.field_types import (
+    AbsolutePath,
+    Brokers,
+    Dimensions,
+    Duration,
+    DurationOrOff,
+    ExitStatus,
+    FilledText,
+    JsonPathText,
+    LabelName,
+    ListenAddress,
+    LogGroup,
+    Md5,
+    MetricName,
+    Mode,
+    Namespace,
+    OwnFolder,
+    Pattern,
+    Percentage,
+    PositiveDuration,
+    PositivePercentage,
+    RelativeGlob,
+    SecretReference,
+    Sha256,
+    WebAddress,
+    at_least,
+    compile_pattern,
+    in_range,
+    is_glob_below,
+    shown,
+)
+from bai_agent.job.schema.json_path import last_key, read_json_path
+from bai_agent.job.schema.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
+from bai_agent.job.schema.star_path import path_mistakes, read_star_path
+from bai_agent.light_dataclass import dataclass, field, replace
 
 VERSION = 1
 """The format of these tables."""
@@ -160,12 +187,15 @@ class StrategyTable:
 
     name: str = "single_node"
     nodes: int = 1
+    """Number of nodes; the most, if there is a least."""
+    min_nodes: int | None = None
+    """Least number of nodes that an elastic job runs with. None if the job is fixed."""
     processes_per_node: str = "1"
     """A number, or "gpus" for one process per GPU."""
     launch: MpiLaunch = MpiLaunch.MPIRUN
     """`user`: the command runs alone, and starts mpirun itself. Of the strategies `horovod` and `mpi`."""
     max_restarts: int = 0
-    """How often torchrun starts all processes again after one of them has failed. Of the strategy `torchrun`."""
+    """The same as that of `[restart]`, of the strategy `torchrun`."""
     cpus_per_process: int | None = None
     """CPUs for each process; unset: its launcher's own way."""
     gpus: int | None = None
@@ -184,6 +214,8 @@ class StrategyTable:
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ValueError("nodes must be an integer ≥ 1")
+        if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
+            raise ValueError(f"min_nodes must be an integer from 1 to nodes, which is {self.nodes}")
         if self.max_restarts < 0:
             raise ValueError("max_restarts must be an integer ≥ 0")
         if self.cpus_per_process is not None and self.cpus_per_process < 1:
@@ -229,37 +261,44 @@ class Benchmark:
                 raise ValueError(f'"{name}" is not a name of an environment variable')
 
 
+ELASTIC_SILENCE = timedelta(seconds=20)
+"""`limits.peer_silence` of an elastic job that does not set it."""
 EC2_MAX_RUNTIME = timedelta(hours=24)
 """Where a job on EC2 names no limit: a machine costs as long as it is on."""
 _MACHINE_SLACK = timedelta(minutes=15)
 """Beyond a job's own limits: for the boot, and for what no limit covers."""
 
 
-LEAST_PEER_SILENCE = timedelta(seconds=20)
-"""Below that a healthy node with one slow request to the store would be lost."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The `[limits]` table. Durations."""
+class Limits(DeclaredTable):
+    """How long things may take."""
 
-    max_runtime: timedelta | None = None
-    """From the benchmark's start to its forced end; unset: no limit."""
-    pull_timeout: timedelta = timedelta(hours=1)
-    join: timedelta = timedelta(minutes=10)
+    max_runtime: Annotated[PositiveDuration | None, Example("2h")] = None
+    """From the benchmark's start to its forced end. Unset: none on this machine, 24h on EC2."""
+    pull_timeout: Annotated[PositiveDuration, Example("1h")] = timedelta(hours=1)
+    """For all data together."""
+    join: Annotated[PositiveDuration, Example("10m")] = timedelta(minutes=10)
     """For a node that gives no sign of life, while the others wait for it."""
-    peer_silence: timedelta = timedelta(seconds=60)
-    """Of several nodes, one that gives no sign of life for so long, nor answers, is lost."""
-    store_away: timedelta = timedelta(minutes=10)
-    """Of several nodes, none is ended or lost for so long because none reaches the job store."""
-    grace: timedelta = timedelta(seconds=30)
-    """From SIGTERM to SIGKILL."""
-    extract_timeout: timedelta = timedelta(minutes=30)
-    """After the benchmark's exit, for metrics that are still to be taken from its output."""
-    drain: timedelta = timedelta(seconds=60)
+    peer_silence: Annotated[
+        Duration,
+        at_least(
+            timedelta(seconds=20),
+            "nodes give signs of life every 5 s, and a healthy one may have a slow request to the store",
+        ),
+        Example("20s"),
+    ] = timedelta(seconds=60)
+    """Of several nodes, one that gives no sign of life for so long, nor answers when it is asked directly, is lost. At least 20s, which
+    is the default of elastic jobs."""
+    store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
+    """Several nodes go on for so long while none of them reaches the job store. One that misses it alone ends after `peer_silence`."""
+    grace: Annotated[Duration, Example("30s")] = timedelta(seconds=30)
+    """From SIGTERM to SIGKILL when a benchmark is ended."""
+    extract_timeout: Annotated[Duration, Example("2h")] = timedelta(minutes=30)
+    """After the benchmark's exit, for metrics that are still to be taken from its output. What is left then, `bai extract` takes."""
+    drain: Annotated[Duration, Example("60s")] = timedelta(seconds=60)
     """After that, for what is still to be sent."""
-    no_output: timedelta | None = None
-    """A benchmark that neither prints nor emits for so long is ended; unset: off."""
+    no_output: Annotated[PositiveDuration | None, Example("10m")] = None
+    """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
 
     def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
         """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`.
@@ -270,42 +309,57 @@ class Limits:
         together = self.join + self.store_away if nodes > 1 else timedelta()
         return at_work + together + _MACHINE_SLACK
 
-    def __post_init__(self) -> None:
-        if self.peer_silence < LEAST_PEER_SILENCE:
-            raise ValueError(f"peer_silence must be at least {format_duration(LEAST_PEER_SILENCE)}")
+
+def _unpack(value: object) -> Unpack:
+    choices = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
+    for each, unpack in choices.items():
+        if type(value) is type(each) and value == each:
+            return unpack
+    problem = f"{shown(value) if isinstance(value, str) else value} is not one of the choices"
+    raise MistakeError([("", (problem, 'possible: false, true, "into", "in_place"'))])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """One thing to pull: an item of `[[sources]]`."""
+class WrittenSource(DeclaredTable):
+    """One thing that is pulled before the run."""
+
+    src: Annotated[str, Example("s3://bucket/train.npz")]
+    path: Annotated[str, Example("/data/train.npz")]
+    id: Annotated[str | None, Example("train")] = None
+    """A name, for other programs. Kept in the job descriptor."""
+    md5: Annotated[Md5 | None, Example("8a61469f7ea1b51cbae51d4f78837e45")] = None
+    """The file's MD5, checked while it is written."""
+    sha256: Annotated[Sha256 | None, Example("0" * 64)] = None
+    """The file's SHA-256, checked while it is written."""
+    unpack: Annotated[
+        Unpack, WrittenAs(_unpack, {"enum": [False, True, "into", "in_place"]}), Example("into")
+    ] = Unpack.NO
+    """An archive: `true` or `"into"` puts its members into the folder `path`, `"in_place"` beside `path`."""
+    mode: Annotated[Mode | None, Example("0755")] = None
+    """The file's permissions, octal, as a text."""
+    region: Annotated[str | None, Example("eu-west-1")] = None
+    """The bucket's region. Unset: found."""
+    anonymous: bool = False
+    """Whether the bucket is read without credentials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(WrittenSource):
+    """One thing to pull, as an agent finds it: an item of `[[sources]]`."""
 
     src: str
-    """An address of one of the schemes in `job/source_schemes.py`."""
+    """An address of one of the schemes in `job/schema/source_schemes.py`."""
     path: str
     """Where it lands: absolute, or relative to the folder that the benchmark starts in (data), or the scripts' (scripts)."""
     kind: SourceKind = SourceKind.DATA
-    id: str | None = None
     directory: bool = False
     """The source is a prefix or folder even though `src` does not end in a slash."""
     size: int | None = None
     """Bytes, where known."""
-    md5: str | None = None
-    sha256: str | None = None
-    unpack: Unpack = Unpack.NO
-    mode: str | None = None
-    """Octal permissions of a file, "0644"."""
-    region: str | None = None
-    anonymous: bool = False
+    endpoint: str | None = None
+    """Another S3 server than AWS's own; unset: the environment's, if it names one."""
     arm: str | None = None
     """The arm of `[repeat]` that it is for. Where a source has one, each arm has folders of its own; unset: it is for both."""
-
-    def __post_init__(self) -> None:
-        if self.mode is not None and not re.fullmatch(r"0?[0-7]{3}", self.mode):
-            raise ValueError(f'mode "{self.mode}" is not an octal permission such as "0644"')
-        for name, digits in (("md5", 32), ("sha256", 64)):
-            value = getattr(self, name)
-            if value is not None and not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", value):
-                raise ValueError(f"{name} must be {digits} hexadecimal digits")
 
 
 class OfRun(str, Enum):
@@ -325,36 +379,56 @@ class OfRun(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class WrittenMetric(DeclaredTable):
+    """One number to take from the benchmark's output."""
+
+    name: Annotated[MetricName, Example("train_loss")]
+    """The metric's name."""
+    units: Annotated[str, Example("ms")] = ""
+    """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
+    pattern: Annotated[Pattern, Example(r"train loss (\d+\.\d+)")] = ""
+    """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else the first
+    group without a name, else the only other named group, else the whole match. A group named `step` becomes the plots'
+    axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`.
+    Required, unless `json` or `of_run` says what to take."""
+    of_run: Annotated[OfRun | None, Example("wall_time")] = None
+    """In place of `pattern`: what the run itself took. Times are in seconds (`units = "s"`), the memory of its largest process in
+    `"bytes"`. `cpu_time` is user and system time together."""
+    json: Annotated[JsonPathText | None, Example("train.loss")] = None
+    """In place of `pattern`, where lines are JSON objects: the way to the value, keys with dots between; `'"a.b".c'` where a key has
+    dots itself, `losses[0]` in an array."""
+    json_step: Annotated[JsonPathText | None, Example("step")] = None
+    """With `json`: the way to the step in the same object."""
+    json_labels: Annotated[tuple[JsonPathText, ...], Example(["split"])] = ()
+    """With `json`: the ways to labels in the same object. Each has the name of its last key."""
+    after: Annotated[Pattern | None, Example("^== Latency")] = None
+    """A regular expression: the metric counts only behind a line that matches it. For logs with several tables of one shape."""
+    until: Annotated[Pattern | None, Example("^== ")] = None
+    """A regular expression: a line that matches it ends what `after` began; without `after`, what began with the log."""
+    context: Annotated[tuple[Pattern, ...], Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])] = ()
+    """Regular expressions for lines that say something about the values that follow: their named groups become labels, or the unit or step.
+    Several matches in one line are about the first value of a line, the second, and so on: the heads of columns."""
+    number: Annotated[NumberForm, Example("thousands")] = NumberForm.PLAIN
+    """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
+    repaint: Annotated[Repaint, Example("last")] = Repaint.ALL
+    """Of the states that a progress bar repaints in one line: `all`, as they come, or the `last` one alone."""
+    over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
+    """Where several nodes or processes print it: what summary, `bai status` and `bai metrics` show. Records are of `each`, always."""
+    better: Annotated[Better | None, Example("lower")] = None
+    """Which direction is an improvement."""
+    headline: Annotated[Headline, Example("max")] = Headline.LAST
+    """Which number of all values of a run stands for the run, in lists and comparisons."""
+    tolerance: Annotated[Percentage | None, Example("2%")] = None
+    """A difference between runs that is no larger than this is of no importance. Unset: any counts."""
+    required: bool = False
+    """Whether a run in which it never matched has failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(WrittenMetric):
     """One metric to extract: an item of `[[metrics]]`."""
 
     name: str
-    pattern: str = ""
-    """A regular expression in Python's syntax; `job/pattern_groups.py` tells what its groups are for. Empty where `json` or `of_run` is set."""
-    of_run: OfRun | None = None
-    """What the run itself took, in place of a number that it prints."""
-    json: str | None = None
-    """The way to the value in lines that are JSON objects; `job/json_path.py` reads it."""
-    json_step: str | None = None
-    """The way to the step in the same object."""
-    json_labels: tuple[str, ...] = ()
-    """The ways to labels in the same object; each has the name of its last key."""
-    after: str | None = None
-    """A regular expression: the metric counts only behind lines that match it, and not in those."""
-    until: str | None = None
-    """A regular expression: it no longer counts from a line on that matches it, until `after` matches again."""
-    context: tuple[str, ...] = ()
-    """Regular expressions: the named groups of the last line that matched one of them are labels, step or unit of the values from that line on."""
-    units: str = ""
-    better: Better | None = None
-    required: bool = False
-    """A run in which it never matched has not succeeded."""
-    number: NumberForm = NumberForm.PLAIN
-    repaint: Repaint = Repaint.ALL
-    over_ranks: OverRanks = OverRanks.EACH
-    headline: Headline = Headline.LAST
-    tolerance: float | None = None
-    """Differences between runs up to this share (0.02: two percent) are of no importance; unset: any counts."""
     warmup: timedelta | None = None
     """Values of so long from the benchmark's start, in each repeat of it, are left out of statistics and headline. They are records all the same."""
     warmup_values: int = 0
@@ -377,8 +451,6 @@ class Metric:
             raise ValueError("of_run excludes pattern and json; keep one of them")
         if self.of_run is not None and self.units != self.of_run.units:
             raise ValueError(f'units of {self.of_run.value} must be "{self.of_run.units}"')
-        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
-            raise ValueError("tolerance must be a finite number ≥ 0, for example 0.02 for two percent")
         if self.warmup_values < 0:
             raise ValueError("warmup_values must be an integer ≥ 0")
         if self.warmup is not None and self.warmup_values:
@@ -386,35 +458,43 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
-    """Files of the benchmark that metrics are taken from after its end: an item of `[[results]]`.
+class Results(DeclaredTable):
+    """Files that the benchmark writes: after its end, metrics are taken from them."""
 
-    `values`, `step`, `name_from`, `units_from` and the values of `labels` are columns of CSV files, or paths in JSON files
-    (`star_path.py`); the other formats know by themselves.
-    """
-
-    path: str
-    """A glob relative to the benchmark's working folder."""
-    format: ResultFormat
-    metrics: tuple[str, ...] = ()
-    """The names of those that are taken; none: all."""
+    path: Annotated[RelativeGlob, Example("out/*.json")]
+    """A glob, relative to the benchmark's working folder. Files that were there before it began are not read."""
+    format: Annotated[ResultFormat, Example("hyperfine")]
+    """What wrote the files, or how they are built: [extraction.md](extraction.md#results-in-files) names the metrics and labels of each."""
+    metrics: Annotated[tuple[MetricName, ...], Example(["mean"])] = ()
+    """The names of the metrics that are taken. Unset: all that the files hold."""
     required: bool = False
-    """A run in which these files gave no value has not succeeded."""
-    better: Better | None = None
-    over_ranks: OverRanks = OverRanks.EACH
-    headline: Headline = Headline.LAST
-    tolerance: float | None = None
-    values: tuple[str, ...] = ()
-    name: str | None = None
-    """The metric's name, where there is one column or path of values. Unset: the column's, or the path's last key."""
-    name_from: str | None = None
-    units: str = ""
-    units_from: str | None = None
-    step: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    delimiter: str = ","
+    """Whether a run in which these files gave no value has failed."""
+    better: Annotated[Better | None, Example("lower")] = None
+    """Which direction is an improvement, for the metrics that `metrics` names."""
+    over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
+    """As in `[[output.metrics]]`, where several nodes write such files."""
+    headline: Annotated[Headline, Example("median")] = Headline.LAST
+    """Which number of all values of a run stands for the run, for the metrics that `metrics` names."""
+    tolerance: Annotated[Percentage | None, Example("2%")] = None
+    """A difference between runs that is no larger than this is of no importance, for the metrics that `metrics` names."""
+    values: Annotated[tuple[FilledText, ...], Example(["seconds"])] = ()
+    """With `csv` the columns that hold values, with `json` the paths to them: `results[*].mean`."""
+    name: Annotated[MetricName | None, Example("latency")] = None
+    """With `csv` and `json`: the metric's name. Unset: the column's, or the path's last key."""
+    name_from: Annotated[FilledText | None, Example("metric")] = None
+    """With `csv` and `json`: the column, or the path, of the metric's name, where each value has its own."""
+    units: Annotated[str, Example("ms")] = ""
+    """With `csv` and `json`: the units."""
+    units_from: Annotated[FilledText | None, Example("unit")] = None
+    """With `csv` and `json`: the column, or the path, of the units."""
+    step: Annotated[FilledText | None, Example("epoch")] = None
+    """With `csv` and `json`: the column, or the path, of the step, which becomes the plots' axis."""
+    labels: Annotated[dict[LabelName, FilledText], Example({"job": "jobname"})] = field(default_factory=dict)
+    """With `csv` and `json`: labels of the records, each with the column, or the path, of its value."""
+    delimiter: Annotated[str, Example(";")] = ","
+    """With `csv`: what stands between two cells."""
     header: bool = True
-    """Whether a CSV file's first line names its columns; else they are called 1, 2, 3 …"""
+    """With `csv`: whether the first line names the columns. Else they are called `1`, `2`, `3` and so on."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -427,50 +507,40 @@ class Results:
             return tuple(read_star_path(each).name for each in self.values)
         return self.values
 
-    def mistakes(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each key that is wrong, what is wrong with it, and what to do."""
-        if not is_glob_below(self.path) or ".." in PurePosixPath(self.path).parts:
-            yield (
-                "path",
-                f'"{self.path}" is not a glob below the working folder',
-                'write for example "out/*.json"',
-            )
-        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
-            yield "tolerance", "is not a finite number ≥ 0", "write for example 0.02 for two percent"
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         by_place = self.format in (ResultFormat.CSV, ResultFormat.JSON)
         if by_place:
             yield from self._wrong_places()
         else:
             keys = ("values", "name", "name_from", "units", "units_from", "step", "labels")
             for key in (key for key in keys if getattr(self, key)):
-                yield key, f'is for "csv" and "json"; "{self.format.value}" says it by itself', "remove it"
+                yield key, (f'is for "csv" and "json"; "{self.format.value}" says it by itself', "remove it")
         if self.format is not ResultFormat.CSV:
             for key in (key for key in ("delimiter", "header") if getattr(self, key) not in (",", True)):
-                yield key, 'is for "csv"', "remove it"
+                yield key, ('is for "csv"', "remove it")
         elif len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             yield (
                 "delimiter",
-                f'"{self.delimiter}" does not tell cells apart',
-                "write one character, such as a semicolon",
+                (f'"{self.delimiter}" does not tell cells apart', "write one character, such as a semicolon"),
             )
         judged = self.better is not None or self.headline is not Headline.LAST or self.tolerance is not None
         if judged and not self.names:
             fix = "name the metrics that better, headline and tolerance are for"
-            yield "metrics", "is missing", fix
+            yield "metrics", ("is missing", fix)
 
-    def _wrong_places(self) -> Iterator[tuple[str, str, str]]:
+    def _wrong_places(self) -> Iterator[tuple[str, Mistake]]:
         of_json = self.format is ResultFormat.JSON
         example = '["results[*].mean"]' if of_json else '["seconds"]'
         if not self.values:
             kind = "paths" if of_json else "columns"
-            yield "values", "is missing", f"write the {kind} of the values, for example {example}"
+            yield "values", ("is missing", f"write the {kind} of the values, for example {example}")
         if self.name is not None and (self.name_from is not None or len(self.values) > 1):
-            yield "name", "is the name of one metric", "remove it, or keep one of values and no name_from"
+            yield "name", ("is the name of one metric", "remove it, or keep one of values and no name_from")
         for name in sorted(RESERVED.intersection(self.labels)):
-            yield "labels", f'"{name}" is the name of a label that records get by themselves', "rename it"
+            yield "labels", (f'"{name}" is the name of a label that records get by themselves', "rename it")
         if of_json:
             for mistake in path_mistakes(self.values, [each for each in self.places if each is not None]):
-                yield "values", mistake, f"write for example {example}"
+                yield "values", (mistake, f"write for example {example}")
 
     @property
     def places(self) -> tuple[str | None, ...]:
@@ -479,109 +549,122 @@ class Results:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostMetrics:
-    """The `[host_metrics]` table."""
+class HostMetrics(DeclaredTable):
+    """Samples of the machine itself: CPU, memory, disk, network, GPUs."""
 
     enabled: bool = True
-    interval: timedelta = timedelta(seconds=5)
+    """Whether they are taken."""
+    interval: Annotated[
+        Duration,
+        at_least(
+            timedelta(milliseconds=100),
+            'write "100ms" or more; [host_metrics] enabled = false switches them off',
+        ),
+        Example("5s"),
+    ] = timedelta(seconds=5)
+    """Time between two samples, at least 100ms."""
 
-    def __post_init__(self) -> None:
-        if self.interval < timedelta(milliseconds=100):
-            raise ValueError("interval must be at least 100ms")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Kafka:
-    """The `[kafka]` table: where metric messages go."""
-
-    brokers: tuple[str, ...]
-    topic: str = "BAI_METRICS"
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    """A reference, never the secret itself: "env:NAME", "secretsmanager:…", "ssm:…"."""
-    ssl_cafile: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    host_metrics: bool = False
-    """Whether host metrics are pushed as well."""
+class SinkTable(DeclaredTable):
+    """A destination of records. Both descriptors and the configuration have such a table, with the same keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogLines:
-    """The `[log_lines]` table: where what the benchmark prints is written as JSON, for a log shipper."""
+class Kafka(SinkTable):
+    """Where metric messages are sent. Without this table none are, unless the configuration names brokers."""
 
-    path: str
-    """An absolute path of the machine that runs the job; what is there is appended to."""
-
-    def __post_init__(self) -> None:
-        if not self.path.startswith("/") or "\0" in self.path:
-            raise ValueError(f'path "{self.path}" is not an absolute path')
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prometheus:
-    """The `[prometheus]` table: where the last value of each metric goes, or is to be had. One of the two addresses is set."""
-
-    pushgateway: str | None = None
-    """The address of a Pushgateway, "http://host:9091"."""
-    username: str | None = None
-    """For HTTP basic authentication there."""
-    password: str | None = None
-    """A reference, never the secret itself: "env:NAME", "secretsmanager:…", "ssm:…"."""
-    delete_on_end: bool = False
-    """Whether the run's group is deleted from the Pushgateway at the end."""
-    listen: str | None = None
-    """The address, "host:port", where the machine that runs the job answers Prometheus while the run lasts."""
-    host_metrics: bool = False
-    """Whether host metrics are among them."""
-
-    def __post_init__(self) -> None:
-        if self.pushgateway is None and self.listen is None:
-            raise ValueError("neither pushgateway nor listen says where to")
-        if self.pushgateway is not None and not is_web_address(self.pushgateway):
-            raise ValueError(
-                f'pushgateway "{self.pushgateway}" is not an address such as "http://host:9091", without user and password'
-            )
-        if self.listen is not None:
-            split_address(self.listen)
-        if (self.username is None) != (self.password is None):
-            raise ValueError("username and password belong together")
-
-
-MOST_DIMENSIONS = 30
-"""Of one metric in CloudWatch: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CloudWatch:
-    """The `[cloudwatch]` table: where metrics go in CloudWatch's embedded metric format."""
-
-    log_group: str
-    """The log group, which is there already."""
-    namespace: str = "bai"
-    """CloudWatch's namespace of the metrics."""
-    dimensions: tuple[str, ...] | None = None
-    """Names of the labels that become dimensions; unset: the job's own, those of a record, and the rank."""
-    high_resolution: bool = False
-    """Whether CloudWatch keeps each second, and not each minute."""
-    region: str | None = None
-    """The log group's; unset: the machine's."""
+    brokers: Annotated[Brokers, Example(["broker-1:9092", "broker-2:9092"])]
+    """Bootstrap brokers, `host:port`."""
+    topic: Annotated[FilledText, Example("BAI_METRICS")] = "BAI_METRICS"
+    """The topic of the metric messages."""
+    security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Example("SASL_SSL")
+    ] = "PLAINTEXT"
+    """Kafka's security protocol."""
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "AWS_MSK_IAM"] | None, Example("SCRAM-SHA-512")
+    ] = None
+    """Kafka's SASL mechanism; needed with `SASL_PLAINTEXT` and `SASL_SSL`. All but `AWS_MSK_IAM` need user and password."""
+    sasl_username: Annotated[str | None, Example("metrics")] = None
+    """The user."""
+    sasl_password: Annotated[SecretReference | None, Example("env:KAFKA_PASSWORD")] = None
+    """A reference to the password, as in `[env.secrets]`; never the password."""
+    ssl_cafile: Annotated[str | None, Example("/etc/kafka/ca.pem")] = None
+    """Certificates that are trusted; unset: the system's."""
+    ssl_certfile: Annotated[str | None, Example("/etc/kafka/client.pem")] = None
+    """Our own certificate."""
+    ssl_keyfile: Annotated[str | None, Example("/etc/kafka/client.key")] = None
+    """Its private key."""
     host_metrics: bool = False
     """Whether host metrics are sent as well."""
 
-    def __post_init__(self) -> None:
-        if not is_log_group(self.log_group):
-            raise ValueError(f'log_group "{self.log_group}" must be 1 to 512 of A-Z a-z 0-9 . - _ / #')
-        if not is_namespace(self.namespace):
-            raise ValueError(
-                f'namespace "{self.namespace}" must be 1 to 255 of A-Z a-z 0-9 . - _ / # : and a space, and not start with ":" or "AWS/"'
-            )
-        if self.dimensions is not None and len(self.dimensions) > MOST_DIMENSIONS:
-            raise ValueError(
-                f"dimensions holds {len(self.dimensions)} names; CloudWatch takes {MOST_DIMENSIONS}"
-            )
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if not self.security_protocol.startswith("SASL"):
+            return
+        if self.sasl_mechanism is None:
+            fix = 'add sasl_mechanism, for example "SCRAM-SHA-512", with sasl_username and sasl_password'
+            yield "sasl_mechanism", (f"is missing, and security_protocol is {self.security_protocol}", fix)
+        elif self.sasl_mechanism != "AWS_MSK_IAM":
+            for key, example in (("sasl_username", "metrics"), ("sasl_password", "env:KAFKA_PASSWORD")):
+                if getattr(self, key) is None:
+                    problem = f"is missing, and {self.sasl_mechanism} needs it"
+                    yield key, (problem, f'add {key} = "{example}"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLines(SinkTable):
+    """What the benchmark prints, as JSON lines in a file of the machine that runs it. Without this table there is none, unless the configuration names it."""
+
+    path: Annotated[AbsolutePath, Example("/var/log/bai/benchmark.jsonl")]
+    """The file, which is appended to; a log shipper of the machine takes it on. See [docs/service.md](service.md#results)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prometheus(SinkTable):
+    """The last value of each metric, and how many there were, for Prometheus; at least one of the two addresses. See [docs/sinks.md](sinks.md#prometheus)."""
+
+    pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
+    """A Pushgateway to which they are pushed every few seconds. It keeps a run's group for ever, unless someone deletes it."""
+    username: Annotated[FilledText | None, Example("metrics")] = None
+    """The user, where the Pushgateway asks for one (HTTP basic authentication)."""
+    password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
+    """A reference to the password, as in `[env.secrets]`; never the password."""
+    delete_on_end: bool = False
+    """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then not have seen the last values."""
+    listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
+    """An address of the machine that runs the job where Prometheus can scrape `/metrics` while the run lasts. Whoever reaches it may read."""
+    host_metrics: bool = False
+    """Whether host metrics are among them."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if self.pushgateway is None and self.listen is None:
+            fix = 'add pushgateway = "http://pushgateway:9091", or listen = "127.0.0.1:9109"'
+            yield "", ("names no address", fix)
+        if self.password is None and self.username is not None:
+            fix = 'add password = "ssm:/bai/pushgateway-password", or remove username'
+            yield "password", ("is missing, and username is there", fix)
+        if self.username is None and self.password is not None:
+            fix = 'add username = "metrics", or remove password'
+            yield "username", ("is missing, and password is there", fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudWatch(SinkTable):
+    """Metrics as log events in CloudWatch's embedded metric format. See [docs/sinks.md](sinks.md#cloudwatch)."""
+
+    log_group: Annotated[LogGroup, Example("/bai/metrics")]
+    """The log group; it must be there. Each node of a job writes a log stream of its own, `JOB/RANK`."""
+    namespace: Annotated[Namespace, Example("Team/Benchmarks")] = "bai"
+    """CloudWatch's namespace of the metrics."""
+    dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
+    """Names of labels that become dimensions, at most 30; all labels can be searched for in the log. Each combination of values is a metric
+    that CloudWatch charges for. Unset: the labels of the job and of the record, and the rank, without the job's id."""
+    high_resolution: bool = False
+    """Whether CloudWatch keeps a value for each second, and not for each minute."""
+    region: Annotated[FilledText | None, Example("eu-central-1")] = None
+    """The log group's region; unset: the machine's."""
+    host_metrics: bool = False
+    """Whether host metrics are sent as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -640,41 +723,46 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeat:
+class WrittenRepeat(DeclaredTable):
+    """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
+
+    runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
+    """How many runs there are. With `until` at most so many, 50 of each arm where it is unset."""
+    warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
+    """Runs before those, which no metric is taken from."""
+    until: Annotated[PositivePercentage | None, Example("2%")] = None
+    """Goes on, after 10 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side, at two looks
+    in a row, and the runs have no trend. With arms: the interval of their difference."""
+    metric: Annotated[FilledText | None, Example("throughput")] = None
+    """Whose headline `until` is about: one of `[[output.metrics]]`, or what each run takes: `wall_time`, `cpu_time`, `user_time`,
+    `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
+    max_time: Annotated[PositiveDuration | None, Example("2h")] = None
+    """After so long no new run begins, with arms no new block. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
+    min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
+    """With `max_time`: so many runs are done in any case. That further ones had no time left is then no warning."""
+    keep_going: bool = False
+    """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` on several nodes."""
+    ignore_failure: bool = False
+    """Whether a run counts whatever its exit code is. A signal, or a command that cannot be started, is a failure all the same."""
+    seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
+    """Of the order in which the arms take turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat(WrittenRepeat):
     """The `[repeat]` table: the benchmark is run several times, one run after the other, in one job."""
 
-    runs: int
+    runs: Annotated[int, in_range(1)] = field()
     """With `until`: at most so many."""
-    warmup_runs: int = 0
-    """Runs before those, which no metric is taken from."""
-    until: float | None = None
-    """Runs go on until the confidence interval of the mean of `metric` is, to either side, at most this share of it."""
-    metric: str | None = None
-    """Whose headline `until` is about."""
-    max_time: timedelta | None = None
-    """After so long no new run begins, with arms no new block; unset: no limit."""
-    min_runs: int | None = None
-    """With `max_time`: so many runs are done in any case."""
+    warmup_runs: Annotated[int, in_range(0)] = 0
     prepare: tuple[str, ...] = ()
     """A command before each run, and its arguments; empty: none."""
     cleanup: tuple[str, ...] = ()
     """One after each run."""
-    keep_going: bool = False
-    """Whether a run that fails is followed by the next one."""
-    ignore_failure: bool = False
-    """Whether a run counts whatever its exit code is."""
     arms: tuple[Arm, ...] = ()
     """Two or more that take turns, each for an equal part of `runs`; none: the benchmark itself."""
-    seed: int = 0
-    """Of the order in which the arms take turns."""
 
     def __post_init__(self) -> None:
-        if self.runs < 1:
-            raise ValueError("runs must be an integer ≥ 1")
-        if self.warmup_runs < 0:
-            raise ValueError("warmup_runs must be an integer ≥ 0")
-        if self.until is not None and not 0 < self.until < math.inf:
-            raise ValueError("until must be a finite number > 0, for example 0.02 for two percent")
         if (self.until is None) != (self.metric is None):
             raise ValueError("until and metric go together: metric says whose interval until is about")
         if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
@@ -700,6 +788,8 @@ class Repeat:
         """Return the arm of each run, warm-up runs included: every block has each arm once, in an order that the seed decides."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
+        import random  # most jobs draw nothing
+
         draw = random.Random(self.seed)  # noqa: S311 - whoever has the seed shall draw the same
         count = len(self.arms)
         blocks = range((self.warmup_runs + self.runs) // count)
@@ -718,6 +808,56 @@ class Repeat:
         """After how many runs it is looked for the first time whether they are enough; None where their number is fixed."""
         least = LEAST_RUNS * max(1, len(self.arms))
         return None if self.until is None else min(least, self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart(DeclaredTable):
+    """When a benchmark that failed is started again, in the same job: see [restarts.md](restarts.md)."""
+
+    max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
+    """How often, over the whole job. Later failures end it."""
+    backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
+    """Time between a failure and the first restart. It doubles with each further one, up to 5m."""
+    exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
+    """Only a benchmark that exits with one of these is started again; 128 and a signal's number stand for the signal. Unset: after every
+    failure but those that would happen again, such as a command that is not found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic(DeclaredTable):
+    """Settings of a job whose number of machines is a range, such as `"2:4"`. `replacements` is for `single_node`, too."""
+
+    nodes: Annotated[int | None, in_range(1), Example(3)] = None
+    """Number of machines that are wanted at the start. Unset: the most of the range."""
+    wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
+    """Time for which the job waits with fewer machines than the least. It ends then."""
+    pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
+    """Least time between a start of the benchmark and its end for a machine that has joined."""
+    replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
+    """Most machines that are launched on EC2 in place of lost ones, over the whole job, while a command or the service follows it."""
+
+
+def _interval(every: timedelta | None) -> Mistake | None:
+    if every is None or every >= timedelta(seconds=1):
+        return None
+    return "must be at least 1s", 'write for example "10m", or "off"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(DeclaredTable):
+    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and are there again after a restart."""
+
+    path: Annotated[OwnFolder, Example("checkpoints")]
+    """The folder: in the working folder, or absolute. `BAI_CHECKPOINT_DIR` is its path in the environment of the benchmark."""
+    every: Annotated[DurationOrOff, Check(_interval), Example("10m")] = timedelta(minutes=10)
+    """Time between two copies of the folder to the job store; `"off"` for only one at each end of the benchmark."""
+    shared: bool = False
+    """Whether the folder is on a file system that all machines share. Nothing is copied then."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if self.shared and not self.path.startswith("/"):
+            problem = f"{shown(self.path)} is relative, so it is in a working folder of each machine's own"
+            yield "path", (problem, "write the absolute path of the shared folder, or remove shared")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -769,6 +909,9 @@ class Job:
     cloudwatch: CloudWatch | None = None
     output: Output = Output()
     repeat: Repeat | None = None
+    restart: Restart = Restart()
+    elastic: Elastic = Elastic()
+    checkpoint: Checkpoint | None = None
     store: Store | None = None
     end: End = End()
     git: Git | None = None
@@ -780,8 +923,23 @@ class Job:
         for source in self.sources:
             if source.arm is not None and source.arm not in arms:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
+        if self.restart.max_restarts and self.strategy.max_restarts:
+            raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
+        self._check_elastic()
         if self.repeat is None:
             return
+        if self.restart.max_restarts:
+            raise ValueError(
+                "[restart] max_restarts is not for jobs with [repeat]: a run that was restarted measures nothing"
+            )
+        if self.is_elastic:
+            raise ValueError(
+                "[strategy] min_nodes is not for jobs with [repeat]: runs on other numbers of nodes are not alike"
+            )
+        if self.checkpoint is not None:
+            raise ValueError(
+                "[checkpoint] is not for jobs with [repeat]: a run that goes on where another one stopped measures nothing"
+            )
         if self.runs_together and self.repeat.keep_going:
             raise ValueError(
                 "[repeat] keep_going is not for the strategy torchrun on several nodes: where a run fails on one of them, the others "
@@ -793,6 +951,41 @@ class Job:
             )
         if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
             raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
+
+    def _check_elastic(self) -> None:
+        least, most = self.strategy.min_nodes, self.strategy.nodes
+        if least is None:
+            if self.elastic != Elastic():
+                raise ValueError("[elastic] is for jobs with [strategy] min_nodes, and it is missing")
+        elif not least <= self.desired_nodes <= most:
+            raise ValueError(f"[elastic] nodes must be from {least} to {most}, not {self.desired_nodes}")
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether nodes may be lost and may join while the job runs."""
+        return self.strategy.min_nodes is not None
+
+    @property
+    def desired_nodes(self) -> int:
+        """Number of nodes that the job starts with."""
+        return self.elastic.nodes or self.strategy.nodes
+
+    @property
+    def restart_policy(self) -> Restart:
+        """When a failed benchmark is started again, all nodes with the same members."""
+        if self.repeat is not None or not self.strategy.max_restarts:
+            return self.restart
+        return Restart(max_restarts=self.strategy.max_restarts)
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether a failed benchmark is started again."""
+        return self.restart_policy.max_restarts > 0
+
+    @property
+    def has_generations(self) -> bool:
+        """Whether the job may have more than one generation."""
+        return self.is_elastic or self.may_restart
 
     @property
     def arms_apart(self) -> tuple[Arm, ...]:
@@ -880,18 +1073,11 @@ def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
         raise ValueError(f"{where}: neither pattern, json nor of_run says what to take")
     if metric.pattern:
         raise ValueError(f"{where}: pattern and json exclude each other; keep one of them")
-    paths = {"json": metric.json}
-    paths.update({"json_step": metric.json_step} if metric.json_step is not None else {})
-    paths.update({f"json_labels[{number}]": path for number, path in enumerate(metric.json_labels)})
-    names = {}
-    for key, text in paths.items():
-        try:
-            names[key] = last_key(read_json_path(text))
-        except ValueError as error:
-            raise ValueError(f'{where}: {key} "{text}" is not a path: {error}') from error
-    for key, name in names.items():
-        if key.startswith("json_labels") and (name in RESERVED or name in labels):
-            raise ValueError(f'{where}: {key}: "{name}" is the name of a label that records have already')
+    for index, path in enumerate(metric.json_labels):
+        name = last_key(read_json_path(path))
+        if name in RESERVED or name in labels:
+            problem = f'"{name}" is the name of a label that records have already'
+            raise ValueError(f"{where}: json_labels[{index}]: {problem}")
 
 
 def marker_problem(text: str) -> str | None:
@@ -925,11 +1111,9 @@ def context_problem(
 
 
 def check_results(results: Sequence[Results], *, labels: Collection[str]) -> None:
-    """Raise ValueError where keys of results contradict each other, or a label has the name of one of the job's own `labels`."""
+    """Raise ValueError if a label of results has the name of one of the job's own `labels`."""
     for index, each in enumerate(results):
         where = f'[[results]] {index} "{each.path}"'
-        for key, problem, fix in each.mistakes():
-            raise ValueError(f"{where}: {key} {problem}; {fix}")
         for name in each.labels.keys() & set(labels):
             raise ValueError(
                 f'{where}: the label "{name}" has the name of a label of [job] labels; rename it'
@@ -939,58 +1123,3 @@ def check_results(results: Sequence[Results], *, labels: Collection[str]) -> Non
 def is_job_id(text: str) -> bool:
     """Return whether a job can have this id."""
     return _ID.fullmatch(text) is not None
-
-
-def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises ValueError, which says why `text` is none.
-
-    Without the warnings that are for programmers.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile(text)
-    except re.error as error:
-        raise ValueError(str(error)) from error
-    except (RecursionError, OverflowError, MemoryError) as error:
-        raise ValueError("it is too large") from error
-
-
-def is_web_address(text: str) -> bool:
-    """Return whether `text` is the address of a web server, without credentials in it."""
-    try:
-        parts = urlsplit(text)
-        port_ok = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    clean = not (parts.query or parts.fragment or "@" in parts.netloc or re.search(r"[\s\x00-\x1f]", text))
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port_ok and clean and text.isascii()
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of "host:port". Raises ValueError."""
-    host, _, port = text.rpartition(":")
-    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not re.fullmatch(r"[0-9]{1,5}", port):
-        raise ValueError(f'listen "{text}" is not an address such as "127.0.0.1:9109"')
-    if int(port) > 65535:
-        raise ValueError(f'listen "{text}" has a port above 65535')
-    return host.strip("[]"), int(port)
-
-
-def is_log_group(text: str) -> bool:
-    """Return whether a log group of CloudWatch Logs can have this name."""
-    return re.fullmatch(r"[A-Za-z0-9._/#-]{1,512}", text) is not None
-
-
-def is_namespace(text: str) -> bool:
-    """Return whether CloudWatch takes this namespace from its users."""
-    legal = re.fullmatch(r"[A-Za-z0-9._/#: -]{1,255}", text) is not None and text.strip() != ""
-    return legal and not text.startswith((":", "AWS/"))
-
-
-def is_glob_below(text: str) -> bool:
-    """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
-    if text.startswith("/") or "\0" in text:
-        return False
-    parts = PurePosixPath(text).parts
-    return bool(parts) and not any("**" in part and part != "**" for part in parts)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import VERSION, Job, check_patterns, check_results
-from bai_agent.job.source_schemes import shown_address
-from bai_agent.job.tables import read_table, write_table
+from bai_agent.job.descriptor import ELASTIC_SILENCE, VERSION, Job, check_patterns, check_results
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.job.schema.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 
 _DESCRIPTOR_LIMIT = 16 * 2**20
@@ -47,6 +47,8 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
             "Use the agent that came with the `bai` that wrote it."
         )
     job = read_table(Job, table, where=f"{where}:")
+    if job.is_elastic and "peer_silence" not in job.limits.written:
+        job = replace(job, limits=replace(job.limits, peer_silence=ELASTIC_SILENCE))
     if not checked:
         try:
             check_patterns(job.metrics, labels=job.job.labels)
@@ -58,9 +60,17 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
 
 def job_table(job: Job) -> dict[str, Any]:
     """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
-    return {"version": job.version, **write_table(job)}
+    table = {"version": job.version, **write_table(job)}
+    if job.is_elastic:
+        # Its default depends on another table, so that it is never left out.
+        limits = table.setdefault("limits", {})
+        limits["peer_silence"] = format_duration(job.limits.peer_silence)
+    return table
 
 
 def without_credentials(job: Job) -> Job:
     """Return `job` as everybody may see it: no address of a source holds a password or a query, which may be a key."""
+    # Imported here: an extractor starts without it.
+    from bai_agent.job.schema.source_schemes import shown_address
+
     return replace(job, sources=tuple(replace(each, src=shown_address(each.src)) for each in job.sources))

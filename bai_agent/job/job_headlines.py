@@ -1,8 +1,9 @@
-"""The one number of each metric that stands for a job, made from all its values: here alone, for the agent and every view.
+"""The headline of each metric of a job, computed from its values here alone, for the agent and every view.
 
 - Of one series in one run it is what the metric's `headline` asks for, without the warm-up.
 - Of a run's ranks it is what `over_ranks` asks for; their mean, where that is "each".
 - Of several runs it is the median over those that succeeded.
+- Of a job with generations it is that of the last generation with a number for this metric and these labels.
 
 Labels and arms are dimensions: numbers with different ones are never put together.
 """
@@ -10,13 +11,14 @@ Labels and arms are dimensions: numbers with different ones are never put togeth
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from array import array
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from bai_agent.job.descriptor import Headline, Metric, OverRanks
-from bai_agent.job.interval import mean_of, median_of
+from bai_agent.job.figures import ExactSum, RunningMedian, mean_of, median_of
 from bai_agent.job.record_types import HeadlineValue
+from bai_agent.light_dataclass import dataclass
 
 ARM = "arm"
 """The label under which views show the arm."""
@@ -24,10 +26,14 @@ ARM = "arm"
 _OVER_RANKS: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
     OverRanks.EACH: mean_of,
     OverRanks.MEAN: mean_of,
-    OverRanks.SUM: lambda values: _finite(sum(values)),
+    OverRanks.SUM: sum,
     OverRanks.MIN: min,
     OverRanks.MAX: max,
 }
+
+
+_RATE = re.compile(r"(?:/|\bper )(?:s|secs?|seconds?|min|minutes?|h|hours?)\s*$", re.IGNORECASE)
+"""How the units of a rate end: "img/s"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +45,15 @@ class SeriesNumber:
     """Sorted, without those that say where a record comes from."""
     arm: str | None = None
     repeat: int | None = None
+    generation: int | None = None
+    """None if the job has no generations."""
     value: float
     units: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobHeadline:
-    """The number of one metric, set of labels and arm that stands for a job."""
+    """The headline of one metric, set of labels and arm."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
@@ -54,8 +62,10 @@ class JobHeadline:
     runs: Mapping[int | None, float]
     """The number of each run that counts, by repeat; None: the only run."""
     ranks: int = 1
-    """Of how many ranks a run's number is made, at most."""
+    """Most ranks of which a run's number is made."""
     over_ranks: OverRanks = OverRanks.EACH
+    generation: int | None = None
+    """The generation of its numbers. None if the job has no generations."""
 
     @property
     def value(self) -> float:
@@ -84,7 +94,7 @@ def with_arm(labels: tuple[tuple[str, str], ...], arm: str | None) -> tuple[tupl
 
 
 def headline_of(how: Headline, values: Sequence[float]) -> float:
-    """Return which of one or more values of a series stands for all."""
+    """Return the headline of one or more values of a series."""
     match how:
         case Headline.MIN:
             return min(values)
@@ -98,6 +108,71 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
             return values[-1]
 
 
+class RunningHeadline:
+    """The headline of values that come in pieces, none beyond `LIMIT`: what `headline_of` makes of all of them at once.
+
+    Only a median keeps values, 8 bytes each. If it keeps not all of them, they must come once more.
+    """
+
+    def __init__(self, how: Headline) -> None:
+        self._how = how
+        self.count = 0
+        self._least = math.inf
+        self._greatest = -math.inf
+        self._last = 0.0
+        self._sum = ExactSum()
+        self._median = RunningMedian()
+
+    @property
+    def kept(self) -> int:
+        """The number of values that are kept."""
+        return len(self._median.kept)
+
+    @property
+    def all_values(self) -> array[float] | None:
+        """All values so far, if all are kept."""
+        return self._median.kept if self._median.keeps_all else None
+
+    def thin(self) -> None:
+        """Keep half of the values that are kept."""
+        self._median.thin()
+
+    def add(self, values: Sequence[float]) -> None:
+        """Take in the next values, in their order."""
+        if not values:
+            return
+        self.count += len(values)
+        self._last = values[-1]
+        if self._how in (Headline.MIN, Headline.MEAN):
+            self._least = min(self._least, min(values))
+        if self._how in (Headline.MAX, Headline.MEAN):
+            self._greatest = max(self._greatest, max(values))
+        if self._how is Headline.MEAN:
+            self._sum.add(values)
+        elif self._how is Headline.MEDIAN:
+            self._median.add(values)
+
+    def value(self) -> float | None:
+        """Return the headline of all values; None if they must be added once more, to what `again` returns."""
+        match self._how:
+            case Headline.MIN:
+                return self._least
+            case Headline.MAX:
+                return self._greatest
+            case Headline.MEAN:
+                return min(max(self._sum.rounded / self.count, self._least), self._greatest)
+            case Headline.MEDIAN:
+                return self._median.value(self.count)
+            case Headline.LAST:
+                return self._last
+
+    def again(self) -> RunningHeadline:
+        """Return what finds the headline, nearer each time, if it is given the same values again."""
+        found = RunningHeadline(self._how)
+        found._median = self._median.narrowed(self.count)
+        return found
+
+
 def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
     """Return one number for those of one or more ranks."""
     return _OVER_RANKS[how](values)
@@ -109,8 +184,29 @@ def mean_or(how: OverRanks) -> OverRanks:
 
 
 def over_runs(values: Sequence[float]) -> float:
-    """Return the number that stands for one or more runs."""
+    """Return the headline of one or more runs."""
     return median_of(values)
+
+
+class LastGenerations:
+    """The generation that counts for each metric and set of labels: the last one that has a number for them."""
+
+    def __init__(self, numbers: Iterable[tuple[Hashable, int | None]] = ()) -> None:
+        """numbers: metric with labels, and generation, of each number."""
+        self._last: dict[Hashable, int] = {}
+        for group, generation in numbers:
+            self.add(group, generation)
+
+    def add(self, group: Hashable, generation: int | None) -> bool:
+        """Note that a generation has a number; return whether it now counts instead of an earlier one, or none."""
+        is_later = generation is not None and generation > self._last.get(group, -1)
+        if generation is not None and is_later:
+            self._last[group] = generation
+        return is_later
+
+    def is_past(self, group: Hashable, generation: int | None) -> bool:
+        """Return whether a later generation counts."""
+        return generation is not None and generation < self._last.get(group, generation)
 
 
 def job_headlines(
@@ -123,8 +219,10 @@ def job_headlines(
     found: dict[
         tuple[str, tuple[tuple[str, str], ...], str | None], dict[int | None, list[SeriesNumber]]
     ] = {}
-    for each in numbers:
-        if each.repeat is None or each.repeat not in failed:
+    counted = [each for each in numbers if each.repeat is None or each.repeat not in failed]
+    last = LastGenerations(((each.name, each.labels), each.generation) for each in counted)
+    for each in counted:
+        if not last.is_past((each.name, each.labels), each.generation):
             runs = found.setdefault((each.name, each.labels, each.arm), {})
             runs.setdefault(each.repeat, []).append(each)
     headlines = []
@@ -142,6 +240,7 @@ def job_headlines(
                 },
                 ranks=max(map(len, runs.values())),
                 over_ranks=how,
+                generation=next(iter(runs.values()))[0].generation,
             )
         )
     return headlines
@@ -159,7 +258,12 @@ def headline_values(
     for each in job_headlines(numbers, metrics, failed=failed):
         runs: dict[str, list[float]] = {}
         for one in numbers if with_runs else ():
-            if (one.name, one.labels, one.arm) == (each.name, each.labels, each.arm):
+            if (one.name, one.labels, one.arm, one.generation) == (
+                each.name,
+                each.labels,
+                each.arm,
+                each.generation,
+            ):
                 runs.setdefault("" if one.repeat is None else str(one.repeat), []).append(one.value)
         found[each.labelled] = HeadlineValue(
             value=each.value,
@@ -170,8 +274,23 @@ def headline_values(
             ranks=each.ranks,
             over_ranks=each.over_ranks.value,
             runs=runs or None,
+            generation=each.generation,
         )
     return found
+
+
+def generation_headlines(
+    numbers: Sequence[SeriesNumber], metrics: Mapping[str, Metric], *, with_runs: bool = False
+) -> dict[int, dict[str, HeadlineValue]]:
+    """Return the headlines of each generation, by its number. with_runs: as for `headline_values`."""
+    found: dict[int, list[SeriesNumber]] = {}
+    for each in numbers:
+        if each.generation is not None:
+            found.setdefault(each.generation, []).append(each)
+    return {
+        generation: headline_values(found[generation], metrics, with_runs=with_runs)
+        for generation in sorted(found)
+    }
 
 
 def headlines_of_nodes(
@@ -190,6 +309,7 @@ def headlines_of_nodes(
                 labels=tuple((each.labels or {}).items()),
                 arm=each.arm,
                 repeat=int(repeat) if repeat else None,
+                generation=each.generation,
                 value=value,
                 units=each.units,
             )
@@ -197,6 +317,17 @@ def headlines_of_nodes(
             for value in values
         ]
     return headline_values(numbers, metrics, failed=failed)
+
+
+def per_node(headline: HeadlineValue, *, members: int, measured: int) -> float | None:
+    """Return one node's share of a headline that is a sum over ranks, or a rate that one rank measured for all; None for others.
+
+    members: number of nodes. measured: number of those that have a number of their own.
+    """
+    if headline.over_ranks == OverRanks.SUM.value and headline.ranks > 1:
+        return headline.value / measured
+    is_rate = headline.ranks == 1 and _RATE.search(headline.units) is not None
+    return headline.value / members if is_rate else None
 
 
 def headline_title(name: str, headline: HeadlineValue) -> str:
@@ -212,7 +343,3 @@ def _how(headline: HeadlineValue) -> OverRanks:
 
 def _of_ranks(how: OverRanks, ranks: int) -> str:
     return f" ({mean_or(how).value} of {ranks} ranks)" if ranks > 1 else ""
-
-
-def _finite(value: float) -> float:
-    return math.copysign(sys.float_info.max, value) if math.isinf(value) else value

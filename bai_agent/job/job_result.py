@@ -1,25 +1,31 @@
-"""How a job ended, made from how each of its nodes did."""
+"""Makes the result of a job from the outcomes of its nodes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from functools import reduce
+from typing import Any, TypeVar
 
-from bai_agent.job.job_headlines import headlines_of_nodes
+from bai_agent.job.job_headlines import headlines_of_nodes, per_node
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import (
     ArtifactCount,
+    CheckpointSummary,
     ExtractionSummary,
+    GenerationOutcome,
     GitCommit,
+    HeadlineValue,
     JobResult,
     KafkaDelivery,
     NeverNumber,
     NodeOutcome,
     RepeatOutcome,
 )
+from bai_agent.light_dataclass import dataclass, replace
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 _OF_ALL_NODES = frozenset(
     {
@@ -31,13 +37,16 @@ _OF_ALL_NODES = frozenset(
         Outcome.PEER_LOST,
     }
 )
-"""What happens to all nodes, or whose sentence names the node."""
+"""Outcomes of all nodes, or with sentences that name the node."""
 
 _KILLED = frozenset({Outcome.OOM.value, Outcome.KILLED.value, Outcome.PEER_LOST.value})
-"""What no other node's failure brings about. That a node was lost counts from its last sign of life."""
+"""Outcomes that no other node's failure causes. The loss of a node counts from its last sign of life."""
+_SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
+_MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
+"""Lists of an extraction that keep what is missing on all nodes."""
 _CONSEQUENCE_MS = 5000
 _OF_THE_JOB = frozenset({Outcome.CANCELLED.value, Outcome.MAX_RUNTIME.value})
-"""What ends all nodes alike, of which those that compute have more to tell."""
+"""Outcomes of all nodes at once. Computing nodes explain them better than serving ones."""
 
 
 def job_result(
@@ -47,101 +56,164 @@ def job_result(
     git: GitCommit | None = None,
     whole: bool = True,
     lost: Collection[int] = (),
+    seen: Collection[str] = (),
 ) -> JobResult:
-    """Return how a job ended whose nodes, one or more, ended so.
+    """Return the result of a job with these nodes, one or more.
 
-    The node that failed first is the cause: its outcome, sentence, benchmark and last lines are the job's; without one,
-    those of rank 0. A required metric is missing where no node has seen it. whole: these are all nodes of the job.
-    lost: ranks that were given up.
+    The node that failed first is the cause: its outcome, sentence, benchmark and last lines are the job's; without a failure,
+    those of rank 0. A required metric is missing if no node has seen it. whole: whether these are all nodes of the job.
+    lost: ranks that were given up. seen: required metrics that lost nodes reported in their last signs of life.
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
-    cause = first_failure(ranked) or ranked[0]
-    repeats = _repeats([node.repeats for node in ranked if node.repeats is not None])
-    metrics = _extraction(
-        [node.metrics for node in ranked if node.metrics is not None],
-        failed=[each.repeat for each in repeats or () if each.outcome != Outcome.SUCCEEDED.value],
-    )
-    of_extraction = ((node.rank, node.metrics.warnings) for node in ranked if node.metrics)
     several = len(ranked) > 1
+    cause = first_failure(ranked) or ranked[0]
+    repeats = _repeats(_present(node.repeats for node in ranked))
+    metrics = _extraction(
+        _present(node.metrics for node in ranked),
+        failed=[each.repeat for each in repeats or () if each.outcome != Outcome.SUCCEEDED.value],
+        seen=seen,
+    )
+    verdict = _verdict_of(cause, several=several)
+    if whole and metrics is not None:
+        verdict = _judge_metrics(verdict, metrics, several=several)
+    warnings = [
+        *_titled(((node.rank, node.warnings) for node in ranked), several=several),
+        *(node.sentence for node in ranked if _is_another_lost(node, cause, lost)),
+        *verdict.warnings,
+        *_titled(((node.rank, node.metrics.warnings) for node in ranked if node.metrics), several=several),
+    ]
+    return JobResult(
+        job_id=job_id,
+        outcome=verdict.outcome.value,
+        status=verdict.outcome.status.value,
+        exit_code=int(verdict.outcome.exit_code),
+        sentence=verdict.sentence,
+        benchmark=cause.benchmark,
+        phases=_longest(_present(node.phases for node in ranked)),
+        metrics=metrics,
+        kafka=_kafka(_present(node.kafka for node in ranked)),
+        last_lines=cause.last_lines or [],
+        artifacts=_artifacts(_present(node.artifacts for node in ranked)),
+        started=_of_known(min, (node.started for node in ranked)),
+        ended=_of_known(max, (node.ended for node in ranked)),
+        seconds=_of_known(max, (node.seconds for node in ranked)),
+        git=git,
+        repeats=repeats,
+        generations=generations_of_nodes(ranked, cause),
+        checkpoints=_checkpoints(ranked),
+        transports=_transports(_present(node.transports for node in ranked)),
+        warnings=list(dict.fromkeys(warnings)),
+        own_usage=_present(node.own_usage for node in ranked) or None,
+        lost=sorted(lost) or None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    outcome: Outcome
+    sentence: str
+    warnings: Sequence[str] = ()
+
+
+def _verdict_of(cause: NodeOutcome, *, several: bool) -> _Verdict:
     outcome = Outcome(cause.outcome)
     sentence = sentence_of_node(cause.rank, outcome, cause.sentence) if several else cause.sentence
-    warnings = _titled(((node.rank, node.warnings) for node in ranked), several=several)
-    warnings += [
-        node.sentence
-        for node in ranked
-        if node.rank in lost and node.outcome == Outcome.PEER_LOST.value and node.sentence != cause.sentence
-    ]
-    if whole and several and metrics is not None:
-        # Of one node the extractor has told where it looked.
+    return _Verdict(outcome=outcome, sentence=sentence)
+
+
+def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bool) -> _Verdict:
+    """Return the verdict with missing metrics: a successful job may fail because of them."""
+    succeeded = verdict.outcome is Outcome.SUCCEEDED
+    warnings: list[str] = []
+    if several:
+        # The extractor of a single node has reported where it looked.
         warnings += [
             f'output.results "{path}" gave no value on any node.' for path in metrics.results_missing
         ]
-    if whole and metrics is not None and outcome is Outcome.SUCCEEDED and not metrics.remaining_bytes:
+    if succeeded and not metrics.remaining_bytes:
         warnings += [
             f'The preset "{preset}" found nothing in the output: none of its metrics fits what was printed. '
             f"`bai presets {preset}` shows what it looks for."
             for preset in metrics.empty_presets
         ]
-    if whole and metrics is not None and metrics.required_results_missing and outcome is Outcome.SUCCEEDED:
+    if metrics.required_missing and metrics.remaining_bytes:
+        # The part that was not searched may hold them: a slow extractor is not the benchmark's failure.
+        names = ", ".join(f'"{name}"' for name in metrics.required_missing)
+        warnings.append(
+            f"These required metrics were not in the part of the output that was searched: {names}."
+        )
+    missing = _missing(metrics) if succeeded else None
+    if missing is None:
+        return replace(verdict, warnings=warnings)
+    return _Verdict(
+        outcome=Outcome.REQUIRED_METRIC_MISSING,
+        sentence=f"The benchmark ended well, but {missing}.",
+        warnings=warnings,
+    )
+
+
+def _missing(metrics: ExtractionSummary) -> str | None:
+    """Return which required values are certainly missing; None if there are none."""
+    if metrics.required_results_missing:
         paths = ", ".join(f'"{path}"' for path in metrics.required_results_missing)
-        outcome = Outcome.REQUIRED_METRIC_MISSING
-        sentence = f"The benchmark ended well, but these required result files gave no value: {paths}."
-    if whole and metrics is not None and metrics.required_missing:
-        if metrics.remaining_bytes:
-            # What was not searched may hold them: that we were slow is not the benchmark's failure.
-            names = ", ".join(f'"{name}"' for name in metrics.required_missing)
-            warnings.append(
-                f"These required metrics were not in the part of the output that was searched: {names}."
-            )
-        elif outcome is Outcome.SUCCEEDED:
-            missing = missing_sentence(metrics.required_missing, metrics.never_numbers or {})
-            outcome = Outcome.REQUIRED_METRIC_MISSING
-            sentence = f"The benchmark ended well, but {missing}."
-    return JobResult(
-        job_id=job_id,
-        outcome=outcome.value,
-        status=outcome.status.value,
-        exit_code=int(outcome.exit_code),
-        sentence=sentence,
-        benchmark=cause.benchmark,
-        phases=_longest([node.phases or {} for node in ranked]),
-        metrics=metrics,
-        kafka=_kafka([node.kafka for node in ranked if node.kafka is not None]),
-        last_lines=cause.last_lines or [],
-        artifacts=ArtifactCount(
-            files=sum(node.artifacts.files for node in ranked if node.artifacts),
-            bytes=sum(node.artifacts.bytes for node in ranked if node.artifacts),
-        ),
-        started=_of(min, [node.started for node in ranked]),
-        ended=_of(max, [node.ended for node in ranked]),
-        git=git,
-        repeats=repeats,
-        transports=_transports([node.transports for node in ranked if node.transports]),
-        warnings=list(dict.fromkeys([*warnings, *_titled(of_extraction, several=several)])),
-        own_usage=[node.own_usage for node in ranked if node.own_usage is not None] or None,
-        lost=sorted(lost) or None,
+        return f"these required result files gave no value: {paths}"
+    if metrics.required_missing and not metrics.remaining_bytes:
+        return missing_sentence(metrics.required_missing, metrics.never_numbers or {})
+    return None
+
+
+def _is_another_lost(node: NodeOutcome, cause: NodeOutcome, lost: Collection[int]) -> bool:
+    """Return whether a node was given up, and the job's sentence does not name it."""
+    return node.rank in lost and node.outcome == Outcome.PEER_LOST.value and node.sentence != cause.sentence
+
+
+def _artifacts(nodes: Sequence[ArtifactCount]) -> ArtifactCount:
+    return ArtifactCount(files=sum(each.files for each in nodes), bytes=sum(each.bytes for each in nodes))
+
+
+def _checkpoints(outcomes: Sequence[NodeOutcome]) -> CheckpointSummary | None:
+    """Return the summary of all nodes' checkpoints."""
+    nodes = _present(each.checkpoints for each in outcomes)
+    return reduce(_both, nodes) if nodes else None
+
+
+def _numbers(checkpoint: str | None) -> list[int]:
+    """Return generation and number from a checkpoint's name; they grow."""
+    return [int(each) for each in re.findall(r"[0-9]{1,9}", checkpoint or "")]
+
+
+def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
+    """Return the summary of two nodes' checkpoints. Each node restores by itself, so the slower one counts."""
+    return CheckpointSummary(
+        kept=one.kept + other.kept,
+        bytes=one.bytes + other.bytes,
+        seconds=round(one.seconds + other.seconds, 3),
+        newest=max(one.newest, other.newest, key=_numbers),
+        restored=max(one.restored, other.restored),
+        restored_bytes=one.restored_bytes + other.restored_bytes,
+        restore_seconds=max(one.restore_seconds, other.restore_seconds),
     )
 
 
 def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
-    """Return the node whose failure is the cause of the others', where any failed.
+    """Return the node whose failure caused the others, if any failed.
 
-    Those that talk to a process which is killed fail moments later, and a launcher may see its own end of that sooner.
+    The peers of a killed process fail moments later, and a launcher may notice its own failure before.
     """
     failed = [node for node in nodes if node.outcome != Outcome.SUCCEEDED.value]
-    # Whoever was ended because of another one is not the cause.
+    # A node that was ended because of another one is not the cause.
     own = [node for node in failed if node.outcome != Outcome.PEER_FAILED.value] or failed
     if not own:
         return None
     told = min(own, key=_when)
     if told.outcome in _OF_THE_JOB:
-        # Each node hears of it when it looks. What fails later fails of that: such as mpirun, when another node has ended its sshd.
+        # Each node learns of it at its next look. Later failures are consequences, such as that of mpirun after another node ended its sshd.
         return min(
             (node for node in own if node.outcome == told.outcome),
             key=lambda node: (node.serves, _when(node), node.rank),
         )
-    # What a node that only serves lost or had killed, the processes that run through it lost with it: the launcher fails of that.
-    # A process of it that failed by itself is one like those of the launcher.
+    # The launcher fails if a serving node is lost or killed, because its processes run through it.
+    # A process there that failed by itself counts like those of the launcher.
     lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED.value, *_OF_THE_JOB)]
     own = lost or own
     first = min(map(_when, own))
@@ -154,12 +226,12 @@ def _when(node: NodeOutcome) -> int:
 
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
-    """Return how a node ended in a sentence for all; it names the node, unless what happened is not of one node alone."""
+    """Return a node's sentence for the job. It names the node unless the outcome concerns all."""
     return sentence if outcome in _OF_ALL_NODES else f"Node {rank}: {sentence}"
 
 
 def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNumber]) -> str:
-    """Return what is known of required metrics without a value: never seen, or seen and never a number."""
+    """Return why required metrics have no value: never seen, or never a number."""
     unseen = ", ".join(f'"{name}"' for name in missing if name not in never_numbers)
     sentences = [f"these required metrics were never seen: {unseen}"] if unseen else []
     for name in missing:
@@ -170,39 +242,41 @@ def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNu
 
 
 def never_a_number(count: int, first: str) -> str:
-    """Return the end of a sentence about a metric whose pattern matched in vain."""
+    """Return the end of a sentence about a metric whose matches were never numbers."""
     times = "once" if count == 1 else f"{count} times"
     return f'matched {times}, but never a number; the first was "{first}"'
 
 
 def _titled(nodes: Iterable[tuple[int, Sequence[str] | None]], *, several: bool) -> list[str]:
-    """Return the warnings of all nodes, with the node's rank where there are several."""
+    """Return the warnings of all nodes, with the rank if there are several."""
     return [
         f"Node {rank}: {each}" if several else each for rank, warnings in nodes for each in warnings or ()
     ]
 
 
-def _extraction(nodes: Sequence[ExtractionSummary], *, failed: Collection[int]) -> ExtractionSummary | None:
-    """Return what all nodes extracted together; None where none did. failed: runs that count in no headline."""
-    if len(nodes) < 2:
-        return nodes[0] if nodes else None
+def _extraction(
+    nodes: Sequence[ExtractionSummary], *, failed: Collection[int], seen: Collection[str]
+) -> ExtractionSummary | None:
+    """Return the summary of all nodes' extraction; None if there is none. failed: runs that count in no headline. seen: as for `job_result`."""
+    found = nodes[0] if len(nodes) == 1 else _extraction_of_several(nodes, failed=failed) if nodes else None
+    if found is None or not seen:
+        return found
+    return replace(found, required_missing=[each for each in found.required_missing if each not in seen])
+
+
+def _extraction_of_several(
+    nodes: Sequence[ExtractionSummary], *, failed: Collection[int]
+) -> ExtractionSummary:
     per_metric = _sum([node.per_metric for node in nodes])
     never = {name: each for node in nodes for name, each in (node.never_numbers or {}).items()}
+    together: dict[str, Any] = {name: sum(getattr(node, name) for node in nodes) for name in _SUMMED}
+    together |= {name: _missing_on_all([getattr(node, name) for node in nodes]) for name in _MISSING}
     return ExtractionSummary(
-        records=sum(node.records for node in nodes),
-        lines=sum(node.lines for node in nodes),
-        log_bytes=sum(node.log_bytes for node in nodes),
+        **together,
         per_metric=per_metric,
         headlines=headlines_of_nodes([node.headlines or {} for node in nodes], failed=failed),
         not_numbers=_sum([node.not_numbers for node in nodes]),
         never_numbers={name: each for name, each in never.items() if not per_metric.get(name)},
-        required_missing=_missing_on_all([node.required_missing for node in nodes]),
-        empty_presets=_missing_on_all([node.empty_presets for node in nodes]),
-        results_missing=_missing_on_all([node.results_missing for node in nodes]),
-        required_results_missing=_missing_on_all([node.required_results_missing for node in nodes]),
-        emit_bad_lines=sum(node.emit_bad_lines for node in nodes),
-        lost_bytes=sum(node.lost_bytes for node in nodes),
-        remaining_bytes=sum(node.remaining_bytes for node in nodes),
         warnings=list(dict.fromkeys(each for node in nodes for each in node.warnings)),
     )
 
@@ -222,7 +296,7 @@ def _kafka(nodes: Sequence[KafkaDelivery]) -> KafkaDelivery | None:
 
 
 def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | None:
-    """Return how each run of the job ended: it failed where it failed on one node; None where there are no runs."""
+    """Return the outcome of each run, which failed if it failed on a node; None if there are no runs."""
     if len(nodes) < 2:
         return list(nodes[0]) if nodes else None
     by_number: dict[int, list[RepeatOutcome]] = {}
@@ -232,28 +306,92 @@ def _repeats(nodes: Sequence[Sequence[RepeatOutcome]]) -> list[RepeatOutcome] | 
 
 
 def _repeat(parts: Sequence[RepeatOutcome]) -> RepeatOutcome:
-    """Return how a run ended whose parts on the nodes ended so."""
+    """Return the outcome of a run from its parts on the nodes."""
     failed = [each for each in parts if each.outcome != Outcome.SUCCEEDED.value]
     own = [each for each in failed if each.outcome != Outcome.PEER_FAILED.value] or failed
     said = min(own, key=lambda each: each.ended or 0) if own else parts[0]
     return replace(
         said,
-        started=_of(min, [each.started for each in parts]),
-        ended=_of(max, [each.ended for each in parts]),
-        wall_seconds=_of_known(max, [each.wall_seconds for each in parts]),
-        user_seconds=_of_known(sum, [each.user_seconds for each in parts]),
-        system_seconds=_of_known(sum, [each.system_seconds for each in parts]),
-        peak_memory_bytes=_of(max, [each.peak_memory_bytes for each in parts]),
+        started=_of_known(min, (each.started for each in parts)),
+        ended=_of_known(max, (each.ended for each in parts)),
+        wall_seconds=_of_known(max, (each.wall_seconds for each in parts)),
+        user_seconds=_of_known(sum, (each.user_seconds for each in parts)),
+        system_seconds=_of_known(sum, (each.system_seconds for each in parts)),
+        peak_memory_bytes=_of_known(max, (each.peak_memory_bytes for each in parts)),
     )
 
 
-def _of_known(choose: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return choose(known) if known else None
+def generations_of_nodes(
+    nodes: Sequence[NodeOutcome], cause: NodeOutcome | None = None
+) -> list[GenerationOutcome] | None:
+    """Return the generations of a job, in order; None if it has none.
+
+    cause: the node whose report counts for its generations; None: the first node of each.
+    """
+    parts: dict[int, dict[int, GenerationOutcome]] = {}
+    # Two nodes may report the same end in other words.
+    for node in (*([cause] if cause is not None else []), *nodes):
+        for each in node.generations or ():
+            parts.setdefault(each.generation, {}).setdefault(node.rank, each)
+    if not parts:
+        return None if all(node.generations is None for node in nodes) else []
+    found: list[GenerationOutcome] = []
+    for number in sorted(parts):
+        before = found[-1].ended if found else None
+        # A member of the next generation knows why this one ended.
+        heard = [node for node in parts[number] if node in parts.get(number + 1, {})]
+        told = {node: parts[number][node] for node in heard} or parts[number]
+        found.append(_generation(parts[number], told, before, several=len(nodes) > 1))
+    if cause is not None and len(nodes) > 1 and cause.rank in parts[found[-1].generation]:
+        # The reasons of earlier ends were sent to all nodes, and name the node.
+        sentence = sentence_of_node(cause.rank, Outcome(found[-1].outcome), found[-1].sentence)
+        found[-1] = replace(found[-1], sentence=sentence)
+    return found
+
+
+def _generation(
+    parts: Mapping[int, GenerationOutcome],
+    told: Mapping[int, GenerationOutcome],
+    before: int | None,
+    *,
+    several: bool,
+) -> GenerationOutcome:
+    """Return the outcome of a generation from its parts, by node.
+
+    told: parts of the nodes that know why and when it ended, because a hung node may have run it beside the next one.
+    before: end of the generation before (ms UTC). several: whether the job has several nodes.
+    """
+    first = next(iter(told.values()))
+    # A lost node has reported nothing, but is a member.
+    members = list(dict.fromkeys([*first.members, *sorted(parts)]))
+    started = _of_known(min, (each.started for each in parts.values()))
+    return replace(
+        first,
+        members=members,
+        started=started,
+        ended=_of_known(max, (each.ended for each in told.values())),
+        wall_seconds=_of_known(max, (each.wall_seconds for each in told.values())),
+        gap_seconds=max(0, started - before) / 1000 if started is not None and before is not None else None,
+        headlines=_generation_headlines(parts, members=len(members)) if several else first.headlines,
+    )
+
+
+def _generation_headlines(
+    parts: Mapping[int, GenerationOutcome], *, members: int
+) -> dict[str, HeadlineValue]:
+    found = headlines_of_nodes([each.headlines for each in parts.values()], failed=())
+    headlines = {}
+    for name, each in found.items():
+        own = {
+            str(node): part.headlines[name].value for node, part in parts.items() if name in part.headlines
+        }
+        share = per_node(each, members=members, measured=len(own))
+        headlines[name] = replace(each, nodes=own, per_node=share)
+    return headlines
 
 
 def _transports(nodes: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]] | None:
-    """Return by library what any node uses; None where none said so."""
+    """Return the networks that any node uses, by library; None if none reported any."""
     libraries = dict.fromkeys(library for node in nodes for library in node)
     return {
         library: list(dict.fromkeys(each for node in nodes for each in node.get(library, ())))
@@ -262,7 +400,7 @@ def _transports(nodes: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[
 
 
 def _longest(nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each phase's seconds on the node that took longest for it."""
+    """Return the duration of each phase on its slowest node (seconds)."""
     phases = dict.fromkeys(phase for node in nodes for phase in node)
     return {phase: max(node[phase] for node in nodes if phase in node) for phase in phases}
 
@@ -272,6 +410,10 @@ def _sum(nodes: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(node.get(name, 0) for node in nodes) for name in names}
 
 
-def _of(choose: Callable[[list[int]], int], times: Sequence[int | None]) -> int | None:
-    known = [each for each in times if each is not None]
+def _of_known(choose: Callable[[list[N]], N], values: Iterable[N | None]) -> N | None:
+    known = _present(values)
     return choose(known) if known else None
+
+
+def _present(values: Iterable[T | None]) -> list[T]:
+    return [each for each in values if each is not None]

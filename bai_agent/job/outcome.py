@@ -1,4 +1,4 @@
-"""How a run ended: one vocabulary for the agent, the store, `bai` and whoever reads its exit code.
+"""Outcomes of a run: one vocabulary for the agent, the store, `bai` and readers of its exit code.
 
 | exit code | meaning |
 |---|---|
@@ -42,7 +42,7 @@ class Status(str, Enum):
 
 
 class Outcome(str, Enum):
-    """Why a run ended. Each has a status, an exit code, whether a retry may help, and a sentence."""
+    """Reason why a run ended, with a status, an exit code and a sentence."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -79,14 +79,9 @@ class Outcome(str, Enum):
         return _STATUS[self.exit_code]
 
     @property
-    def retryable(self) -> bool:
-        """Whether the same job, unchanged, may well succeed when it is run again."""
-        return _MEANING[self][1]
-
-    @property
     def sentence(self) -> str:
         """One sentence for a person, without the details that only the run knows."""
-        return _MEANING[self][2]
+        return _MEANING[self][1]
 
 
 _STATUS: dict[ExitCode, Status] = {
@@ -99,81 +94,55 @@ _STATUS: dict[ExitCode, Status] = {
     ExitCode.KILLED: Status.FAILED,
 }
 
-_MEANING: dict[Outcome, tuple[ExitCode, bool, str]] = {
-    Outcome.SUCCEEDED: (ExitCode.SUCCEEDED, False, "The benchmark finished successfully."),
-    Outcome.FAILED: (ExitCode.BENCHMARK_FAILED, False, "The benchmark failed."),
-    Outcome.NOT_FOUND: (
-        ExitCode.BENCHMARK_FAILED,
-        False,
-        "The benchmark's command was not found; it never ran.",
-    ),
+_MEANING: dict[Outcome, tuple[ExitCode, str]] = {
+    Outcome.SUCCEEDED: (ExitCode.SUCCEEDED, "The benchmark finished successfully."),
+    Outcome.FAILED: (ExitCode.BENCHMARK_FAILED, "The benchmark failed."),
+    Outcome.NOT_FOUND: (ExitCode.BENCHMARK_FAILED, "The benchmark's command was not found; it never ran."),
     Outcome.NOT_EXECUTABLE: (
         ExitCode.BENCHMARK_FAILED,
-        False,
         "The benchmark's command could not be executed; it never ran.",
     ),
     Outcome.REQUIRED_METRIC_MISSING: (
         ExitCode.BENCHMARK_FAILED,
-        False,
         "The benchmark ended well, but a required metric was never seen.",
     ),
-    Outcome.BAD_DESCRIPTOR: (ExitCode.USAGE, False, "The job descriptor is wrong."),
+    Outcome.BAD_DESCRIPTOR: (ExitCode.USAGE, "The job descriptor is wrong."),
     Outcome.MAX_RUNTIME: (
         ExitCode.OUT_OF_TIME,
-        False,
         "The benchmark ran longer than limits.max_runtime and was ended.",
     ),
     Outcome.NO_OUTPUT: (
         ExitCode.OUT_OF_TIME,
-        False,
         "The benchmark printed nothing for limits.no_output and was ended.",
     ),
-    Outcome.CANCELLED: (ExitCode.CANCELLED, False, "The job was cancelled."),
-    Outcome.PREPARE_FAILED: (ExitCode.OURS, False, "The machine could not be made ready for the benchmark."),
-    Outcome.PULL_FAILED: (ExitCode.OURS, True, "The data or scripts could not be pulled."),
-    Outcome.STORE_FAILED: (ExitCode.OURS, True, "The job store could not be read or written."),
-    Outcome.DISK_FULL: (ExitCode.OURS, False, "The disk ran full and the benchmark was ended."),
-    Outcome.INTERRUPTED: (
-        ExitCode.OURS,
-        True,
-        "The agent was told to stop before the benchmark had finished.",
-    ),
+    Outcome.CANCELLED: (ExitCode.CANCELLED, "The job was cancelled."),
+    Outcome.PREPARE_FAILED: (ExitCode.OURS, "The machine could not be made ready for the benchmark."),
+    Outcome.PULL_FAILED: (ExitCode.OURS, "The data or scripts could not be pulled."),
+    Outcome.STORE_FAILED: (ExitCode.OURS, "The job store could not be read or written."),
+    Outcome.DISK_FULL: (ExitCode.OURS, "The disk ran full and the benchmark was ended."),
+    Outcome.INTERRUPTED: (ExitCode.OURS, "The agent was told to stop before the benchmark had finished."),
     Outcome.LOST: (
         ExitCode.OURS,
-        True,
         "The benchmark was lost: the machine rebooted, or what watched it was killed.",
     ),
-    Outcome.LAUNCH_FAILED: (ExitCode.OURS, False, "EC2 did not give the job its machines."),
+    Outcome.LAUNCH_FAILED: (ExitCode.OURS, "EC2 did not give the job its machines."),
     Outcome.CAPACITY: (
         ExitCode.OURS,
-        True,
         "EC2 has no capacity for these machines now, in none of the job's subnets.",
     ),
-    Outcome.QUOTA: (
-        ExitCode.OURS,
-        False,
-        "The account's quota does not allow these machines; ask AWS for more.",
-    ),
-    Outcome.BOOT_FAILED: (ExitCode.OURS, False, "A machine booted, and no agent could start on it."),
-    Outcome.JOIN_FAILED: (ExitCode.OURS, True, "The nodes of the job did not come together."),
-    Outcome.PEER_FAILED: (ExitCode.OURS, False, "Another node of the job failed, and this one was ended."),
-    Outcome.PEER_LOST: (ExitCode.OURS, True, "A node of the job was lost."),
-    Outcome.AGENT_ERROR: (ExitCode.OURS, True, "The agent met an error of its own."),
-    Outcome.OOM: (
-        ExitCode.KILLED,
-        False,
-        "The benchmark ran out of memory: the kernel killed a process of it.",
-    ),
-    Outcome.KILLED: (
-        ExitCode.KILLED,
-        True,
-        "The benchmark was killed by a signal that did not come from us.",
-    ),
+    Outcome.QUOTA: (ExitCode.OURS, "The account's quota does not allow these machines; ask AWS for more."),
+    Outcome.BOOT_FAILED: (ExitCode.OURS, "A machine booted, and no agent could start on it."),
+    Outcome.JOIN_FAILED: (ExitCode.OURS, "The nodes of the job did not come together."),
+    Outcome.PEER_FAILED: (ExitCode.OURS, "Another node of the job failed, and this one was ended."),
+    Outcome.PEER_LOST: (ExitCode.OURS, "A node of the job was lost."),
+    Outcome.AGENT_ERROR: (ExitCode.OURS, "The agent had an internal error."),
+    Outcome.OOM: (ExitCode.KILLED, "The benchmark ran out of memory: the kernel killed a process of it."),
+    Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
 }
 
 
 def signal_name(number: int) -> str:
-    """Return "SIGTERM" for 15; "signal 99" where there is no such one."""
+    """Return "SIGTERM" for 15; "signal 99" if there is no such signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import RecordError
+from bai_agent.light_dataclass import asdict, dataclass, field
 
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")
 _PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
@@ -30,6 +30,7 @@ class Peer:
     """A node of the attempt."""
 
     rank: int
+    """Its position among the nodes that it works with: its group rank in a generation."""
     address: str
     """Where the others reach it: an IP address or a host name."""
     slots: int = 1
@@ -46,11 +47,17 @@ class Peer:
     """On which its agent answers the other nodes' questions (`run/direct_question.py`); 0: it does not."""
     engine: str | None = None
     """What the strategy's launcher there says that it is: "mpirun (Open MPI) 4.1.4"."""
+    node: int = -1
+    """Its number in the job's record, which no other node ever has; `rank` unless said."""
+
+    def __post_init__(self) -> None:
+        if self.node < 0:
+            object.__setattr__(self, "node", self.rank)
 
     @property
     def title(self) -> str:
         """What a person calls it: "Node 1 (i-0123, 10.0.0.2)"."""
-        return f"Node {self.rank} ({', '.join(filter(None, (self.instance_id, self.address)))})"
+        return f"Node {self.node} ({', '.join(filter(None, (self.instance_id, self.address)))})"
 
     @property
     def mention(self) -> str:
@@ -65,41 +72,63 @@ def members_table(members: Members) -> dict[str, Any]:
 
 
 def read_members(table: Mapping[str, Any], *, where: str) -> Members:
-    """Return what `members_table` made. Raises BaiError."""
+    """Return what `members_table` made. Raises RecordError."""
     key = table.get("key")
     if key is not None and not _is(_KEY, key):
-        raise BaiError(f"{where}: the key is corrupt or was written by another tool")
+        raise RecordError(f"{where}: the key is corrupt or was written by another tool")
     peers = read_peers(table.get("peers"), where=where)
     return Members(peers=peers, key=None if key is None else bytes.fromhex(key))
 
 
 def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     """Return `peers` as JSON values, in the order of their ranks."""
-    return [asdict(peer) for peer in sorted(peers, key=lambda peer: peer.rank)]
+    return [_peer_table(peer) for peer in sorted(peers, key=lambda peer: peer.rank)]
+
+
+def peer_of(peers: Sequence[Peer], node: int) -> Peer:
+    """Return the peer that is the node with this number. Raises RecordError if it is not among them."""
+    for peer in peers:
+        if peer.node == node:
+            return peer
+    raise RecordError(f"node {node} is not among the members ({', '.join(str(each.node) for each in peers)})")
 
 
 def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
-    """Return the peers that `table` holds, in the order of their ranks. where: starts an error. Raises BaiError."""
+    """Return the peers that `table` holds, in the order of their ranks. where: starts an error. Raises RecordError."""
     try:
         peers = tuple(_peer(each) for each in table)
     except (TypeError, KeyError, ValueError) as error:
-        raise BaiError(f"{where} is corrupt or was written by another tool") from error
+        raise RecordError(f"{where} is corrupt or was written by another tool") from error
     if not peers or [peer.rank for peer in peers] != list(range(len(peers))):
-        raise BaiError(f"{where}: the ranks are not 0 to {max(len(peers) - 1, 0)}, in this order")
+        raise RecordError(f"{where}: the ranks are not 0 to {max(len(peers) - 1, 0)}, in this order")
     return peers
+
+
+def _peer_table(peer: Peer) -> dict[str, Any]:
+    table = asdict(peer)
+    if peer.node == peer.rank:
+        del table["node"]
+    return table
 
 
 def _peer(table: Mapping[str, Any]) -> Peer:
     rank, address, slots = table["rank"], table["address"], table["slots"]
     port, agent_port, instance_id = table.get("port", 0), table.get("agent_port", 0), table.get("instance_id")
     public_key, engine, interface = (table.get(key) for key in ("public_key", "engine", "interface"))
-    numbers = all(type(each) is int for each in (rank, slots, port, agent_port))
+    node = table.get("node", rank)
+    numbers = all(type(each) is int for each in (rank, slots, port, agent_port, node))
     # They become lines of configuration files: none of them may hold a line break, or anything else that means more there.
     texts = _is(_ADDRESS, address) and all(
         each is None or _is(pattern, each)
         for pattern, each in ((_PUBLIC_KEY, public_key), (_ENGINE, engine), (INTERFACE, interface))
     )
-    if not numbers or not texts or slots < 1 or not all(0 <= each < 2**16 for each in (port, agent_port)):
+    if (
+        not numbers
+        or not texts
+        or slots < 1
+        or node < 0
+        or not all(0 <= each < 2**16 for each in (port, agent_port))
+    ):
         raise ValueError
     if not isinstance(instance_id, (str, type(None))):
         raise TypeError
@@ -113,6 +142,7 @@ def _peer(table: Mapping[str, Any]) -> Peer:
         public_key=public_key,
         interface=interface,
         engine=engine,
+        node=node,
     )
 
 

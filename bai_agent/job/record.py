@@ -1,29 +1,32 @@
-"""A job's record in a store: the names of its objects, and how its growing streams are read."""
+"""A job's record in a store: names of its objects, and reading of its growing streams."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bai_agent.errors import StoreError
+from bai_agent.decode import parse_json
+from bai_agent.errors import MissingObjectError, RecordError, StoreError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import parse_job, without_credentials
 from bai_agent.job.run_directory import now_ms
-from bai_agent.job.store import JobStore, MissingObjectError, RecordError, StoredObject
+from bai_agent.job.store import JobStore, StoredObject
+from bai_agent.light_dataclass import dataclass
 
 Stream: TypeAlias = str
-"""A growing stream of a node: "log", "metrics", "events", or a folder of another one below the node's place."""
+"""A growing stream of a node: "log", "metrics", "events", or another folder below the node's."""
 
-_LIMIT = 16 << 20
-"""Bytes of an object that is read whole; ours have some KiB."""
+LARGEST_OBJECT = 16 << 20
+"""Largest object that is read whole (bytes); ours have some KiB."""
+_TRIES = 3
+"""Number of times that an object is put if the store says that it exists, but does not list it."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job in `store`. Nothing is cached: each call asks the store."""
+    """One job in `store`. Each call asks the store."""
 
     store: JobStore
     job_id: str
@@ -36,7 +39,7 @@ class JobRecord:
         return NodeRecord(self, rank, attempt)
 
     def nodes(self) -> list[NodeRecord]:
-        """Return the nodes that have left something, by attempt and rank. Raises StoreError."""
+        """Return the nodes that have objects, by attempt and rank. Raises StoreError."""
         found = [
             (int(attempt), int(rank))
             for attempt in self.store.folders(self.key("attempts/"))
@@ -47,64 +50,92 @@ class JobRecord:
         return [NodeRecord(self, rank, attempt) for attempt, rank in sorted(found)]
 
     def exists(self) -> bool:
-        return bool(self.store.find(self.key("job.toml")))
+        return self.has("job.toml")
 
     def job(self) -> Job:
-        """Return the job descriptor as everybody may see it. Raises StoreError if there is none, DescriptorError if it is wrong.
+        """Return the job descriptor without credentials, for views and exports: addresses lose passwords and queries.
 
-        Its sources' addresses hold no password and no query: all views and exports read a job here.
+        Raises StoreError if there is none, DescriptorError if it is wrong.
         """
         return without_credentials(self.exact_job())
 
     def exact_job(self) -> Job:
-        """Return the job descriptor as its agents have it, for what starts them; see `job` for the errors."""
+        """Return the job descriptor for the agents. Raises as `job` does."""
         content = self._read(self.key("job.toml"))
         if content is None:
             raise StoreError(f'there is no job "{self.job_id}" in {self.store.url}')
         return parse_job(content, where=f"{self.store.url}/{self.key('job.toml')}")
 
     def result(self) -> dict[str, Any] | None:
-        """Return how the job ended, or None while it has not."""
+        """Return the job's result; None if it has not ended."""
         return self.read_object(self.key("result.json"))
 
     def cancel(self, *, by: str) -> bool:
-        """Ask for the job's end; return False where that was asked before."""
+        """Request the job's cancellation; return False if it was requested before."""
         content = json.dumps({"time": now_ms(), "by": by}).encode() + b"\n"
         return self.store.put(self.key("cancel.json"), content, if_absent=True)
 
     def cancelled(self) -> bool:
-        return bool(self.store.find(self.key("cancel.json")))
+        return self.has("cancel.json")
+
+    def has(self, name: str) -> bool:
+        """Return whether the job's object `name` exists. Objects below its name are others: any instance may write some of these."""
+        return self._is_listed(self.key(name))
 
     def read_object(self, key: str) -> dict[str, Any] | None:
-        """Return the JSON object at `key` of the store, or None where there is none. Raises RecordError where it is none."""
-        content = self._read(key)
+        """Return the JSON object at `key` of the store; None if there is none. Raises RecordError if it is not a JSON object."""
+        return self._table(key, self._read(key))
+
+    def settle(self, key: str, content: bytes) -> bool:
+        """Put an object unless it exists; return whether this call put it. Raises StoreError.
+
+        False may also mean that an earlier try of the same put succeeded. S3 may answer "exists" because of another put that then failed.
+        """
+        for _ in range(_TRIES):
+            if self.store.put(key, content, if_absent=True):
+                return True
+            if self._is_listed(key):
+                return False
+        raise StoreError(
+            f"{self.store.url}/{key} cannot be settled: the store says that it exists, but it is not there"
+        )
+
+    def read_listed(self, key: str) -> dict[str, Any] | None:
+        """Return the same with one request, for an object that was listed.
+
+        `read_object` lists the folder first, because S3 answers instances alike if an object is missing or forbidden.
+        """
+        return self._table(key, self._get(key))
+
+    def _table(self, key: str, content: bytes | None) -> dict[str, Any] | None:
         if content is None:
             return None
-        try:
-            value = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{self.store.url}/{key} is not JSON: {error}") from error
+        value = parse_json(content, where=f"{self.store.url}/{key}")
         if not isinstance(value, dict):
             raise RecordError(f"{self.store.url}/{key} is not a JSON object")
         return value
 
     def _read(self, key: str) -> bytes | None:
-        found = next((each for each in self.store.find(key) if each.key == key), None)
-        if found is None:
-            return None
-        if found.size > _LIMIT:
-            raise RecordError(
-                f"{self.store.url}/{key} has {found.size:,} bytes; that is not a record of a job"
-            )
+        return self._get(key) if self._is_listed(key) else None
+
+    def _is_listed(self, key: str) -> bool:
+        return any(each.key == key for each in self.store.find(key))
+
+    def _get(self, key: str) -> bytes | None:
         try:
-            return self.store.get(key, limit=_LIMIT)
+            content = self.store.get(key, limit=LARGEST_OBJECT + 1)
         except MissingObjectError:
             return None
+        if len(content) > LARGEST_OBJECT:
+            raise RecordError(
+                f"{self.store.url}/{key} has more than {LARGEST_OBJECT:,} bytes, more than any record of a job"
+            )
+        return content
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What one node of an attempt has left: objects, and streams that grow."""
+    """The objects and growing streams of one node of an attempt."""
 
     job: JobRecord
     rank: int = 0
@@ -112,7 +143,7 @@ class NodeRecord:
 
     @property
     def place(self) -> str:
-        """The key below which all of it is, without a slash at its end."""
+        """Key prefix of all of its objects, without a slash at the end."""
         return self.job.key(f"attempts/{self.attempt}/nodes/{self.rank}")
 
     def key(self, name: str) -> str:
@@ -120,7 +151,7 @@ class NodeRecord:
         return f"{self.place}/{name}"
 
     def url(self, name: str) -> str:
-        """Return where `name` is, for a person."""
+        """Return the address of `name`, for a person."""
         return f"{self.job.store.url}/{self.key(name)}"
 
     def read_object(self, name: str) -> dict[str, Any] | None:
@@ -128,11 +159,11 @@ class NodeRecord:
         return self.job.read_object(self.key(name))
 
     def read(self, stream: Stream, position: int, *, limit: int = 2**20) -> bytes:
-        """Return what a stream holds from `position` on, at most `limit` bytes; empty where it has not come so far.
+        """Return at most `limit` bytes of a stream from `position` on; empty if it is shorter.
 
-        A stream is a row of objects, each named by the position at which it starts; the last one may still grow.
+        A stream is a sequence of objects, named by the position of their first byte; the last one may still grow.
         """
-        # The sizes in the list spare a request for what is not there yet: most looks of whoever follows find nothing new.
+        # Sizes in the listing save a request if there is nothing new, as in most looks of a follower.
         chunks = {start: each for start, each in self._chunks(stream) if start <= position}
         if not chunks:
             return b""
@@ -142,11 +173,11 @@ class NodeRecord:
         return self.job.store.get(chunks[start].key, start=position - start, limit=limit)
 
     def size(self, stream: Stream) -> int:
-        """Return how many bytes a stream has so far."""
+        """Return the length of a stream so far (bytes)."""
         return max((start + each.size for start, each in self._chunks(stream)), default=0)
 
     def _chunks(self, stream: Stream) -> list[tuple[int, StoredObject]]:
-        """Return a stream's objects, each with the position at which it starts."""
+        """Return a stream's objects, each with the position of its first byte."""
         store = self.job.store
         if stream == "events":
             key = self.key("events.jsonl")

@@ -1,51 +1,20 @@
-"""What stands in a job's record: a run's events, how each node ended, how the job did. docs/run-directory.md is the reference.
+"""Types of a job's record: events of a run, outcomes of nodes, results. docs/run-directory.md is the reference.
 
-Both programs have these classes. An agent fills them from its own files; `bai`, which reads what others wrote, has them
-validated: each field's `Rule` says what it must be (executor/records/reading.py).
+Both programs read them with `bai_agent.decode`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
+from bai_agent.decode import Rule, checked
 from bai_agent.job.outcome import ExitCode
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a value must be where somebody else wrote it. Only pydantic, which asks for a schema, makes use of it."""
-
-    words: str
-    lowest: float | None = None
-    limit: float | None = None
-    """The value is less than this."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": "is-instance", "cls": str} if source is str else handler(source)
-        if source in (int, float, bool):
-            schema = {**schema, "strict": True}
-        if source is float:
-            schema["allow_inf_nan"] = False
-        bounds = {"ge": self.lowest, "lt": self.limit}
-        schema |= {name: bound for name, bound in bounds.items() if bound is not None}
-        return {
-            "type": "custom-error",
-            "schema": schema,
-            "custom_error_type": "record",
-            "custom_error_message": f"expected {self.words}",
-        }
-
+from bai_agent.light_dataclass import dataclass, field
 
 _LATEST = 2**47
-"""ms: beyond it (the year 6429) no calendar of ours is asked."""
+"""Latest accepted time (ms UTC), in the year 6429, which calendars still accept."""
 
 Text = Annotated[str, Rule("a text")]
 Truth = Annotated[bool, Rule("true or false")]
@@ -61,16 +30,16 @@ Transports = Annotated[dict[Text, Texts], Rule("a table of lists, each of texts"
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Something that happened in a run: a line of `events.jsonl`."""
+    """An event of a run: a line of `events.jsonl`."""
 
     type: ClassVar[str]
     time: Moment = 0
-    """ms UTC; set by whoever appends it."""
+    """Time (ms UTC), set when it is appended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentEvent(RunEvent):
-    """An agent was started, for the first time or again."""
+    """An agent was started or restarted."""
 
     type = "agent_started"
     pid: Count
@@ -80,21 +49,21 @@ class AgentEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEvent(RunEvent):
-    """A phase began or is over."""
+    """A phase began or ended."""
 
     type = "phase"
     phase: Text
     state: Text
     """"started" or "finished"."""
     seconds: Seconds | None = None
-    """How long it took, where it has finished."""
+    """Duration, if it has finished."""
     uptime: Seconds | None = None
-    """Since the machine's boot, by its monotonic clock: the time of day may be set meanwhile."""
+    """Time since the machine's boot, by its monotonic clock, because the time of day may be set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PullEvent(RunEvent):
-    """How far the pull of one source has come."""
+    """Progress of one source's pull."""
 
     type = "pull"
     src: Text
@@ -108,11 +77,11 @@ class PullEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementsEvent(RunEvent):
-    """The benchmark's requirements are being installed, or have been."""
+    """The benchmark's requirements are being installed, or were installed."""
 
     type = "requirements"
     path: Text
-    """The file, as the descriptor names it."""
+    """File, as in the descriptor."""
     done: Truth
 
 
@@ -123,24 +92,28 @@ class BenchmarkStartEvent(RunEvent):
     type = "benchmark_started"
     pid: Count
     argv: Texts
+    generation: Count = 0
+    """Number of starts before."""
+    output_bytes: Count | None = None
+    """Length of the output before (bytes). None if an older version wrote this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatEvent(RunEvent):
-    """A run of a job with `[repeat]` has begun; not each one is told of where they are short."""
+    """A run of a `[repeat]` job started. Very short runs may not be reported individually."""
 
     type = "repeat"
     run: Count
-    """Its number among all runs, from 0."""
+    """Number among all runs, from 0."""
     repeat: Count | None
-    """Its number as records have it; None: a warm-up run."""
+    """Number in records; None for a warm-up run."""
     name: Text
     """"run 3 of 10": for people, who count from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkExitEvent(RunEvent):
-    """The benchmark has ended."""
+    """The benchmark ended."""
 
     type = "benchmark_exited"
     code: Count | None
@@ -149,17 +122,85 @@ class BenchmarkExitEvent(RunEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestartEvent(RunEvent):
+    """The benchmark failed, and will be restarted."""
+
+    type = "restart"
+    generation: Count
+    """Number of the generation that begins next."""
+    max_restarts: Count
+    backoff_seconds: Seconds
+    """Time between the failure and the start."""
+    outcome: Text
+    """Outcome of the generation before: the value of an `Outcome`."""
+    message: Text
+    """The same in a sentence."""
+
+    @property
+    def sentence(self) -> str:
+        """A sentence for people."""
+        after = f" {self.backoff_seconds:g} s later" if self.backoff_seconds else ""
+        return f"{self.message} Restart {self.generation} of {self.max_restarts} follows{after}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationEvent(RestartEvent):
+    """A generation of an elastic job begins with this node as a member."""
+
+    type = "generation"
+    members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
+    """Numbers of its nodes, in the order of their group ranks."""
+
+    @property
+    def sentence(self) -> str:
+        nodes = ", ".join(map(str, self.members))
+        return f"{self.message} Generation {self.generation} begins with node{'s' if len(self.members) > 1 else ''} {nodes}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvent(RunEvent):
+    """A checkpoint is complete in the job store."""
+
+    type = "checkpoint"
+    name: Text
+    files: Count
+    bytes: Count
+    seconds: Seconds
+    """Duration of its upload, beside the benchmark or after its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreEvent(RunEvent):
+    """A generation continues from a checkpoint, or begins without one."""
+
+    type = "restore"
+    generation: Count
+    name: Text | None
+    """Name of the checkpoint; None if there was none yet."""
+    files: Count = 0
+    bytes: Count = 0
+    """Bytes that were restored; 0 if the folder held that checkpoint already."""
+    seconds: Seconds = 0.0
+
+    @property
+    def sentence(self) -> str:
+        if self.name is None:
+            return f"There is no checkpoint yet: generation {self.generation} begins without one."
+        return f"Generation {self.generation} goes on from {self.name}."
+
+
+@dataclass(frozen=True, kw_only=True)
 class TruncationEvent(RunEvent):
     """The benchmark truncated its output."""
 
     type = "output_truncated"
     bytes: Count
-    """How long the output was before."""
+    """Length of the output before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopEvent(RunEvent):
-    """The run is being ended early."""
+    """The run ends early."""
 
     type = "stop"
     reason: Text = ""
@@ -169,7 +210,7 @@ class StopEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent(RunEvent):
-    """Something that a person should know, in a sentence."""
+    """A sentence that a person should read."""
 
     type = "warning"
     message: Text
@@ -177,11 +218,11 @@ class WarningEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitEvent(RunEvent):
-    """The run waits until it has the machine for itself."""
+    """The run waits until no other job uses the machine."""
 
     type = "waiting"
     jobs: Texts = field(default_factory=list)
-    """Which jobs run there, as far as they can be seen."""
+    """The visible jobs there."""
     message: Text
 
 
@@ -191,27 +232,27 @@ class NeighbourEvent(RunEvent):
 
     type = "neighbour"
     job_id: Text | None
-    """None for jobs of other users: what they say of themselves is not passed on."""
+    """None for jobs of other users, whose ids are not trusted."""
     since: Moment
-    """From when on both ran."""
+    """Time from which both ran."""
     until: Moment | None = None
-    """None: they still do."""
+    """End of that time; None if both still run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransportEvent(RunEvent):
-    """A library has said which network it uses."""
+    """A library reported the network that it uses."""
 
     type = "transport"
     library: Text
     """"NCCL" or "Open MPI"."""
     uses: Texts
-    """In its own words, all that it has said so far: "NET/Socket", "P2P"."""
+    """All networks so far, in its own words: "NET/Socket", "P2P"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionEvent(RunEvent):
-    """The extractor has done its work after the benchmark's end, or was given up."""
+    """The extractor finished after the benchmark's end, or was given up."""
 
     type = "extraction"
     seconds: Seconds
@@ -220,18 +261,18 @@ class ExtractionEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class SinkEvent(RunEvent):
-    """A sink is out of reach, or back."""
+    """A sink became unreachable or reachable."""
 
     type = "sink"
     sink: Text
     error: Text | None
-    """Why it is out of reach; None: it is back."""
+    """Why it is unreachable; None if it is reachable again."""
     message: Text
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryEvent(RunEvent):
-    """What became of what went to a sink."""
+    """Delivery of records to a sink."""
 
     type = "delivery"
     sink: Text
@@ -242,7 +283,7 @@ class DeliveryEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeEvent(RunEvent):
-    """How the run ended."""
+    """The run ended."""
 
     type = "outcome"
     outcome: Text
@@ -268,6 +309,10 @@ EVENTS: Mapping[str, type[RunEvent]] = {
         RepeatEvent,
         RequirementsEvent,
         BenchmarkExitEvent,
+        RestartEvent,
+        GenerationEvent,
+        CheckpointEvent,
+        RestoreEvent,
         TruncationEvent,
         StopEvent,
         WarningEvent,
@@ -289,9 +334,22 @@ def event_table(event: RunEvent) -> dict[str, Any]:
     return {"time": event.time, "type": event.type, **dataclasses.asdict(event)}
 
 
+def event_of(table: Any, *, where: str) -> RunEvent:
+    """Return the event in a JSON value, of this version or another. Raises RecordError."""
+    event = checked(_AnyEvent, table, where=where)
+    kind = EVENTS.get(event.type)
+    return UnknownEvent(time=event.time, table=table) if kind is None else checked(kind, table, where=where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AnyEvent:
+    time: Moment
+    type: Text
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricRecord:
-    """A line of `metrics.jsonl`, as far as its readers need it."""
+    """The parts of a line of `metrics.jsonl` that its readers need."""
 
     name: Text
     src: Text
@@ -300,20 +358,22 @@ class MetricRecord:
     timestamp: Moment
     labels: Labels | None = None
     repeat: Count | None = None
-    """Which run of a job with `[repeat]` it is of, from 0; None in other jobs, and of what is not of one run."""
+    """Run of a `[repeat]` job, from 0; None in other jobs, or if it belongs to no single run."""
+    generation: Count | None = None
+    """Generation of a job with restarts, from 0; None in other jobs, or if it belongs to no single generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkExit:
-    """How the benchmark ended: `exit.json`. None: nobody saw it."""
+    """The end of the benchmark: `exit.json`. A value is None if it is unknown."""
 
     code: Count | None = None
     signal: Count | None = None
-    """That ended it."""
+    """Signal that ended it."""
     exec_error: dict[Text, Any] | None = None
-    """Why it never ran."""
+    """Reason why it never ran."""
     stop: Text | None = None
-    """The `Outcome` for which we ended it."""
+    """The `Outcome` for which the agent stopped it."""
     stop_signal: Count | None = None
     oom: Truth | None = None
     left_behind: Count | None = None
@@ -324,6 +384,9 @@ class BenchmarkExit:
     user_seconds: Seconds | None = None
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
+    """Peak memory of its largest process."""
+    tree_peak_memory_bytes: Count | None = None
+    """Peak memory of all its processes together, page cache included. None if no cgroup counted it."""
     context_switches_voluntary: Count | None = None
     context_switches_involuntary: Count | None = None
     emit_lost_bytes: Count | None = None
@@ -333,7 +396,7 @@ class BenchmarkExit:
 
 @dataclass(frozen=True, kw_only=True)
 class NeverNumber:
-    """A metric that matched, but never a number."""
+    """A metric whose matches were never numbers."""
 
     count: Count
     first: Text
@@ -341,41 +404,47 @@ class NeverNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineValue:
-    """The one number of a metric that stands for the job, of one set of labels and one arm."""
+    """The number of a metric that represents the job, for one set of labels and one arm."""
 
     value: Number
     units: Text = ""
     name: Text | None = None
-    """The metric's; None in records of older versions, which have it as the key alone."""
+    """Name of the metric; None in records of older versions, which have it only as the key."""
     labels: dict[Text, Text] | None = None
     arm: Text | None = None
     ranks: Count = 1
-    """Of how many ranks it is made."""
+    """Number of ranks that it combines."""
     over_ranks: Text | None = None
-    """How: an `OverRanks`; None of one rank."""
+    """How ranks are combined: an `OverRanks`; None for one rank."""
     runs: dict[Text, list[Number]] | None = None
-    """In the record of one of several nodes: the numbers of its ranks, by repeat; "" of the only run."""
+    """In the record of one of several nodes: numbers of its ranks, by repeat; "" for a single run."""
+    generation: Count | None = None
+    """Generation of its values. None if the job has no generations."""
+    nodes: dict[Text, Number] | None = None
+    """In a generation of several nodes: each node's headline, by node."""
+    per_node: Number | None = None
+    """In a generation of several nodes: a node's share of a sum or rate. None for other metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionSummary:
-    """What was extracted: `extracted.json`."""
+    """Counts and headlines of the extraction: `extracted.json`."""
 
     records: Count = 0
     lines: Count = 0
     log_bytes: Count = 0
     per_metric: Counts = field(default_factory=dict)
     headlines: dict[Text, HeadlineValue] | None = None
-    """By metric, as far as one number says it and there were not too many to look for it."""
+    """By metric, if one number represents it and there were not too many series."""
     not_numbers: Counts = field(default_factory=dict)
     never_numbers: dict[Text, NeverNumber] | None = None
     required_missing: Texts = field(default_factory=list)
     empty_presets: Texts = field(default_factory=list)
-    """Presets of which no metric matched anywhere."""
+    """Presets without any matching metric."""
     results_missing: Texts = field(default_factory=list)
-    """Paths of result files that gave no value."""
+    """Paths of result files without values."""
     required_results_missing: Texts = field(default_factory=list)
-    """The same, of those that had to."""
+    """The same for required result files."""
     emit_bad_lines: Count = 0
     lost_bytes: Count = 0
     remaining_bytes: Count = 0
@@ -384,7 +453,7 @@ class ExtractionSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaDelivery:
-    """What of the metrics reached Kafka, in messages."""
+    """Delivery of metrics to Kafka (messages)."""
 
     delivered: Count | None = None
     undelivered: Count | None = None
@@ -393,7 +462,7 @@ class KafkaDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactCount:
-    """What was kept of the benchmark's files."""
+    """Number and size of the kept files."""
 
     files: Count
     bytes: Count
@@ -401,7 +470,7 @@ class ArtifactCount:
 
 @dataclass(frozen=True, kw_only=True)
 class GitCommit:
-    """The commit that the descriptor's folder stood at."""
+    """Commit of the descriptor's folder."""
 
     commit: Text
     branch: Text | None = None
@@ -410,12 +479,12 @@ class GitCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatOutcome:
-    """How one run of a job with `[repeat]` ended. What is not known of a run that was lost is None."""
+    """The end of one run of a `[repeat]` job. Unknown values of a lost run are None."""
 
     repeat: Count
-    """From 0; warm-up runs are not counted, and not listed."""
+    """Number from 0; warm-up runs are neither counted nor listed."""
     arm: Text | None = None
-    """Which of the two descriptors it ran, in a job that compares two."""
+    """Arm of the run, in a job that compares several; else None."""
     outcome: Text
     """The value of an `Outcome`."""
     code: Count | None = None
@@ -427,130 +496,179 @@ class RepeatOutcome:
     system_seconds: Seconds | None = None
     peak_memory_bytes: Count | None = None
     ignored_code: Count | None = None
-    """Its exit code, where that is ignored and was not 0: `code` is 0 then."""
+    """The exit code, if it was ignored and not 0: `code` is 0 then."""
 
 
 Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenerationOutcome:
+    """The end of one generation of a job with restarts. Unknown values of a lost one are None."""
+
+    generation: Count
+    """Number from 0: the restarts before it."""
+    outcome: Text
+    """The value of an `Outcome`."""
+    sentence: Text = ""
+    code: Count | None = None
+    signal: Count | None = None
+    started: Moment | None = None
+    ended: Moment | None = None
+    wall_seconds: Seconds | None = None
+    output_begin: Count = 0
+    """Offset of its beginning in the output (bytes)."""
+    output_end: Count | None = None
+    """Offset of its end in the output (bytes)."""
+    members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
+    """Numbers of its nodes, in the order of their group ranks."""
+    gap_seconds: Seconds | None = None
+    """Time without a benchmark before it. None for the first generation, or if unknown."""
+    headlines: dict[Text, HeadlineValue] = field(default_factory=dict)
+    """Headlines, by metric with labels."""
+
+
+Generations = Annotated[list[GenerationOutcome], Rule("a list of generations")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSummary:
+    """Number, size and duration of a job's checkpoints."""
+
+    kept: Count = 0
+    bytes: Count = 0
+    """Total size."""
+    seconds: Seconds = 0.0
+    """Duration of their uploads, beside the benchmark or after its end."""
+    newest: Text | None = None
+    restored: Count = 0
+    """Number of generations that began from one."""
+    restored_bytes: Count = 0
+    restore_seconds: Seconds = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessUsage:
-    """What one of our own programs took of a machine, without the processes that it started."""
+    """Resources that one of our programs used, without its child processes."""
 
     cpu_seconds: Seconds
-    """User and system."""
+    """User and system time."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
-    """One that was killed took more than is known."""
+    """Whether more was used than is known, because a process was killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd(BenchmarkExit):
+    """The end of one run, or of all, as the shim writes it to `repeats.jsonl` and `exit.json`."""
+
+    arm: Text | None = None
+    ignored_code: Count | None = None
+    """The exit code, if it was ignored and not 0: `code` is 0 then."""
+    own_usage: ProcessUsage | None = None
+    """Resources of the shim."""
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was told to end."""
+        return self.stop is not None or self.stop_signal is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionEnd(ExtractionSummary):
+    """The content of `extracted.json`."""
+
+    generations: dict[Text, dict[Text, HeadlineValue]] | None = None
+    """Headlines by generation. None if the job has no generations."""
+
+    own_usage: ProcessUsage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnUsage:
-    """What our own programs took of a node's machine. None: not known."""
+    """Resources that our programs used on a node. None if unknown."""
 
     rank: Count = 0
     cpus: Count | None = None
-    """How many logical CPUs the machine has."""
+    """Number of logical CPUs."""
     benchmark_seconds: Seconds | None = None
-    """For how long the benchmark ran there."""
+    """Duration of the benchmark there."""
     agent: ProcessUsage | None = None
     extractor: ProcessUsage | None = None
-    """Of all its processes."""
+    """Resources of all its processes."""
     shim: ProcessUsage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeOutcome:
-    """How one node's part of a job ended."""
+class Ending:
+    """The end of one node's part of a job, or of the whole job."""
 
-    rank: Count = 0
     outcome: Text
-    """The value of an `Outcome`."""
+    """The value of an `Outcome`; in a result perhaps of another version."""
     sentence: Text
     benchmark: BenchmarkExit | None = None
     phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
-    """Those that have finished."""
+    """Duration of each finished phase (seconds); in a job of several nodes, on the slowest one."""
     metrics: ExtractionSummary | None = None
     kafka: KafkaDelivery | None = None
     last_lines: Texts | None = None
-    """Of what the benchmark printed."""
+    """Last lines of the benchmark's output."""
     artifacts: ArtifactCount | None = None
     started: Moment | None = None
-    failed: Moment | None = None
-    """When the benchmark, or the first of its processes, failed; before it was drained, and maybe others were ended."""
     ended: Moment | None = None
+    seconds: Seconds | None = None
+    """Duration by a monotonic clock, from the agent's first phase on; in a job, on the slowest node. None if unknown."""
     warnings: Texts | None = None
-    serves: Truth = False
-    """The node only serves another one, which starts processes of the benchmark there."""
     transports: Transports | None = None
-    """By library what it said that it uses: "NET/Socket", "P2P"."""
+    """Networks that each library reported: "NET/Socket", "P2P"."""
     repeats: Repeats | None = None
-    """The runs of a job with `[repeat]` that began, in their order; None in other jobs."""
-    own_usage: OwnUsage | None = None
-    complete: Truth = True
-    """Nothing follows: the node has sent all that it has. False: it has just failed."""
+    """The started runs of a `[repeat]` job, in order; None in other jobs."""
+    generations: Generations | None = None
+    """The started generations of a job with restarts, in order; None in other jobs."""
+    checkpoints: CheckpointSummary | None = None
+    """None in jobs without `[checkpoint]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobResult:
-    """How a job ended: `result.json`."""
+class NodeOutcome(Ending):
+    """The end of one node's part of a job."""
+
+    rank: Count = 0
+    failed: Moment | None = None
+    """Time at which the benchmark or its first process failed, before draining and before other processes were ended."""
+    serves: Truth = False
+    """Whether the node only serves another one, which starts processes of the benchmark there."""
+    own_usage: OwnUsage | None = None
+    complete: Truth = True
+    """Whether the node has sent everything. False if it has just failed and still drains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult(Ending):
+    """The end of a job: `result.json`."""
 
     version: Count = 1
     job_id: Text = ""
-    outcome: Text
-    """The value of an `Outcome`, of this version or another."""
     status: Text
     exit_code: Annotated[int, Rule("an exit code from 0 to 6", 0, max(ExitCode) + 1)]
-    sentence: Text
-    benchmark: BenchmarkExit | None = None
-    phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
-    metrics: ExtractionSummary | None = None
-    kafka: KafkaDelivery | None = None
-    last_lines: Texts | None = None
-    artifacts: ArtifactCount | None = None
-    started: Moment | None = None
-    ended: Moment | None = None
     git: GitCommit | None = None
-    warnings: Texts | None = None
-    transports: Transports | None = None
-    """Of all nodes together."""
-    repeats: Repeats | None = None
-    """The runs of a job with `[repeat]` that began, in their order; None in other jobs."""
     own_usage: Annotated[list[OwnUsage], Rule("a list of what each node's programs took")] | None = None
-    """By rank, of those nodes that have said so."""
+    """By rank, for the nodes that reported it."""
     lost: Annotated[list[Count], Rule("a list of ranks")] | None = None
-    """Ranks of nodes that were given up: nobody knows how they ended."""
+    """Ranks of nodes that were given up; their end is unknown."""
+    replaced: Annotated[list[Count], Rule("a list of ranks")] | None = None
+    """Ranks of nodes in whose place machines were launched. None if there are none."""
     on_behalf: Truth = False
-    """Somebody else wrote it for machines that could not."""
+    """Whether another program wrote it for machines that could not."""
+
+    @property
+    def duration(self) -> float | None:
+        """Duration of the job (seconds), by the times of day if the monotonic one is unknown; None if both are."""
+        if self.seconds is not None or self.started is None or self.ended is None:
+            return self.seconds
+        return max(0, self.ended - self.started) / 1000
 
 
 def as_table(value: Any) -> dict[str, Any]:
     """Return one of these dataclasses as JSON values."""
     return dataclasses.asdict(value)
-
-
-def from_table(kind: type[T], table: Mapping[str, Any]) -> T:
-    """Return a table of our own as a `kind`, without validation; keys that it does not have are left out.
-
-    Raises TypeError where a key is missing.
-    """
-    hints = _type_hints(typing.cast("Any", kind))
-    return kind(**{name: _value(hints[name], table[name]) for name in hints if name in table})
-
-
-@cache
-def _type_hints(kind: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
-
-
-def _value(kind: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
-    if typing.get_origin(kind) is list:
-        return [_value(typing.get_args(kind)[0], each) for each in value]
-    if typing.get_origin(kind) is dict:
-        return {key: _value(typing.get_args(kind)[1], each) for key, each in value.items()}
-    return from_table(kind, value) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else value

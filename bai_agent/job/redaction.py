@@ -5,7 +5,6 @@ What the benchmark prints into its own files is the benchmark's: it is stored as
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
@@ -15,9 +14,9 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _SHORTEST = 4
-"""A shorter secret would blacken ordinary words, and is none."""
+"""Shorter texts do not count as secrets, since they would blacken ordinary words."""
 _SHORTEST_LINE = 8
-"""The same for one line of a secret that has several: "}" or "EOF" is in many texts."""
+"""The same for one line of a secret with several: "}" or "EOF" is in many texts."""
 _STARS = "***"
 _KEY = 3
 """Characters by which forms are looked up: as many as the shortest has, two lines of one character each."""
@@ -56,7 +55,7 @@ class Redactor(logging.Filter):
         return _IN_ADDRESSES.sub(_without_credentials, text) if "=" in text or "@" in text else text
 
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
-        """Return `value` with all texts in it redacted, keys included, but for those of the outermost `own_levels` tables.
+        """Return `value` with all texts in it redacted, including keys, except those of the outermost `own_levels` tables.
 
         Those keys are ours, and a secret such as "metrics" must not take them away. Call it before the value is encoded:
         quotes and line ends of a secret look different afterwards.
@@ -91,7 +90,7 @@ class Redactor(logging.Filter):
         record.msg = self.redact(text)
         record.args = ()
         if record.exc_info:
-            # Where this is set, formatters take it instead of making it.
+            # Formatters use this text if it is set.
             record.exc_text = self.redact(_AS_TEXT.formatException(record.exc_info))
         if record.stack_info:
             record.stack_info = self.redact(record.stack_info)
@@ -103,7 +102,7 @@ class _Forms:
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """By the first characters, by the length with the longest first: what holds another text goes whole."""
+        """Forms by their first characters, the longest first: a text that contains another one is replaced as a whole."""
         self._first = re.compile(r"(?!)")
         """Any first character."""
 
@@ -128,7 +127,7 @@ class _Forms:
         return "".join([*pieces, text[kept:]])
 
     def _length_at(self, text: str, start: int) -> int:
-        """Return the length of the longest form that begins at `start`; 0 where none does."""
+        """Return the length of the longest form that begins at `start`; 0 if there is none."""
         for length, forms in self._by_key.get(text[start : start + _KEY], {}).items():
             if text[start : start + length] in forms:
                 return length
@@ -136,7 +135,9 @@ class _Forms:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield the ways in which `secret` may stand in a text."""
+    """Yield the forms of `secret` in a text."""
+    import base64  # most processes know no secret
+
     for plain in _parts(secret):
         yield plain
         yield json.dumps(plain)[1:-1]
@@ -151,7 +152,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield the secret, and its lines where it has several: a log or a list of last lines has them one by one."""
+    """Yield the secret, and its lines if there are several: a log or a list of last lines has them separately."""
     stripped = secret.strip()
     lines = [line.strip() for line in stripped.splitlines()]
     if len(stripped) >= _SHORTEST:

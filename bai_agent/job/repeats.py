@@ -1,97 +1,96 @@
-"""`repeats.jsonl`: where each run of a job with `[repeat]` begins and ends, as its shim wrote it down."""
+"""Reads `repeats.jsonl`: the beginning and end of each run of a `[repeat]` job, written by its shim."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_PLACES = ("run", "output_bytes", "emit_bytes", "pid", "start", "time")
+from bai_agent.decode import checked, parse_json
+from bai_agent.errors import RecordError
+from bai_agent.job.record_types import Count, Moment, RunEnd, Text
+from bai_agent.light_dataclass import dataclass, field
+
+_FILE = "repeats.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    event: Text
+    run: Count
 
 
 @dataclass(kw_only=True)
 class RepeatedRun:
     """One run, warm-up runs included."""
 
-    run: int
-    """Its number among all that were begun, from 0."""
-    repeat: int | None
-    """Its number as records have it, from 0; None: a warm-up run."""
-    arm: str | None = None
-    """Which of two it is of, in a job that compares two."""
-    output_bytes: int
-    """Where in the output it begins."""
-    emit_bytes: int
-    """The same in what was emitted."""
-    pid: int
-    start: int
-    boot_id: str
-    time: int
-    ended: Mapping[str, Any] | None = None
-    """How it ended, with the keys of exit.json; None: it goes on, or nobody saw its end."""
+    run: Count
+    """Number among all started runs, from 0."""
+    repeat: Count | None
+    """Number in records, from 0; None for a warm-up run."""
+    arm: Text | None = None
+    """Arm of the run, in a job that compares several; else None."""
+    output_bytes: Count
+    """Offset of its beginning in the output."""
+    emit_bytes: Count
+    """The same in the emitted values."""
+    pid: Count
+    start: Count
+    boot_id: Text
+    time: Moment
+    ended: RunEnd | None = None
+    """Its end; None if it still runs, or was lost."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether it has ended well, and not because it was told to end."""
+        """Whether it ended well, and was not stopped."""
         ended = self.ended
-        return (
-            ended is not None
-            and ended.get("code") == 0
-            and not ended.get("lost")
-            and ended.get("stop") is None
-            and ended.get("stop_signal") is None
-        )
+        return ended is not None and ended.code == 0 and not ended.lost and not ended.was_stopped
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:
-    """What was to be done before or after a run, and failed: no further run was begun."""
+    """A command before or after a run that failed: no further run began."""
 
-    step: str
+    step: Text
     """"prepare" or "cleanup"."""
-    run: int
-    repeat: int | None
-    ended: Mapping[str, Any]
+    run: Count
+    repeat: Count | None
+    ended: RunEnd
 
 
 @dataclass(kw_only=True)
 class RepeatedRuns:
-    """What a `repeats.jsonl` says so far."""
+    """The content of `repeats.jsonl` so far."""
 
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
     ready: int | None = None
-    """The run, of all from 0, that waits for a word whether it begins."""
+    """Number, among all from 0, of the run that waits for permission to begin; None if none waits."""
 
     @property
     def measured(self) -> list[RepeatedRun]:
-        """All but the warm-up runs: the run with the number n as records have it is the nth."""
+        """The runs without warm-up runs, in the order of their numbers in records."""
         return [each for each in self.runs if each.repeat is not None]
 
     def add(self, lines: bytes) -> None:
-        """Take in whole lines; one that is damaged says nothing."""
+        """Add whole lines; damaged ones are skipped."""
         for line in lines.splitlines():
-            with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                self._add(json.loads(line))
+            with suppress(RecordError):
+                self._add(parse_json(line, where=_FILE))
 
     def _add(self, said: Any) -> None:
-        event, number = said["event"], said["run"]
-        if event == "began" and number == len(self.runs):
-            places: dict[str, Any] = {name: int(said[name]) for name in _PLACES}
-            repeat = None if said["repeat"] is None else int(said["repeat"])
-            arm = None if said.get("arm") is None else str(said["arm"])
+        line = checked(_Line, said, where=_FILE)
+        if line.event == "began" and line.run == len(self.runs):
+            self.runs.append(checked(RepeatedRun, said, where=_FILE))
             self.ready = None
-            self.runs.append(RepeatedRun(repeat=repeat, arm=arm, boot_id=str(said["boot_id"]), **places))
-        elif event == "ended" and self.runs and number == self.runs[-1].run:
-            self.runs[-1].ended = said
-        elif event == "ready":
-            self.ready = int(number)
-        elif event == "failed" and self.failed_step is None:
-            self.failed_step = FailedStep(step=said["step"], run=number, repeat=said["repeat"], ended=said)
+        elif line.event == "ended" and self.runs and line.run == self.runs[-1].run:
+            self.runs[-1].ended = checked(RunEnd, said, where=_FILE)
+        elif line.event == "ready":
+            self.ready = line.run
+        elif line.event == "failed" and self.failed_step is None:
+            self.failed_step = checked(FailedStep, {**said, "ended": said}, where=_FILE)
 
 
 class RepeatsFile:
@@ -103,7 +102,7 @@ class RepeatsFile:
         self.known = RepeatedRuns()
 
     def look(self) -> RepeatedRuns:
-        """Return what it says now."""
+        """Return its current content."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._path.stat().st_size > self._read:
                 with self._path.open("rb") as file:
@@ -115,5 +114,5 @@ class RepeatsFile:
 
 
 def read_repeats(path: Path) -> RepeatedRuns:
-    """Return what the `repeats.jsonl` at `path` says; nothing where there is none."""
+    """Return the content of the `repeats.jsonl` at `path`; an empty one if it does not exist."""
     return RepeatsFile(path).look()

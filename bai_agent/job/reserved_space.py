@@ -9,14 +9,14 @@ from pathlib import Path
 from bai_agent.job.run_directory import RunDir
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What a write fails with where there is no space: on the disk, or for this user."""
+"""Error numbers of writes without space on the disk, or for this user."""
 
 _RECORDS_BYTES = 2**20
 _RESULT_BYTES = 2**18
 
 
 def reserve_space(rundir: RunDir) -> None:
-    """Set space aside. Raises OSError where there is none."""
+    """Reserve space. Raises OSError if there is none."""
     for path, size in zip(_reserved(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

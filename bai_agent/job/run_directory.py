@@ -1,8 +1,8 @@
-"""The names in a run's directory, and the few ways in which anything is written there.
+"""Names in a run's directory, and the functions that write there.
 
 A run's directory is the node's place in the job store: `<store>/<job>/attempts/<n>/nodes/<rank>/` for a job that
 `bai` runs on this machine, `/var/lib/bai/<job>/` on an instance. `log/<offset>` and `metrics/<offset>.jsonl` are hard
-links to the growing files, so that a reader of the store finds them under the names that an upload would have.
+links to the growing files: readers of the store find them under the names of an upload.
 """
 
 from __future__ import annotations
@@ -16,244 +16,173 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bai_agent.errors import BusyError
-from bai_agent.job.new_files import draft_beside, place_new
+from bai_agent.decode import parse_json
+from bai_agent.errors import BusyError, RecordError
+from bai_agent.files.new_files import draft_beside, place_new
+from bai_agent.light_dataclass import dataclass, replace
 
+_GENERATIONS = "generations"
 _JSON_LIMIT = 2**28
-"""Bytes of a JSON file of ours: beyond what the longest list of pulled files takes."""
+"""Largest JSON file that is read (bytes), larger than the longest list of pulled files."""
+
+
+class _Place:
+    """A file or folder of a run's directory, by its name there.
+
+    of_arm: each arm of `[repeat]` has its own. of_generation: each generation has.
+    """
+
+    def __init__(self, name: str, *, of_arm: bool = False, of_generation: bool = False) -> None:
+        self._name = name
+        self._of_arm = of_arm
+        self._of_generation = of_generation
+
+    def __get__(self, rundir: RunDir, owner: type[RunDir]) -> Path:
+        if self._of_generation:
+            return rundir.shim_folder / self._name
+        return (rundir.own if self._of_arm else rundir.path) / self._name
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """Where each file of a run is; see `docs/run-directory.md` for who writes it and how it survives a kill."""
+    """Paths of a run's files. `docs/run-directory.md` names their writers, and how they survive a kill."""
 
     path: Path
     arm: str | None = None
-    """The arm of `[repeat]` whose work folder, scripts and venv these are; None: those of the run."""
+    """Arm of `[repeat]` with its own work folder, scripts and venv; None for those of the run."""
+    generation: int = 0
+    """Generation of the shim's files."""
 
     def of_arm(self, name: str | None) -> RunDir:
-        """Return the same run's directory with the folders that the arm `name` has of its own."""
+        """Return the run's directory with the folders of the arm `name`."""
         return replace(self, arm=name)
+
+    def of_generation(self, number: int) -> RunDir:
+        """Return the run's directory with the shim's files of the generation `number`."""
+        return replace(self, generation=number)
+
+    def newest_generation(self) -> RunDir:
+        """Return the run's directory with the files of the newest shim, which may not have started."""
+        return self.of_generation(max(self.generations(), default=0))
+
+    def generations(self) -> Iterator[int]:
+        """Yield the decided generations after the first, in any order."""
+        try:
+            names = [each.name for each in (self.path / _GENERATIONS).iterdir()]
+        except OSError:
+            return
+        for name in names:
+            if name.isascii() and name.isdecimal() and self.of_generation(int(name)).decision.exists():
+                yield int(name)
+
+    @property
+    def shim_folder(self) -> Path:
+        """Folder of a generation's shim; for the first one the run's directory itself."""
+        return self.path if self.generation == 0 else self.path / _GENERATIONS / str(self.generation)
 
     @property
     def own(self) -> Path:
         """The folder of an arm; without one, the run's."""
         return self.path if self.arm is None else self.path / "arms" / self.arm
 
-    @property
-    def job(self) -> Path:
-        """The job descriptor, as the agent was given it."""
-        return self.path / "job.toml"
-
-    @property
-    def agent_lock(self) -> Path:
-        return self.path / "agent.lock"
-
-    @property
-    def agent_log(self) -> Path:
-        return self.path / "agent.log"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def ready(self) -> Path:
-        return self.path / "ready.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        return self.path / "heartbeat.json"
-
-    @property
-    def environment(self) -> Path:
-        """What the benchmark runs on, written just before it starts."""
-        return self.path / "environment.json"
-
-    @property
-    def result(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def job_result(self) -> Path:
-        """How a job of several nodes ended, where this one is their coordinator."""
-        return self.path / "job-result.json"
-
-    @property
-    def cancel(self) -> Path:
-        """Written by whoever wants the job cancelled."""
-        return self.path / "cancel.json"
-
-    @property
-    def output(self) -> Path:
-        """What the benchmark printed, written by itself."""
-        return self.path / "output.log"
+    job = _Place("job.toml")
+    """The job descriptor, as the agent received it."""
+    agent_lock = _Place("agent.lock")
+    agent_log = _Place("agent.log")
+    events = _Place("events.jsonl")
+    ready = _Place("ready.json")
+    heartbeat = _Place("heartbeat.json")
+    environment = _Place("environment.json")
+    """Facts of the machine, written just before the benchmark starts."""
+    result = _Place("result.json")
+    job_result = _Place("job-result.json")
+    """Result of a job of several nodes, on its coordinator."""
+    cancel = _Place("cancel.json")
+    """Request to cancel the job."""
+    output = _Place("output.log")
+    """Output of the benchmark, written by itself."""
 
     @property
     def kept_output(self) -> Path:
-        """The same file as `output`, under a name that a benchmark which renames or deletes that one does not know."""
+        """Second name of `output`, in case the benchmark renames or deletes that one."""
         return self.log_chunks / f"{0:020}"
 
     @property
     def kept_metrics(self) -> Path:
-        """The same file as `metrics`, under the name that a reader of the job store looks for."""
+        """Second name of `metrics`, for readers of the job store."""
         return self.metric_chunks / f"{0:020}.jsonl"
 
-    @property
-    def processes(self) -> Path:
-        """Where processes of the benchmark that mpirun started keep what they printed, `<rank>.log`, and how they ended."""
-        return self.path / "processes"
-
-    @property
-    def emit(self) -> Path:
-        """What was written to the FIFO, verbatim, by the shim."""
-        return self.path / "emit.log"
-
-    @property
-    def fifo(self) -> Path:
-        return self.path / "fifo"
-
-    @property
-    def peers(self) -> Path:
-        """The nodes of the attempt, once they have met."""
-        return self.path / "peers.json"
-
-    @property
-    def hostfile(self) -> Path:
-        """The same for the benchmark: a line "ADDRESS slots=N" for each node."""
-        return self.path / "hostfile"
+    processes = _Place("processes")
+    """Output and end of the processes that mpirun started: `<rank>.log` and `<rank>.json`."""
+    emit = _Place("emit.log")
+    """Content of the FIFO, verbatim, written by the shim."""
+    fifo = _Place("fifo")
+    peers = _Place("peers.json", of_generation=True)
+    """Nodes of the attempt after they have met; after a restart with the ports of the generation."""
+    hostfile = _Place("hostfile")
+    """The same for the benchmark: a line "ADDRESS slots=N" for each node."""
+    decision = _Place("decision.json", of_generation=True)
+    """Decision that the generation begins, and why; the first one has none."""
+    end = _Place("generations/end.json")
+    """Record that no further generation begins, in a job with restarts."""
 
     @property
     def launcher(self) -> Path:
-        """A folder in which a strategy's launcher may leave what its processes failed of."""
-        return self.path / "launcher"
+        """Folder for error reports of a strategy's launcher, in this generation."""
+        # Apart from the shim's files, because the benchmark's user writes there.
+        return self.path / ("launcher" if self.generation == 0 else f"launcher-{self.generation}")
 
-    @property
-    def ssh(self) -> Path:
-        """This node's key, and the files that ssh or sshd is told with, where nodes reach each other by SSH; gone with the run."""
-        return self.path / "ssh"
-
-    @property
-    def shim_lock(self) -> Path:
-        return self.path / "shim.lock"
-
-    @property
-    def started(self) -> Path:
-        """Written by the shim before the benchmark's first instruction."""
-        return self.path / "started.json"
-
-    @property
-    def repeats(self) -> Path:
-        """Written by the shim of a job with `[repeat]`: where each run begins and ends."""
-        return self.path / "repeats.jsonl"
-
-    @property
-    def turn(self) -> Path:
-        """The coordinator's word whether the next run begins, for the shim of a node whose job does its runs together."""
-        return self.path / "turn.json"
-
-    @property
-    def repeat_word(self) -> Path:
-        """Written by the agent: whether the runs so far are enough."""
-        return self.path / "repeat.json"
-
-    @property
-    def stop(self) -> Path:
-        """Written by the agent: the shim shall end the benchmark, with which grace and why."""
-        return self.path / "stop.json"
-
-    @property
-    def exit(self) -> Path:
-        """Written by the shim when nothing of the benchmark is left."""
-        return self.path / "exit.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def results(self) -> Path:
-        """What was in the files that the benchmark wrote its results to, once all of them have been read."""
-        return self.path / "results.jsonl"
-
-    @property
-    def extractor_lock(self) -> Path:
-        return self.path / "extractor.lock"
-
-    @property
-    def extractor_offset(self) -> Path:
-        return self.path / "extractor.offset"
-
-    @property
-    def extractor_search(self) -> Path:
-        """Which search the extractor is at, while it is being careful."""
-        return self.path / "extractor.search"
-
-    @property
-    def extractor_disabled(self) -> Path:
-        """Patterns that took too long, and from which line on they are switched off."""
-        return self.path / "extractor.disabled.jsonl"
-
-    @property
-    def extracted(self) -> Path:
-        """Written by the extractor when the benchmark has exited and every record is in `metrics`: counts, warnings."""
-        return self.path / "extracted.json"
-
-    @property
-    def kafka_offset(self) -> Path:
-        return self.path / "kafka.offset"
-
-    @property
-    def cloudwatch_offset(self) -> Path:
-        return self.path / "cloudwatch.offset"
-
-    @property
-    def log_lines_offset(self) -> Path:
-        return self.path / "log-lines.offset"
-
-    @property
-    def store_offset(self) -> Path:
-        """How far the streams are in the job store; it is there as soon as this node's place in the store is ours."""
-        return self.path / "store.offset"
-
-    @property
-    def pulled(self) -> Path:
-        """The puller's manifest of finished sources."""
-        return self.path / "pulled.json"
-
-    @property
-    def work(self) -> Path:
-        return self.own / "work"
-
-    @property
-    def script(self) -> Path:
-        """The text that `[benchmark] script` holds, as a file."""
-        return self.path / "script"
-
-    @property
-    def scripts(self) -> Path:
-        return self.own / "scripts"
-
-    @property
-    def venv(self) -> Path:
-        return self.own / "venv"
-
-    @property
-    def requirements_log(self) -> Path:
-        """What pip said."""
-        return self.own / "requirements.log"
-
-    @property
-    def log_chunks(self) -> Path:
-        return self.path / "log"
-
-    @property
-    def metric_chunks(self) -> Path:
-        return self.path / "metrics"
+    ssh = _Place("ssh")
+    """Key and configuration of ssh or sshd, if nodes use SSH; deleted after the run."""
+    shim_lock = _Place("shim.lock", of_generation=True)
+    started = _Place("started.json", of_generation=True)
+    """Written by the shim before the benchmark's first instruction."""
+    repeats = _Place("repeats.jsonl")
+    """Beginning and end of each run of a `[repeat]` job, written by the shim."""
+    turn = _Place("turn.json")
+    """Coordinator's decision whether the next run begins, for the shim, if nodes begin runs together."""
+    repeat_word = _Place("repeat.json")
+    """Decision of the agent whether the runs are enough."""
+    stop = _Place("stop.json", of_generation=True)
+    """Order of the agent to the shim to end the benchmark, with grace and reason."""
+    exit = _Place("exit.json", of_generation=True)
+    """Written by the shim after all processes of the benchmark have ended."""
+    metrics = _Place("metrics.jsonl")
+    results = _Place("results.jsonl")
+    """Values of the benchmark's result files, after all have been read."""
+    extractor_lock = _Place("extractor.lock")
+    extractor_offset = _Place("extractor.offset")
+    extractor_search = _Place("extractor.search")
+    """Current search of the extractor while it is careful."""
+    extractor_disabled = _Place("extractor.disabled.jsonl")
+    """Patterns that took too long, and the line from which they are disabled."""
+    extracted = _Place("extracted.json")
+    """Written by the extractor when the benchmark has exited and every record is in `metrics`: counts, warnings."""
+    kafka_offset = _Place("kafka.offset")
+    cloudwatch_offset = _Place("cloudwatch.offset")
+    log_lines_offset = _Place("log-lines.offset")
+    store_offset = _Place("store.offset")
+    """Upload progress of the streams; exists once this node has claimed its folder in the store."""
+    pulled = _Place("pulled.json")
+    """The puller's manifest of finished sources."""
+    checkpoint_pulled = _Place("checkpoint-pulled.json")
+    """The same for a checkpoint that is restored."""
+    checkpoint_held = _Place("checkpoint-held")
+    """Second names of a checkpoint's files during its upload."""
+    checkpoint_folder = _Place("checkpoint-folder.json")
+    """Absolute folder of `[checkpoint]`. It was empty before, so all of its content is the job's."""
+    work = _Place("work", of_arm=True)
+    script = _Place("script")
+    """The text of `[benchmark] script` as a file."""
+    scripts = _Place("scripts", of_arm=True)
+    venv = _Place("venv", of_arm=True)
+    requirements_log = _Place("requirements.log", of_arm=True)
+    """Output of pip."""
+    log_chunks = _Place("log")
+    metric_chunks = _Place("metrics")
 
 
 def make_folder(folder: Path, *, private: Path) -> None:
@@ -304,7 +233,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_new(path: Path, content: bytes) -> bool:
-    """Make `path` with `content`, all of it or nothing; return False where it exists, which then stays as it is."""
+    """Create `path` with all of `content`; return False, and change nothing, if it exists."""
     draft = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.new")
     write_atomic(draft, content)
     try:
@@ -319,14 +248,14 @@ def write_new(path: Path, content: bytes) -> bool:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replace `path` by `value` as JSON, atomically. Half characters (a file's name that is not UTF-8) become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-    # What a benchmark emits, or names its files, must not end us.
+    # Emitted values and file names of a benchmark must not end the agent.
     write_atomic(path, text.encode(errors="replace"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None where there is no such file or it holds something else.
+    """Return the JSON object in `path`; None if there is no such file or it holds something else.
 
-    Who wrote it may not be known: a FIFO, a device or a file without an end holds something else.
+    Another user may have made it, so a FIFO, a device or a huge file also counts as something else.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -334,8 +263,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > _JSON_LIMIT:
                 return None
-            value = json.loads(file.read(_JSON_LIMIT))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
+            value = parse_json(file.read(_JSON_LIMIT), where=str(path))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, RecordError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -348,15 +277,15 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
 
 
 def append_line(descriptor: int, line: bytes) -> None:
-    """Append `line`, its newline included: whole, or not at all where the disk takes only a part of it. Raises OSError.
+    """Append all of `line`, newline included, or nothing if the disk is full. Raises OSError.
 
-    Nobody else may write to the file.
+    There must be no other writer.
     """
     size = os.fstat(descriptor).st_size
     try:
         write_all(descriptor, line)
     except OSError:
-        # The next line would be glued to what is there, and both would be lost.
+        # Else the next line would be joined to this one, and both would be lost.
         os.ftruncate(descriptor, size)
         raise
 
@@ -418,3 +347,10 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def read_job_result(rundir: RunDir, *, is_first: bool) -> bytes | None:
+    """Return the result of the whole job if this node decides it, else None. is_first: whether it is the first node of a fixed job."""
+    if rundir.job_result.exists():
+        return rundir.job_result.read_bytes()
+    return rundir.result.read_bytes() if is_first else None

@@ -1,4 +1,4 @@
-"""Reads TOML that somebody else wrote, within bounds that all of our code can deal with."""
+"""Reads TOML from outside, within limits that all of our code can handle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ else:
 _DEEPEST = 64
 """Lists and tables inside each other. Some parsers stop at the interpreter's own depth, others far beyond it."""
 _WHOLE = range(-(2**63), 2**63)
-"""What an integer may be: https://toml.io/en/v1.0.0#integer"""
+"""Range of integers: https://toml.io/en/v1.0.0#integer"""
 
 TOMLDecodeError = tomllib.TOMLDecodeError
 

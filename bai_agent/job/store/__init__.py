@@ -11,31 +11,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from bai_agent.errors import StoreError
+from bai_agent.light_dataclass import dataclass, field
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-    from bai_agent.aws.s3_client import Patience
+    from bai_agent.aws.s3_client import RetryPolicy
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
-
-
-class StoreRefusedError(StoreError):
-    """The store says no, and will say so again: a wrong bucket, no rights, no credentials."""
-
-
-class MissingObjectError(StoreError):
-    """There is no object of this key. S3 may say so only to those who may list; so ask by `find` what may be absent."""
-
-
-class RecordError(StoreError):
-    """An object is not what its name says: corrupt, written by another tool, or of another version."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +34,8 @@ class StoredObject:
     size: int
     modified: int | None = field(default=None, compare=False)
     """When it was written, ms UTC by the store's own clock."""
+    etag: str = field(default="", compare=False)
+    """Name of its content, if the store has one: a bucket's clock knows whole seconds only."""
 
 
 class JobStore(Protocol):
@@ -59,11 +49,11 @@ class JobStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """The folder of this machine that holds the objects; None where they are elsewhere."""
+        """Folder of this machine with the objects. None if they are elsewhere."""
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        """Write an object. With `if_absent`, return False and leave it alone where one is already there."""
+        """Write an object. With `if_absent`, return False and leave an existing one alone."""
         ...
 
     def put_file(self, key: str, path: Path) -> None:
@@ -76,6 +66,10 @@ class JobStore(Protocol):
 
     def find(self, prefix: str) -> list[StoredObject]:
         """Return the objects whose keys start with `prefix`, in the order of their keys."""
+        ...
+
+    def around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        """Return the objects directly in a folder ("" or without a slash at its end), and the names of the folders there."""
         ...
 
     def folders(self, prefix: str) -> list[str]:
@@ -98,7 +92,7 @@ def open_store(
     endpoint: str | None = None,
     credentials: Callable[[], S3Credential] | None = None,
     quick: bool = False,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
@@ -141,7 +135,7 @@ def is_s3(named: str) -> bool:
 
 
 def check_key(key: str) -> list[str]:
-    """Return the parts of `key`. Raises StoreError where it could not name an object everywhere."""
+    """Return the parts of `key`. Raises StoreError if it is not a valid key in every store."""
     parts = key.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise StoreError(f'"{key}" is not a key of an object')

@@ -7,14 +7,14 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bai_agent.errors import StoreError
-from bai_agent.job.new_files import draft_beside
+from bai_agent.errors import MissingObjectError, StoreError
+from bai_agent.files.new_files import draft_beside
 from bai_agent.job.run_directory import make_folder, write_atomic, write_new
-from bai_agent.job.store import MissingObjectError, StoredObject, check_key
+from bai_agent.job.store import StoredObject, check_key
+from bai_agent.light_dataclass import dataclass
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
 """What `_draft`, `write_new` and `write_atomic` name their files."""
@@ -72,10 +72,22 @@ class DirectoryStore:
             ]
         return sorted((each for each in found if each is not None), key=lambda each: each.key)
 
+    def around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        with _plain_errors(folder):
+            entries = list(_entries(self._path(folder) if folder else self.folder))
+            objects = [self._described(each) for each in entries if each.is_file()]
+            found = sorted((each for each in objects if each is not None), key=lambda each: each.key)
+            return found, sorted(each.name for each in entries if each.is_dir())
+
     def folders(self, prefix: str) -> list[str]:
         folder = self._path(prefix.rstrip("/")) if prefix else self.folder
-        with _plain_errors(prefix):
-            return sorted(entry.name for entry in _entries(folder) if entry.is_dir())
+        with (
+            _plain_errors(prefix),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(folder) as found,
+        ):
+            return sorted(each.name for each in found if each.is_dir() and not _DRAFT.fullmatch(each.name))
+        return []
 
     def delete(self, prefix: str) -> None:
         if not prefix.endswith("/"):
@@ -94,7 +106,7 @@ class DirectoryStore:
         return self.folder.joinpath(*check_key(key))
 
     def _described(self, path: Path) -> StoredObject | None:
-        """Return the object; None where it was removed after it was listed."""
+        """Return the object; None if it was removed after it was listed."""
         try:
             stat = path.stat()
         except (FileNotFoundError, NotADirectoryError):

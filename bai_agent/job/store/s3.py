@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import BaseError
 
-from bai_agent.aws.s3_client import Patience, connect
-from bai_agent.aws.s3_errors import S3Error, classify_s3_error, code_of, is_refusal
-from bai_agent.errors import StoreError
-from bai_agent.job.store import MissingObjectError, StoredObject, StoreRefusedError, check_key
+from bai_agent.aws.s3_client import RetryPolicy, classify_s3_error, code_of, connect, is_refusal
+from bai_agent.errors import MissingObjectError, S3Error, StoreError, StoreRefusedError
+from bai_agent.job.store import StoredObject, check_key
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import S3Credential
     from obstore.store import S3Store as Client
 
-PATIENCE = Patience(
+    from bai_agent.aws.s3_listing import Listing
+
+PATIENCE = RetryPolicy(
     retries=4,
     retry_for=timedelta(seconds=30),
     silence=timedelta(seconds=20),
     request=timedelta(seconds=60),
     longest_pause=timedelta(seconds=5),
 )
-"""Short: whoever uses a store has something to say when it is away, and asks again later."""
-QUICK = Patience(
+"""Short time limits: users of a store report that it is away, and ask again later."""
+QUICK = RetryPolicy(
     retries=0,
     retry_for=timedelta(seconds=3),
     silence=timedelta(seconds=3),
@@ -58,9 +59,10 @@ class S3Store:
         region: str | None = None,
         endpoint: str | None = None,
         credentials: Callable[[], S3Credential] | None = None,
-        patience: Patience = PATIENCE,
+        patience: RetryPolicy = PATIENCE,
     ) -> None:
         self._url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._timeout = patience.request
         try:
             self._client: Client = connect(
                 bucket,
@@ -132,17 +134,31 @@ class S3Store:
                 found = self._below(prefix)
             else:
                 # obstore lists folders only: of the folder around, what begins so.
-                around = obstore.list_with_delimiter(self._client, prefix.rpartition("/")[0] or None)
-                found = [_described(each) for each in around["objects"] if each["path"].startswith(prefix)]
-                for folder in around["common_prefixes"]:
-                    if folder.startswith(prefix):
-                        found += self._below(folder)
+                folder, _, name = prefix.rpartition("/")
+                objects, below = self._around(folder)
+                found = [each for each in objects if each.key.startswith(prefix)]
+                for each in below:
+                    if each.startswith(name):
+                        found += self._below(f"{folder}/{each}" if folder else each)
         return sorted(found, key=lambda each: each.key)
+
+    def around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        with self._plain_errors(folder):
+            return self._around(folder)
+
+    def _around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        try:
+            found = obstore.list_with_delimiter(self._client, folder or None)
+            objects, folders = found["objects"], found["common_prefixes"]
+        except obstore.exceptions.InvalidPathError:
+            listing = self._usable(folder, recursive=False)
+            objects, folders = listing.objects, listing.folders
+        described = sorted(map(_described, objects), key=lambda each: each.key)
+        return described, sorted(each.rstrip("/").rpartition("/")[2] for each in folders)
 
     def folders(self, prefix: str) -> list[str]:
         with self._plain_errors(prefix):
-            around = obstore.list_with_delimiter(self._client, prefix.rstrip("/") or None)
-            return sorted(each.rstrip("/").rpartition("/")[2] for each in around["common_prefixes"])
+            return self._around(prefix.rstrip("/"))[1]
 
     def delete(self, prefix: str) -> None:
         if not prefix.endswith("/"):
@@ -158,8 +174,19 @@ class S3Store:
             obstore.delete(self._client, key)
 
     def _below(self, folder: str) -> list[StoredObject]:
-        pages = obstore.list(self._client, folder.rstrip("/") or None, chunk_size=1000)
-        return [_described(each) for page in pages for each in page]
+        folder = folder.rstrip("/")
+        try:
+            pages = obstore.list(self._client, folder or None, chunk_size=1000)
+            return [_described(each) for page in pages for each in page]
+        except obstore.exceptions.InvalidPathError:
+            return [_described(each) for each in self._usable(folder, recursive=True).objects]
+
+    def _usable(self, folder: str, *, recursive: bool) -> Listing:
+        """List a folder with keys that obstore refuses, without them. Raises S3Error."""
+        # Only here: hardly any folder has such keys.
+        from bai_agent.aws.s3_listing import list_usable
+
+        return list_usable(self._client, folder, recursive=recursive, timeout=self._timeout)
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
@@ -176,4 +203,5 @@ class S3Store:
 
 
 def _described(item: ObjectMeta) -> StoredObject:
-    return StoredObject(item["path"], item["size"], round(item["last_modified"].timestamp() * 1000))
+    written = round(item["last_modified"].timestamp() * 1000)
+    return StoredObject(item["path"], item["size"], written, item["e_tag"] or "")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from bai_agent.job.json_path import Star, read_steps
+from bai_agent.job.schema.json_path import Star, read_steps
+from bai_agent.light_dataclass import dataclass
 
 Picks = tuple[str | int, ...]
 """Which item each `*` of a path stood for."""
@@ -37,7 +37,7 @@ class StarPath:
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
-        """Return the value where each `*` stands for what `picks` say; None where there is none."""
+        """Return the value at this path with `picks` in place of each `*`; None if there is none."""
         left = iter(picks)
         for step in self.steps:
             document = _item(document, next(left) if isinstance(step, Star) else step)

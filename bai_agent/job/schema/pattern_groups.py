@@ -1,10 +1,11 @@
-"""What each group of a metric's pattern is for: the value, the step, the unit, or a label of the record."""
+"""The purpose of each group of a metric's pattern: the value, the step, the unit, or a label of the record."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from bai_agent.light_dataclass import dataclass
 
 VALUE, STEP, UNIT = "value", "step", "unit"
 RESERVED = frozenset(

@@ -1,12 +1,13 @@
 """Reads TOML tables into frozen dataclasses, strictly, with errors that name file, table and key.
 
-Supported field types: str, int, float, bool, Path-free scalars, timedelta (a duration text), enums, nested
-dataclasses, tuples of any of these, dict[str, str], and `X | None`.
+Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses, tuples of any of
+these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration that is None, and whose default is not, is written "off".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -15,11 +16,13 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
+from bai_agent.decode import shown_value
 from bai_agent.errors import DescriptorError
-from bai_agent.job.durations import format_duration, parse_duration
+from bai_agent.job.schema.declared import Check, DeclaredTable, MistakeError
+from bai_agent.job.schema.durations import format_duration, parse_duration
+from bai_agent.job.schema.field_types import OFF
 
 T = TypeVar("T")
-_ARTICLES = {int: "a number", list: "a list", dict: "a table", str: "a text"}
 
 
 def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
@@ -43,24 +46,21 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DescriptorError(f'{where} lacks the key "{name}"')
     try:
-        return kind(**values)
+        made = kind(**values)
+    except MistakeError as error:
+        key, (problem, fix) = error.mistakes[0]
+        raise DescriptorError(f"{f'{where} {key}'.rstrip()}: {problem}; {fix}") from error
     except ValueError as error:
         raise DescriptorError(f"{where}: {error}") from error
+    if isinstance(made, DeclaredTable):
+        made.mark_written(table)
+    return made
 
 
 @cache
 def _type_hints(kind: Any) -> dict[str, Any]:
     # Once: a job may have a thousand metrics, and each is a table.
-    return typing.get_type_hints(kind)
-
-
-def shown_value(value: Any, *, limit: int = 200) -> str:
-    """Return `value`, which somebody else wrote, as a message can show it: bounded, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists nested beyond all sense
-        return f"{_ARTICLES.get(type(value), 'something')} that is too large to show"
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def write_table(value: Any) -> dict[str, Any]:
@@ -71,9 +71,10 @@ def write_table(value: Any) -> dict[str, Any]:
         default = (
             field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
         )
-        if item is None or item == default:
-            continue
-        table[field.name] = _write_value(item)
+        if item is None and isinstance(default, timedelta):
+            table[field.name] = OFF
+        elif item is not None and item != default:
+            table[field.name] = _write_value(item)
     return table
 
 
@@ -93,8 +94,16 @@ def _write_value(item: Any) -> Any:
 
 def _read_value(kind: Any, value: Any, *, where: str, key: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _read_checked(arguments[0], arguments[1:], value, where=where, key=key)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise _wrong(where, key, f"one of {', '.join(map(json.dumps, arguments))}", value)
+        return value
     if origin in (typing.Union, types.UnionType):
         (kind,) = (each for each in arguments if each is not type(None))
+        if kind is timedelta and value == OFF:
+            return None
         return _read_value(kind, value, where=where, key=key)
     if origin is tuple:
         if not isinstance(value, list):
@@ -106,7 +115,9 @@ def _read_value(kind: Any, value: Any, *, where: str, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong(where, key, "a table", value)
         return {
-            name: _read_value(arguments[1], each, where=where, key=f"{key}.{name}")
+            _read_value(arguments[0], name, where=where, key=f"{key}.{name}"): _read_value(
+                arguments[1], each, where=where, key=f"{key}.{name}"
+            )
             for name, each in value.items()
         }
     if dataclasses.is_dataclass(kind):
@@ -114,6 +125,14 @@ def _read_value(kind: Any, value: Any, *, where: str, key: str) -> Any:
             raise _wrong(where, key, "a table", value)
         return read_table(typing.cast("type[Any]", kind), value, where=_inner(where, key))
     return _read_scalar(kind, value, where=where, key=key)
+
+
+def _read_checked(kind: Any, marks: tuple[Any, ...], value: Any, *, where: str, key: str) -> Any:
+    read = _read_value(kind, value, where=where, key=key)
+    for mark in marks:
+        if type(mark) is Check and (mistake := mark.mistake(read)) is not None:
+            raise DescriptorError(f"{where} {key}: {'; '.join(mistake)}")
+    return read
 
 
 def _read_scalar(kind: Any, value: Any, *, where: str, key: str) -> Any:

@@ -1,17 +1,17 @@
-"""Where sources can come from: the one list of schemes, for both programs, and how an address is read and shown.
+"""The schemes of sources, for both programs, and how an address is read and shown.
 
 What brings a source is a class in the agent's room `pull`. It is imported only by an agent whose job has such a source.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, unquote_to_bytes, urlsplit, urlunsplit
+
+from bai_agent.light_dataclass import dataclass
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FILE = re.compile(r"file://(?:localhost)?(?=/)", re.I)
@@ -27,7 +27,7 @@ _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-go
 """Those of them that make an address a key to what it names."""
 
 Mistake = tuple[str, str]
-"""What is wrong with an address, and what to write instead."""
+"""A mistake in an address, and what to write instead."""
 
 
 def _no_host(src: str) -> Mistake | None:
@@ -56,10 +56,10 @@ def _not_absolute(src: str) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """What is known of the addresses of a scheme before any is asked for."""
+    """Facts about the addresses of a scheme."""
 
     origin: str
-    """The `Origin` that brings such a source: its module in `bai_agent/pull/` and its class, "s3:S3Origin"."""
+    """The `Origin` that brings such a source: its module in `bai_agent/pull/` and its class, "s3_source:S3Origin"."""
     forms: str
     """Such addresses, as the reference shows them."""
     mistake: Callable[[str], Mistake | None] = _no_host
@@ -70,7 +70,7 @@ class Scheme:
 
 SCHEMES: Mapping[str, Scheme] = {
     "s3": Scheme(
-        origin="s3:S3Origin",
+        origin="s3_source:S3Origin",
         forms="`s3://bucket/key`, `s3://bucket/prefix/` (a folder)",
         mistake=_nothing_in_bucket,
         is_url=False,
@@ -84,7 +84,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def scheme_of(src: str) -> str:
-    """Return the scheme of an address in lower case; "" where it has none."""
+    """Return the scheme of an address in lower case; "" if it has none."""
     found = _SCHEME.match(src)
     return found[1].lower() if found else ""
 
@@ -100,7 +100,7 @@ def file_path(src: str) -> Path | None:
     `?` and `#` are plain characters of it; only `%` has a meaning.
     """
     found = _FILE.match(src)
-    # By way of bytes: a name need not be UTF-8.
+    # Through bytes, since a name may not be UTF-8.
     return Path(os.fsdecode(unquote_to_bytes(src[found.end() :]))) if found else None
 
 
@@ -124,11 +124,11 @@ def source_name(src: str) -> str:
     if _SHOWN.fullmatch(parts.query):
         return urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
     parameters = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
-    digest = (
-        hashlib.sha256("&".join(parameters).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-        if parameters
-        else ""
-    )
+    digest = ""
+    if parameters:
+        import hashlib  # few sources have parameters, and this loads OpenSSL
+
+        digest = hashlib.sha256("&".join(parameters).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
 
 
@@ -139,7 +139,7 @@ def shown_address(src: str) -> str:
 
 
 def grants_access(src: str) -> bool:
-    """Return whether who knows this address may read what it names: it holds a password or a signature."""
+    """Return whether an address gives access to its content: it contains a password or a signature."""
     try:
         parts = urlsplit(src)
     except (

@@ -73,7 +73,7 @@ def last_key(path: JsonPath) -> str:
 
 
 def value_at(value: Any, path: JsonPath) -> Any:
-    """Return what `path` leads to in `value`. Raises LookupError where it leads nowhere."""
+    """Return the value at `path` in `value`. Raises LookupError if there is none."""
     for step in path:
         container: type[Any] = dict if isinstance(step, str) else list
         if not isinstance(value, container):

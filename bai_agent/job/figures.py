@@ -1,0 +1,271 @@
+"""Figures of values, for both programs: the mean, the median, the deviation, and the confidence interval of a mean over runs."""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import chain
+from operator import neg
+
+LIMIT = 1e300
+"""Values beyond it are recorded and left out of all figures: sums and distances of the others are finite."""
+_SORTED_AT_ONCE = 2**16
+"""Values of an array that are sorted or compared together: as a list they take five times the memory of an array."""
+_SAMPLE = 2**16
+_LEAST = 8
+"""Values that are kept in any case: with fewer of them a search comes no nearer."""
+_MARGIN = 64
+"""The median of all values is looked for within a 64th of the sample on both sides of its median."""
+_NORMAL = 1.959963984540054
+"""The normal distribution's quantile at 0.975."""
+_STUDENT = (
+    12.706205,
+    4.302653,
+    3.182446,
+    2.776445,
+    2.570582,
+    2.446912,
+    2.364624,
+    2.306004,
+    2.262157,
+    2.228139,
+)
+"""Student's t at 0.975 for 1, 2, … 10 degrees of freedom."""
+
+
+def student_975(freedom: int) -> float:
+    """Return Student's t at 0.975 for so many degrees of freedom, to five digits.
+
+    Beyond the table: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
+    """
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    x = _NORMAL
+    return (
+        x
+        + (x**3 + x) / (4 * freedom)
+        + (5 * x**5 + 16 * x**3 + 3 * x) / (96 * freedom**2)
+        + (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * freedom**3)
+        + (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * freedom**4)
+    )
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of one or more values, which is between the least and the greatest."""
+    return min(max(math.fsum(values) / len(values), min(values)), max(values))
+
+
+def median_of(values: Sequence[float]) -> float:
+    """Return the median of one or more values: the mean of the two in the middle if their number is even."""
+    if len(values) > _SORTED_AT_ONCE:
+        low, high = values_at(array("d", values), middle_ranks(len(values)))
+    else:
+        ordered = sorted(values)
+        low, high = (ordered[rank] for rank in middle_ranks(len(ordered)))
+    return low if low == high else (low + high) / 2
+
+
+def middle_ranks(count: int) -> tuple[int, int]:
+    """Return the ranks, from 0, of the two values in the middle of `count`; twice the same if that is odd."""
+    return (count - 1) // 2, count // 2
+
+
+def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
+    """Return the values with these two ranks, from 0 and next to each other or the same; `values` may be reordered.
+
+    Nearly all other values are only compared with bounds, and not sorted: a third of the time.
+    """
+    if len(values) > _SORTED_AT_ONCE:
+        low, high = likely_bounds(values, *ranks)
+        below, near = 0, array("d")
+        for start in range(0, len(values), _SORTED_AT_ONCE):
+            block = values[start : start + _SORTED_AT_ONCE]
+            below += len([0 for value in block if value < low])
+            near.extend([value for value in block if low <= value <= high])
+        if below <= ranks[0] and ranks[1] < below + len(near):
+            values, ranks = near, (ranks[0] - below, ranks[1] - below)
+    sort_blocks(values)
+    return ranked(values, ranks[0]), ranked(values, ranks[1])
+
+
+def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, float]:
+    """Return what the values with the ranks from `first` to `last` are probably between, by a sample."""
+    sample = sorted(values[:: len(values) // _SAMPLE + 1])
+    margin = len(sample) // _MARGIN + 1
+    low, high = first * len(sample) // len(values) - margin, last * len(sample) // len(values) + margin
+    return (
+        sample[low] + 0.0 if low >= 0 else -math.inf,
+        sample[high] + 0.0 if high < len(sample) else math.inf,
+    )
+
+
+def sort_blocks(values: array[float]) -> None:
+    """Sort each block of `values` by itself, in place, for `ranked`."""
+    for start in range(0, len(values), _SORTED_AT_ONCE):
+        block = slice(start, start + _SORTED_AT_ONCE)
+        values[block] = array("d", sorted(values[block]))
+
+
+def ranked(values: array[float], rank: int) -> float:
+    """Return the value with this rank, from 0, of an array whose blocks are sorted."""
+    starts = range(0, len(values), _SORTED_AT_ONCE)
+    blocks = [(start, min(start + _SORTED_AT_ONCE, len(values))) for start in starts]
+    low, high = _order(-math.inf), _order(math.inf)
+    # Between the two lies the least number that more values than `rank` do not exceed: halved 64 times at most.
+    while low < high:
+        middle = (low + high) // 2
+        number = _number(middle)
+        if sum(bisect_right(values, number, start, end) - start for start, end in blocks) > rank:
+            high = middle
+        else:
+            low = middle + 1
+    return _number(low) + 0.0
+
+
+def _order(number: float) -> int:
+    """Return the number's place in the order of all that a float can be."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1
+
+
+def _number(order: int) -> float:
+    """Return the number with this place in the order."""
+    sign = 0 if order >= 0 else 1 << 63
+    number: float = struct.unpack("<d", struct.pack("<Q", sign | (order if order >= 0 else -order - 1)))[0]
+    return number
+
+
+class ExactSum:
+    """A sum of values that come in pieces, as exact as `math.fsum` of all of them at once."""
+
+    def __init__(self) -> None:
+        self._parts: list[float] = []
+        """Numbers with the same exact sum: each is what the ones before it leave, rounded."""
+
+    def add(self, values: Sequence[float]) -> None:
+        """Add `values`, none beyond `LIMIT`."""
+        parts: list[float] = []
+        while part := math.fsum(chain(self._parts, values, map(neg, parts))):
+            parts.append(part)
+        self._parts = parts
+
+    @property
+    def rounded(self) -> float:
+        return math.fsum(self._parts)
+
+
+class RunningMedian:
+    """Looks for the median of values that come in pieces, between `low` and `high`, and keeps those that are nearer to it."""
+
+    def __init__(
+        self,
+        low: float = -math.inf,
+        high: float = math.inf,
+        *,
+        within: tuple[float, float] | None = None,
+    ) -> None:
+        """within: the bounds of the search that chose `low` and `high`."""
+        self.kept = array("d")
+        """Values between the two, without those that equal them: all, or every `_step`th."""
+        self._step = 1
+        self._low, self._high = low, high
+        self._below = self._at_low = self._between = self._at_high = 0
+        self._within = within
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether each value so far is kept."""
+        return self._step == 1 and self._within is None
+
+    def add(self, values: Sequence[float]) -> None:
+        """Take in the next values, in their order."""
+        low, high = self._low, self._high
+        if self._within is not None:
+            self._below += len([0 for value in values if value < low])
+            near = [value for value in values if low <= value <= high]
+            self._at_low += near.count(low)
+            # Each value has one rank, also if both are the same.
+            self._at_high += near.count(high) if low < high else 0
+            values = [value for value in near if low < value < high]
+        first = -self._between % self._step
+        self._between += len(values)
+        self.kept.extend(values if self._step == 1 else values[first :: self._step])
+
+    def thin(self) -> None:
+        """Keep every second of the values that are kept."""
+        if len(self.kept) > _LEAST:
+            self.kept = self.kept[::2]
+            self._step *= 2
+
+    def value(self, count: int) -> float | None:
+        """Return the median of all `count` values; None if they must come once more."""
+        first, last = middle_ranks(count)
+        before = self._below + self._at_low
+        low: float | None
+        high: float | None
+        if self._step == 1 and before <= first and last < before + self._between:
+            low, high = values_at(self.kept, (first - before, last - before))
+        else:
+            low, high = self._ranked(first), self._ranked(last)
+        if low is None or high is None:
+            return None
+        return low if low == high else (low + high) / 2
+
+    def narrowed(self, count: int) -> RunningMedian:
+        """Return the search for the next time that all `count` values come."""
+        ranks = middle_ranks(count)
+        within = self._within or (self._low, self._high)
+        if ranks[0] < self._below:
+            low, high = within[0], self._low
+        elif ranks[1] >= self._below + self._at_low + self._between + self._at_high:
+            low, high = self._high, within[1]
+        else:
+            first, last = (
+                (rank - self._below - self._at_low) * len(self.kept) // self._between for rank in ranks
+            )
+            low, high = likely_bounds(self.kept, first, last)
+            low, high = max(low, self._low), min(high, self._high)
+        return RunningMedian(low, high, within=(self._low, self._high))
+
+    def _ranked(self, rank: int) -> float | None:
+        """Return the value with this rank among all; None if it is not known."""
+        rank -= self._below
+        if rank < 0:
+            return None
+        if rank < self._at_low:
+            return self._low
+        rank -= self._at_low
+        if rank < self._between:
+            return values_at(self.kept, (rank, rank))[0] if self._step == 1 else None
+        return self._high if rank < self._between + self._at_high else None
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of a sample (n - 1); 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    mean = mean_of(values)
+    # The squares of large values overflow, and those of small ones vanish; `hypot` scales them.
+    found = math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+    # Rounding alone makes no scatter.
+    return found if found > 1e-15 * abs(mean) else 0.0
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % confidence interval of the mean of `values`; infinite for fewer than two."""
+    count = len(values)
+    if count < 2:
+        return math.inf
+    return student_975(count - 1) * deviation(values) / math.sqrt(count)
+
+
+def relative_half_width(values: Sequence[float]) -> float:
+    """Return the same as a share of the mean; infinite where that is zero and values differ."""
+    half = half_width(values)
+    if half in (0, math.inf):
+        return half
+    mean = mean_of(values)
+    return half / abs(mean) if mean else math.inf

@@ -1,0 +1,251 @@
+"""The records that the nodes of one attempt exchange about generations. `AttemptRecord` reads and writes them.
+
+`rank` and `node` are a node's number in the job's record, which no other node ever has; a member's rank in a generation is its
+position in the list of members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+from bai_agent.decode import Rule, checked, shown_value, wrong_value
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Members, Peer, members_table, read_members
+from bai_agent.job.record_types import Count, Counts, Moment, Seconds, Text, Texts, Truth
+from bai_agent.light_dataclass import dataclass, field, replace
+
+_CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
+"""A checkpoint's name; it becomes part of the names of files and objects."""
+Nodes = Annotated[list[Count], Rule("a list of nodes")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """What the generations so far have used up. Each decision holds it, so that nothing is lost with an agent."""
+
+    restarts: Count = 0
+    """Number of restarts after a failure."""
+    waiting_since: Moment | None = None
+    """Time since which fewer nodes live than the job needs (ms UTC, store's clock). None if a generation has begun since."""
+    losses: Counts = field(default_factory=dict)
+    """Number of times that each node was lost or left, by its number as a text."""
+    began: Moment | None = None
+    """Time at which generation 0 was decided on (ms UTC, store's clock). None in a fixed job."""
+
+    def losses_of(self, node: int) -> int:
+        return self.losses.get(str(node), 0)
+
+
+class DecisionKind(str, Enum):
+    """What follows a generation."""
+
+    RUN = "run"
+    PARK = "park"
+    """All members stop, and the job waits for nodes."""
+    END = "end"
+
+
+class Change(str, Enum):
+    """Why a generation begins, or the job is parked."""
+
+    START = "start"
+    FAILED = "failed"
+    LOST = "lost"
+    BROKE = "broke"
+    """A node lost its part of the job, and lives: its shim was killed, or it was cut off from the store."""
+    NOT_STOPPED = "not_stopped"
+    NOT_RESTORED = "not_restored"
+    LEFT = "left"
+    JOINED = "joined"
+    SCALED = "scaled"
+    UNREADABLE = "unreadable"
+    """What was put below `control/` about a generation is torn or foreign, so all members begin anew."""
+
+    def sentence(self, nodes: Sequence[int]) -> str:
+        """Return it for a person: "node 1 gave no sign of life". nodes: the nodes that are the reason."""
+        if self is Change.UNREADABLE:
+            return "the record of a generation could not be read"
+        who = " and ".join(filter(None, [", ".join(map(str, nodes[:-1])), *map(str, nodes[-1:])]))
+        return (
+            f"node{'s' if len(nodes) > 1 else ''} {who} {_DID[self]}" if nodes else "enough nodes are there"
+        )
+
+
+_DID = {
+    Change.START: "joined",
+    Change.FAILED: "failed",
+    Change.LOST: "gave no sign of life",
+    Change.BROKE: "lost the benchmark",
+    Change.NOT_STOPPED: "did not stop in time",
+    Change.NOT_RESTORED: "did not restore the checkpoint in time",
+    Change.LEFT: "left",
+    Change.JOINED: "joined",
+    Change.SCALED: "left because the job was scaled down",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextGeneration:
+    """`control/generation-<g>.json`: what follows the generation before g. It is written once, and its content counts for all."""
+
+    kind: DecisionKind
+    members: Nodes = field(default_factory=list)
+    """The members, in the order of their ranks. After a `park`: the nodes that are left."""
+    why: Text = ""
+    """The value of a `Change`, or of a `Why` at the job's end."""
+    nodes: Nodes = field(default_factory=list)
+    """The nodes that are the reason."""
+    planned: Truth = False
+    """Whether the members stop together once all have seen this decision, instead of each at once."""
+    ledger: Ledger = Ledger()
+    outcome: Text = ""
+    """The value of the `Outcome` of the generation before, or of the job at its end."""
+    sentence: Text = ""
+    backoff_seconds: Seconds = 0.0
+    time: Moment | None = None
+    """Time of the decision (ms UTC, the decider's clock)."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a generation follows."""
+        return self.kind is DecisionKind.RUN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """`control/begin-<g>.json`: the members of a generation, with the ports that are free for it."""
+
+    members: Members
+    checkpoint: str | None = None
+    """Name of the checkpoint that it begins with. None if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """`joined/<n>.json`: a node that has what it needs, and where it is reached."""
+
+    peer: Peer
+    after: int | None = None
+    """The newest generation that it saw without itself. None before generation 0."""
+    boot: str | None = None
+    """Its machine's boot id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """`signs/<n>` and, of a leader, `control/sign-<n>`: a sign of life."""
+
+    time: Moment = 0
+    phase: Text = ""
+    silent_s: Seconds = 0.0
+    """Seconds since the benchmark last printed anything."""
+    node: Count | None = None
+    generation: Count | None = None
+    """The generation that the node is at. None before its first one, and in a fixed job."""
+    restored: Truth = False
+    """Whether the node has what it needs to launch that generation, its checkpoint included."""
+    decided: Count | None = None
+    """The newest decision that the node has read. None if it has read none."""
+    shim_port: Annotated[int, Rule("a port", 0, 2**16)] = 0
+    """Port on which the shim of that generation listens as long as it lives. 0 if none runs."""
+    seen: Texts = field(default_factory=list)
+    """Names of the required metrics that had a value on this node."""
+    problem: Text = ""
+    """Why the node cannot launch a benchmark. Empty if it can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving:
+    """`signs/leaving-<n>`: a node that is about to lose its machine."""
+
+    node: Count
+    seconds: Seconds
+    """Seconds that were left when this was written."""
+    time: Moment = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationEnd:
+    """`ended/<n>-<g>.json`: how a generation ended on a node, where nothing of it is left."""
+
+    rank: Count
+    outcome: Text
+    sentence: Text = ""
+    code: Count | None = None
+    """The exit code of the process that failed; None if a signal ended it, or it is not known."""
+    signal: Count | None = None
+    failed: Moment | None = None
+    ended: Moment | None = None
+    serves: Truth = False
+    port: Annotated[int, Rule("a port", 0, 2**16)] = 0
+    """A port that is free there for the next generation."""
+    keeps: Truth = False
+    """Whether the node still keeps the last checkpoint of the generation. It says all of this again when that is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleRequest:
+    """`requests/<k>.json`: how many nodes the job is to have from now on."""
+
+    desired: Annotated[int, Rule("a number of nodes", 1, 2**31)]
+    by: Text = ""
+    time: Moment = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JoinedPart:
+    """What `joined/<n>.json` holds in addition to where the node is reached."""
+
+    after: Count | None = None
+    boot: Text | None = None
+
+
+def read_joined(table: Mapping[str, Any], peer: Peer, *, where: str) -> Joined:
+    """Return what a node says of itself; peer: what was read of the same table. Raises RecordError."""
+    part = checked(_JoinedPart, table, where=where)
+    return Joined(peer=peer, after=part.after, boot=part.boot)
+
+
+def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGeneration:
+    """Return a decision. Raises RecordError."""
+    word = checked(NextGeneration, table, where=where)
+    if len(set(word.members)) < len(word.members) or (word.runs and not word.members):
+        raise wrong_value(where, "different nodes as members", word.members)
+    return word
+
+
+def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
+    """Return what counts for a decision that cannot be read, the same on each node: the members of the one before begin anew.
+
+    put: when it was put (ms UTC, store's clock). If there is none before it, the job waits for nodes.
+    """
+    if before is None:
+        ledger = Ledger(waiting_since=put, began=put)
+        before = NextGeneration(kind=DecisionKind.PARK, ledger=ledger)
+    elif before.kind is DecisionKind.END:
+        return before
+    return replace(
+        before,
+        why=Change.UNREADABLE.value,
+        nodes=[],
+        planned=False,
+        outcome=Outcome.PEER_FAILED.value,
+        sentence=f"The record of a generation cannot be used: {problem}.",
+        backoff_seconds=0.0,
+    )
+
+
+def beginning_table(begun: Beginning) -> dict[str, Any]:
+    """Return `begun` as JSON values."""
+    return {**members_table(begun.members), "checkpoint": begun.checkpoint}
+
+
+def read_beginning(table: Mapping[str, Any], *, where: str) -> Beginning:
+    """Return what `beginning_table` made. Raises BaiError."""
+    checkpoint = table.get("checkpoint")
+    if checkpoint is not None and not (isinstance(checkpoint, str) and _CHECKPOINT.fullmatch(checkpoint)):
+        raise wrong_value(where, "the name of a checkpoint", shown_value(checkpoint))
+    return Beginning(members=read_members(table, where=where), checkpoint=checkpoint)

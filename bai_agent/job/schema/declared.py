@@ -1,0 +1,135 @@
+"""Declares the tables of descriptors: frozen dataclasses whose fields say in `Annotated` what their values may be.
+
+The agent reads a job descriptor's tables with `tables.py`, which applies the same checks as pydantic in `bai`: pydantic asks
+classes and marks for its part of them, which needs no import here.
+https://docs.pydantic.dev/latest/concepts/types/#customizing-validation-with-__get_pydantic_core_schema__
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from bai_agent.light_dataclass import dataclass, field, fields
+
+T = TypeVar("T")
+
+Mistake: TypeAlias = tuple[str, str]
+"""A mistake in a value, and what to write instead: "is empty", 'write for example "a"'."""
+
+
+class MistakeError(ValueError):
+    """Values of a table are wrong. `mistakes`: the key of each, empty for the value itself, and its mistake."""
+
+    def __init__(self, mistakes: list[tuple[str, Mistake]]) -> None:
+        key, (problem, fix) = mistakes[0]
+        super().__init__(f"{key} {problem}; {fix}".lstrip())
+        self.mistakes = mistakes
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """A mark of a field: what its value must be, apart from its type."""
+
+    mistake: Callable[[Any], Mistake | None]
+    schema: Mapping[str, object] = field(default_factory=dict)
+    """The same in JSON Schema, as far as it can be expressed."""
+
+    def apply(self, value: Any) -> Any:
+        """Return `value`. Raises MistakeError."""
+        if (found := self.mistake(value)) is not None:
+            raise MistakeError([("", found)])
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        function = {"type": "no-info", "function": self.apply}
+        return {"type": "function-after", "function": function, "schema": handler(source)}
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(schema), **self.schema}
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenCheck(Check):
+    """A check of what users write. The agent checks it elsewhere, or trusts the program that wrote its job."""
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenAs:
+    """A mark of a field that a benchmark descriptor has in another form than a job descriptor."""
+
+    read: Callable[[Any], Any]
+    """Returns the job descriptor's value. Raises MistakeError."""
+    schema: Mapping[str, object]
+    """The written form in JSON Schema."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {"type": "function-plain", "function": {"type": "no-info", "function": self.read}}
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        return dict(self.schema)
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A mark of a field: a value for the reference and for advice, as a benchmark descriptor has it."""
+
+    value: Any
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(schema), "examples": [self.value]}
+
+
+class DeclaredTable:
+    """A table of a descriptor: its dataclasses are derived from this. Both programs refuse unknown keys and other types."""
+
+    written: ClassVar[frozenset[str]] = frozenset()
+    """The keys that the benchmark descriptor, or the configuration, holds; empty if the table was not read."""
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid"}
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        """Yield each key that contradicts another one, and its mistake."""
+        yield from ()
+
+    def __post_init__(self) -> None:
+        if found := list(self.mistakes()):
+            raise MistakeError(found)
+
+    def mark_written(self, keys: Mapping[str, object]) -> None:
+        """Keep which keys were read."""
+        object.__setattr__(self, "written", frozenset(keys))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        def read(value: Any, inner: Callable[[Any], Any]) -> Any:
+            made = inner(value)
+            if isinstance(value, Mapping):
+                made.mark_written(value)
+            return made
+
+        schema = handler(source)
+        _make_strict(handler.resolve_ref_schema(schema)["schema"], handler.resolve_ref_schema)
+        return {"type": "function-wrap", "function": {"type": "no-info", "function": read}, "schema": schema}
+
+
+def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
+    """Let a text, number or truth be of its own type, and a member of an enumeration, or a tuple, what TOML has for it.
+
+    pydantic's `strict` for the whole dataclass would refuse tables and lists.
+    """
+    if isinstance(schema, list):
+        for each in schema:
+            _make_strict(each, resolve)
+    if not isinstance(schema, dict):
+        return
+    found = resolve(schema) if schema.get("type") == "definition-ref" else schema
+    if (kind := found.get("type")) in ("str", "int", "float", "bool", "enum", "tuple"):
+        found["strict"] = kind not in ("enum", "tuple")
+    for each in schema.values():
+        _make_strict(each, resolve)
+
+
+def as_kind(kind: type[T], table: DeclaredTable, **changes: Any) -> T:
+    """Return a `kind` of table with the values that another one has for its fields, and with `changes`."""
+    names = {each.name for each in fields(kind)} & vars(table).keys()  # type: ignore[arg-type]
+    return kind(**{name: getattr(table, name) for name in names} | changes)

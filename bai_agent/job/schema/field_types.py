@@ -1,0 +1,430 @@
+"""Types of fields that the tables of both descriptors have in common, each with what its values must be."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from bai_agent.aws.secrets import KINDS
+from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenAs, WrittenCheck
+from bai_agent.job.schema.durations import format_duration, parse_duration
+from bai_agent.job.schema.json_path import read_json_path
+
+MOST_DIMENSIONS = 30
+"""Dimensions of one metric in CloudWatch: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
+
+_DURATION_EXAMPLES = 'write for example "90s", "15m" or "2h"'
+
+
+def shown(text: str) -> str:
+    """Return `text` in quotes, shortened for a sentence."""
+    return f'"{text}"' if len(text) <= 60 else f'"{text[:57]}…"'
+
+
+def in_range(least: int, most: int | None = None) -> Check:
+    """Return the check of an integer."""
+    bounds = {"minimum": least} if most is None else {"minimum": least, "maximum": most}
+
+    def mistake(number: int | None) -> Mistake | None:
+        if number is None or (least <= number and (most is None or number <= most)):
+            return None
+        if number < least:
+            return f"must be at least {least}, not the number {number}", f"write {least} or more"
+        return f"must be at most {most}, not the number {number}", f"write {most} or less"
+
+    return Check(mistake, bounds)
+
+
+ExitStatus = Annotated[int, in_range(1, 255)]
+"""How a program failed: with an exit code, or with 128 and the number of the signal that ended it."""
+
+
+def written_duration(value: object) -> timedelta:
+    """Return the duration that a descriptor's text says. Raises MistakeError."""
+    if not isinstance(value, str):
+        number = type(value) in (int, float)
+        fix = f'write "{value}s" for seconds, or "15m", "2h"' if number else _DURATION_EXAMPLES
+        raise MistakeError([("", ("a duration is a text with a unit", fix))])
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        raise MistakeError([("", (problem, fix or _DURATION_EXAMPLES))]) from None
+
+
+def at_least(least: timedelta, fix: str) -> Check:
+    """Return the check that a duration is not shorter than `least`."""
+    mistake = (f"must be at least {format_duration(least)}", fix)
+    return Check(lambda duration: mistake if duration < least else None)
+
+
+def _positive(duration: timedelta) -> Mistake | None:
+    if duration > timedelta():
+        return None
+    return "must be longer than 0", "leave the key out for the default"
+
+
+Duration = Annotated[
+    timedelta,
+    WrittenAs(written_duration, {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+$"}),
+]
+PositiveDuration = Annotated[Duration, Check(_positive)]
+
+
+def _written_duration_or_off(value: object) -> timedelta | None:
+    if value == OFF:
+        return None
+    try:
+        return written_duration(value)
+    except MistakeError as error:
+        raise MistakeError(
+            [(key, (problem, f'{fix}, or "{OFF}"')) for key, (problem, fix) in error.mistakes]
+        ) from None
+
+
+OFF = "off"
+"""The word for "no limit" in a key whose default is a duration."""
+DurationOrOff = Annotated[
+    timedelta | None,
+    WrittenAs(
+        _written_duration_or_off,
+        {"type": "string", "pattern": r"^\s*((\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+|off)$"},
+    ),
+]
+
+
+def _word(text: str) -> Mistake | None:
+    if not text:
+        return "an empty text is not an option", "remove it"
+    if text.startswith("-") and re.search(r"\s", text):
+        option, rest = text.split(maxsplit=1)
+        return (
+            f"{shown(text)} is more than one word",
+            f'write each as a text of its own: "{option}", "{rest}"',
+        )
+    return None
+
+
+Word = Annotated[str, Check(_word)]
+
+FilledText = Annotated[
+    str,
+    Check(
+        lambda text: None if text else ("is empty", "write a text, or leave the key out"), {"minLength": 1}
+    ),
+]
+
+
+def _secret_reference(text: str) -> Mistake | None:
+    kind, _, name = text.partition(":")
+    if kind in KINDS and name:
+        return None
+    return (
+        "is not a reference to a secret",
+        'never write the secret itself: "env:NAME" (this machine\'s environment), "ssm:NAME" or "secretsmanager:NAME"',
+    )
+
+
+SecretReference = Annotated[str, Check(_secret_reference, {"pattern": f"^({'|'.join(KINDS)}):.+$"})]
+
+
+def is_broker(text: str) -> bool:
+    """Return whether `text` is host:port with a possible port."""
+    found = re.fullmatch(r"(?:[^\s:/,]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})", text)
+    return found is not None and 0 < int(found[1]) < 65536
+
+
+def _broker(text: str) -> Mistake | None:
+    if is_broker(text):
+        return None
+    return f"{shown(text)} is not a broker's address", 'write host:port, for example "broker-1:9092"'
+
+
+def _at_least_one(brokers: tuple[str, ...]) -> Mistake | None:
+    return None if brokers else ("is an empty list", 'name at least one, for example ["broker-1:9092"]')
+
+
+Brokers = Annotated[tuple[Annotated[str, Check(_broker)], ...], Check(_at_least_one)]
+
+
+def _web_address(text: str) -> Mistake | None:
+    try:
+        parts = urlsplit(text)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_ok = urlsplit(""), False
+    clean = not (parts.query or parts.fragment or "@" in parts.netloc or re.search(r"[\s\x00-\x1f]", text))
+    if parts.scheme in ("http", "https") and parts.hostname and port_ok and clean and text.isascii():
+        return None
+    return (
+        f"{shown(text)} is not a web server's address",
+        'write for example "http://pushgateway:9091"; user and password have keys of their own',
+    )
+
+
+WebAddress = Annotated[str, Check(_web_address)]
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host and port of "host:port". Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ValueError(f'"{text}" is not an address such as "127.0.0.1:9109"')
+    if int(port) > 65535:
+        raise ValueError(f'"{text}" has a port above 65535')
+    return host.strip("[]"), int(port)
+
+
+def _listen_address(text: str) -> Mistake | None:
+    try:
+        split_address(text)
+    except ValueError:
+        fix = 'write host:port, for example "127.0.0.1:9109"'
+        return f"{shown(text)} is not an address to listen on", fix
+    return None
+
+
+ListenAddress = Annotated[str, Check(_listen_address)]
+
+
+def _log_group(text: str) -> Mistake | None:
+    if re.fullmatch(r"[A-Za-z0-9._/#-]{1,512}", text):
+        return None
+    return (
+        f"{shown(text)} is not the name of a log group",
+        'write up to 512 of A-Z a-z 0-9 . - _ / #, for example "/bai/metrics"',
+    )
+
+
+LogGroup = Annotated[str, Check(_log_group)]
+
+
+def _namespace(text: str) -> Mistake | None:
+    legal = re.fullmatch(r"[A-Za-z0-9._/#: -]{1,255}", text) is not None and text.strip() != ""
+    if legal and not text.startswith((":", "AWS/")):
+        return None
+    return (
+        f"{shown(text)} is not a namespace that CloudWatch takes",
+        'write up to 255 letters, digits, spaces and . - _ / # :, with neither ":" nor "AWS/" at the beginning',
+    )
+
+
+Namespace = Annotated[str, Check(_namespace)]
+
+
+def _dimensions(names: tuple[str, ...]) -> Mistake | None:
+    if len(names) <= MOST_DIMENSIONS:
+        return None
+    return f"holds {len(names)} names", f"keep at most {MOST_DIMENSIONS}: CloudWatch takes no more"
+
+
+Dimensions = Annotated[tuple[Word, ...], Check(_dimensions)]
+
+
+def no_tilde(text: str) -> Mistake | None:
+    """Return the mistake of a path that begins with `~`."""
+    if not text.startswith("~"):
+        return None
+    return '"~" is not expanded', "write an absolute path, or a relative one without ~"
+
+
+def inside(text: str) -> Mistake | None:
+    """Return the mistake of a path that is empty or leaves its folder."""
+    if not text.strip():
+        return "is empty", 'write a path, for example "data/train.npz"'
+    return (
+        (f"{shown(text)} leaves its folder", "write it without ..")
+        if ".." in PurePosixPath(text).parts
+        else None
+    )
+
+
+def _relative(text: str) -> Mistake | None:
+    if text.startswith("/"):
+        return f"{shown(text)} is absolute", "write it relative to the folder in which the benchmark runs"
+    return no_tilde(text) or inside(text)
+
+
+RelativePath = Annotated[str, Check(_relative)]
+
+
+def _folder_of_its_own(text: str) -> Mistake | None:
+    if mistake := no_tilde(text) or inside(text):
+        return mistake
+    if PurePosixPath(text).name:
+        return None
+    whole = "the whole disk" if text.startswith("/") else "the working folder itself"
+    return f"{shown(text)} is {whole}", 'write a folder of its own, for example "checkpoints"'
+
+
+OwnFolder = Annotated[str, Check(_folder_of_its_own)]
+"""A folder that is absolute or in the working folder, and neither the working folder nor the root."""
+
+
+def is_glob_below(text: str) -> bool:
+    """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
+    if text.startswith("/") or "\0" in text:
+        return False
+    parts = PurePosixPath(text).parts
+    return bool(parts) and not any("**" in part and part != "**" for part in parts)
+
+
+def _glob(text: str) -> Mistake | None:
+    if is_glob_below(text):
+        return None
+    return f"{shown(text)} is not a glob", 'let ** stand alone between slashes, for example "runs/**"'
+
+
+RelativeGlob = Annotated[RelativePath, Check(_glob)]
+
+
+def _absolute(text: str) -> Mistake | None:
+    if text.startswith("/"):
+        return None
+    return f"{shown(text)} is not absolute", 'write the whole path, for example "/opt/pytorch/bin/python"'
+
+
+AbsolutePath = Annotated[str, Check(_absolute)]
+
+
+def _percentage(value: object) -> float:
+    """Return a text such as "2%" as a share, 0.02."""
+    found = (
+        re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,12})?)\s*%\s*", value) if isinstance(value, str) else None
+    )
+    if found is None:
+        raise MistakeError([("", ("must be a percentage, as a text", 'write for example "2%" or "0.5%"'))])
+    # As the text has it: 7 / 100 of a float is 0.07, and 0.07 * 100 is not 7.
+    return float(f"{found[1]}e-2")
+
+
+def _share(share: float) -> Mistake | None:
+    if 0 <= share < math.inf:
+        return None
+    return "is not a finite number ≥ 0", "write for example 0.02 for two percent"
+
+
+def _positive_share(share: float) -> Mistake | None:
+    return None if share > 0 else ("must be more than 0%", 'write for example "2%" or "0.5%"')
+
+
+Percentage = Annotated[
+    float,
+    WrittenAs(_percentage, {"type": "string", "pattern": r"^\s*\d{1,6}(\.\d{1,12})?\s*%\s*$"}),
+    Check(_share),
+]
+PositivePercentage = Annotated[Percentage, Check(_positive_share)]
+
+
+def _metric_name(text: str) -> Mistake | None:
+    if not text.strip() or len(text) > 255 or not text.isprintable():
+        return f"{shown(text)} is not a name", "use 1 to 255 printable characters"
+    if text.startswith(("bai_host_", "bai_run_")):
+        return (
+            "begins like the metrics that we measure ourselves",
+            'choose a name without "bai_host_" or "bai_run_"',
+        )
+    return None
+
+
+MetricName = Annotated[str, Check(_metric_name)]
+
+
+def _label_name(text: str) -> Mistake | None:
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", text):
+        return None
+    return f"{shown(text)} is not the name of a label", "use letters, digits and _, and no digit at the start"
+
+
+LabelName = Annotated[str, Check(_label_name, {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})]
+
+
+def _json_path(text: str) -> Mistake | None:
+    try:
+        read_json_path(text)
+    except ValueError as error:
+        return (
+            f"{shown(text)} is not the way to a value: {error}",
+            'write keys with dots between, for example "train.loss"; \'"a.b".c\' where a key has dots itself',
+        )
+    return None
+
+
+JsonPathText = Annotated[str, Check(_json_path)]
+
+
+def hexadecimal(digits: int) -> Check:
+    """Return the check of a checksum with so many digits."""
+
+    def mistake(text: str) -> Mistake | None:
+        if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text):
+            return None
+        return (
+            f"must be {digits} hexadecimal digits, not {shown(text)}",
+            f"`{'md5sum' if digits == 32 else 'sha256sum'} FILE` prints them",
+        )
+
+    return Check(mistake, {"pattern": f"^[0-9a-fA-F]{{{digits}}}$"})
+
+
+Md5 = Annotated[str, hexadecimal(32)]
+Sha256 = Annotated[str, hexadecimal(64)]
+
+
+def _mode(value: object) -> Mistake | None:
+    if isinstance(value, str) and re.fullmatch(r"0?[0-7]{3}", value):
+        return None
+    return f"{value!r} is not a file permission", 'write octal digits in quotes, for example "0644" or "0755"'
+
+
+def _written_mode(value: object) -> object:
+    if (mistake := _mode(value)) is not None:
+        raise MistakeError([("", mistake)])
+    return value
+
+
+Mode = Annotated[str, WrittenAs(_written_mode, {"type": "string", "pattern": "^0?[0-7]{3}$"}), Check(_mode)]
+
+
+def _pattern(text: str) -> Mistake | None:
+    if not text:
+        return "is empty", "write a regular expression, for example 'loss=(\\d+\\.\\d+)'"
+    try:
+        compile_pattern(text)
+    except ValueError as error:
+        return f"{shown(text)} is not a regular expression: {error}", _pattern_fix(str(error))
+    return None
+
+
+def _pattern_fix(message: str) -> str:
+    if "too large" in message:
+        return "make it shorter"
+    if "unterminated" in message or "unbalanced" in message:
+        return "every ( needs its ), every [ its ]; a bracket that is meant as text is written \\( or \\["
+    if "repeat" in message:
+        return "a * + ? or { that is meant as text is written \\* \\+ \\? \\{"
+    return "it is Python's syntax (https://docs.python.org/3/library/re.html#regular-expression-syntax)"
+
+
+Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
+"""An agent compiles patterns once, with what their groups are for: `check_patterns` of `descriptor.py`."""
+
+
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression. Raises ValueError, which says what is wrong with `text`.
+
+    Without the warnings that are for programmers.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        raise ValueError("it is too large") from error
