@@ -1,27 +1,34 @@
-"""`extractor.offset`: how far the extractor has come, so that a restarted one need not begin at the start."""
+"""`extractor.offset`: the position of the extractor, from which a restarted one continues."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bai_agent.decode import checked
+from bai_agent.errors import RecordError
+from bai_agent.job.descriptor import Metric
+from bai_agent.job.record_types import ProcessUsage
 from bai_agent.job.run_directory import read_json, write_all
+from bai_agent.light_dataclass import asdict, dataclass, field
 from bai_agent.metrics.context import State
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.records import Key
 from bai_agent.metrics.tally import Tally
 
 _VERSION = 2
+_TRUNCATIONS = "generation"
+"""Key of a place's `truncations` in older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """When all logs were done up to these places, `metrics.jsonl` had `size` bytes and `seq` records.
+class ExtractionCheckpoint:
+    """The size (bytes) and number of records of `metrics.jsonl` when all logs were done up to these places.
 
-    It may have held records from beyond the places already, when a restart was catching up: `last` tells.
+    It may have contained records from beyond the places already, if a restart was catching up: `last` tells.
     """
 
     size: int
@@ -29,23 +36,26 @@ class Checkpoint:
     last: dict[str, Key]
     """The last record of each source."""
     logs: dict[str, LogPosition]
-    """By source: what was printed."""
+    """Position in each log, by source."""
     emit: LogPosition
     tally: Tally
     sections: dict[str, list[int]] = field(default_factory=dict)
-    """By source of `logs`: the sections that are open there."""
+    """Open sections at the positions of `logs`, by source."""
     context: dict[str, State] = field(default_factory=dict)
-    """By source of `logs`: what earlier lines said about later ones there."""
+    """Context from earlier lines at the positions of `logs`, by source."""
     own_usage: dict[str, Any] | None = None
-    """What the extraction had taken of the machine by then."""
+    """Resources that the extraction had used by then."""
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace `path` atomically. Not synced: that would cost the benchmark's disk something each second.
+def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
+    """Replace `path` atomically. Not synced, since that would cost the benchmark's disk something each second.
 
-    What a power loss leaves of it is either whole or not read as a checkpoint.
+    After a power loss the file is either complete or not accepted as a checkpoint.
     """
-    content = json.dumps({"version": _VERSION, **asdict(checkpoint)}).encode()
+    table = asdict(checkpoint)
+    for place in (*table["logs"].values(), table["emit"]):
+        place[_TRUNCATIONS] = place.pop("truncations")
+    content = json.dumps({"version": _VERSION, **table}).encode()
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -55,8 +65,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     temporary.replace(path)
 
 
-def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoint | None:
-    """Return the checkpoint in `path` for a job of so many `metrics`; None where it does not fit what is there."""
+def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> ExtractionCheckpoint | None:
+    """Return the checkpoint in `path` for a job with this number of `metrics`; None if it does not match the existing files."""
     value = read_json(path)
     if value is None or value.get("version") != _VERSION:
         return None
@@ -72,23 +82,35 @@ def read_checkpoint(path: Path, *, metrics: int, metrics_file: Path) -> Checkpoi
 
 
 def logs_done(path: Path) -> tuple[object, object]:
-    """Return up to where, by the checkpoint in `path`, all logs are done; to be compared, nothing else."""
+    """Return the positions in the checkpoint in `path`, only for comparison."""
     value = read_json(path) or {}
     return value.get("logs"), value.get("emit")
 
 
-def usage_so_far(path: Path) -> dict[str, Any] | None:
-    """Return what the extraction had taken of the machine when the checkpoint in `path` was written; None where that is not known."""
-    return (read_json(path) or {}).get("own_usage")
+def required_seen(path: Path, metrics: Sequence[Metric]) -> list[str]:
+    """Return the names of the required metrics that had a value by the checkpoint in `path`."""
+    tally = (read_json(path) or {}).get("tally")
+    found = tally.get("found") if isinstance(tally, dict) else None
+    if not isinstance(found, list) or len(found) != len(metrics):
+        return []
+    return [metric.name for metric, count in zip(metrics, found, strict=True) if metric.required and count]
 
 
-def _read(value: dict[str, Any]) -> Checkpoint:
-    return Checkpoint(
+def usage_so_far(path: Path) -> ProcessUsage | None:
+    """Return the resources that the extraction had used at the checkpoint in `path`; None if not known."""
+    try:
+        return checked(ProcessUsage, (read_json(path) or {}).get("own_usage"), where=str(path))
+    except RecordError:
+        return None
+
+
+def _read(value: dict[str, Any]) -> ExtractionCheckpoint:
+    return ExtractionCheckpoint(
         size=value["size"],
         seq=value["seq"],
         last={src: Key(*key) for src, key in value["last"].items()},
-        logs={src: LogPosition(**place) for src, place in value["logs"].items()},
-        emit=LogPosition(**value["emit"]),
+        logs={src: _place(place) for src, place in value["logs"].items()},
+        emit=_place(value["emit"]),
         tally=Tally(**value["tally"]),
         sections=value.get("sections", {}),
         context={
@@ -97,3 +119,8 @@ def _read(value: dict[str, Any]) -> Checkpoint:
         },
         own_usage=value.get("own_usage"),
     )
+
+
+def _place(table: dict[str, Any]) -> LogPosition:
+    known = {name: value for name, value in table.items() if name != _TRUNCATIONS}
+    return LogPosition(truncations=table[_TRUNCATIONS], **known)

@@ -1,6 +1,6 @@
-"""Gives values what earlier lines of the log said about them: labels, a step, or the unit of a table. `context` of a metric's table.
+"""Adds to values what earlier lines of the log define: labels, a step, or the unit of a table (`context` of a metric).
 
-The last match of each pattern is kept with the log's place, so a restarted extractor goes on with it.
+The last match of each pattern is saved with the log's position, so a restarted extractor continues with it.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from itertools import islice
 from typing import NamedTuple
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.job.pattern_groups import STEP as STEP_GROUP
-from bai_agent.job.pattern_groups import UNIT
-from bai_agent.metrics.extract import Guard
-from bai_agent.metrics.line_markers import LineMarkers
-from bai_agent.metrics.literal import read_shape
-from bai_agent.metrics.number import json_number, scaled
-from bai_agent.metrics.patterns import Found
-from bai_agent.metrics.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
-from bai_agent.metrics.units import conversion
+from bai_agent.job.schema.pattern_groups import STEP as STEP_GROUP
+from bai_agent.job.schema.pattern_groups import UNIT
+from bai_agent.metrics.search.extract import Guard
+from bai_agent.metrics.search.literal import read_shape
+from bai_agent.metrics.search.number import json_number, scaled
+from bai_agent.metrics.search.patterns import Found
+from bai_agent.metrics.search.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
+from bai_agent.metrics.search.units import conversion
+from bai_agent.metrics.sections import LineMarkers
 
 Said = tuple[Mapping[str, str], ...]
-"""What the groups of a pattern took in its last line, by match; one match is about all values, several are about one value of a line each."""
+"""Groups of a pattern in its last line, by match. One match applies to all values; each of several applies to one value of a line."""
 State = Mapping[int, Said]
-"""By the pattern's number."""
+"""The same by the number of each pattern."""
 
 _MOST_MATCHES = 64
-"""Matches of a pattern in one line that are kept."""
+"""Most matches of a pattern in one line that are kept."""
 _CACHED = 4096
 
 
-class Change(NamedTuple):
-    """From an offset of the file on, this is known."""
+class ContextChange(NamedTuple):
+    """The context from an offset of the file on."""
 
     offset: int
     state: State
 
 
 class ContextMarkers:
-    """The lines that say something about the values of some metrics. Metrics with the same pattern share its lines."""
+    """The lines that define something for the values of some metrics. Metrics with the same pattern share them."""
 
     def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
         users: dict[str, list[int]] = {}
@@ -68,9 +68,9 @@ class ContextMarkers:
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
-    def read(self, data: bytes, offset: int, state: State, *, without: frozenset[int]) -> list[Change]:
-        """Return what is known from where on in `data`, whole lines from `offset` of the file on; the first is `state`."""
-        changes = [Change(offset, state)]
+    def read(self, data: bytes, offset: int, state: State, *, without: frozenset[int]) -> list[ContextChange]:
+        """Return the contexts in `data`, complete lines from `offset` of the file on, beginning with `state`."""
+        changes = [ContextChange(offset, state)]
         guard = self._lines.guard(without)
         for line in self._lines.matching(data, offset, without=without):
             guard.lines()
@@ -82,13 +82,13 @@ class ContextMarkers:
                 decodes = not self._compiled[number].flags & re.ASCII
                 known[number] = tuple(_groups(match, decodes=decodes) for match in matches)
             guard.rest()
-            changes.append(Change(line.offset, known))
+            changes.append(ContextChange(line.offset, known))
         return changes
 
     def apply(
-        self, found: Sequence[Found], changes: Sequence[Change], findings: MatchFindings
+        self, found: Sequence[Found], changes: Sequence[ContextChange], findings: MatchFindings
     ) -> list[Found]:
-        """Return `found` with what was said about each value; without those whose unit nobody has said, or cannot be converted."""
+        """Return `found` with the context of each value, without values whose unit is unknown or cannot be converted."""
         offsets = [each.offset for each in changes]
         applied = []
         for each in found:
@@ -101,7 +101,7 @@ class ContextMarkers:
             groups: dict[str, str] = {}
             for pattern in patterns:
                 said = state.get(pattern, ())
-                # Several matches are the heads of columns: each is about one value of a line.
+                # Several matches are column heads, each for one value of a line.
                 groups.update(said[0] if len(said) == 1 else said[k] if k < len(said) else {})
             unit = groups.pop(UNIT, None)
             if index in self._with_unit:
@@ -122,7 +122,7 @@ class ContextMarkers:
         return number if factor.factor == 1 and not factor.inverse else scaled(number, factor)
 
     def _extra(self, own: str, groups: Mapping[str, str]) -> str:
-        """Return the members of a record: its own, and what earlier lines said beside them."""
+        """Return the members of a record: its own, and those of the context."""
         if not groups:
             return own
         key = own, tuple(groups.items())
@@ -135,27 +135,27 @@ class ContextMarkers:
 
 
 class LogContext:
-    """What is known in one log, up to where it has been read."""
+    """The context in one log at the position up to which it was read."""
 
     def __init__(self, markers: ContextMarkers, state: State | None = None) -> None:
-        """state: as it was at the place where reading goes on; None: the log is read from its beginning."""
+        """state: the context at the position where reading continues; None at the beginning of the log."""
         self._markers = markers
         self.state: State = state or {}
 
     def reset(self) -> None:
-        """Forget all, as at the beginning of a log."""
+        """Forget the context, as at the beginning of a log."""
         self.state = {}
 
-    def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[Change]:
-        """Return what is known from where on in `data`, whole lines that follow what was read before."""
+    def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[ContextChange]:
+        """Return the contexts in `data`, the next complete lines."""
         changes = self._markers.read(data, offset, self.state, without=without)
         self.state = changes[-1].state
         return changes
 
     def apply(
-        self, found: Sequence[Found], changes: Sequence[Change], findings: MatchFindings
+        self, found: Sequence[Found], changes: Sequence[ContextChange], findings: MatchFindings
     ) -> list[Found]:
-        """Return `found` with what was said about each value."""
+        """Return `found` with the context of each value."""
         return self._markers.apply(found, changes, findings)
 
 

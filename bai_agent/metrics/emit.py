@@ -1,36 +1,34 @@
-"""Parses what benchmarks emit through the FIFO: a JSON object per line, names and numbers."""
+"""Parses emitted lines, each a JSON object of names and numbers."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from bai_agent.metrics.number import finite_number
+from bai_agent.metrics.search.number import finite_number
 
 NAME_LIMIT = 256
-"""Characters of a name."""
+"""Longest name (characters)."""
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
-"""What `mpi_process.py` writes before its process starts, in a job with `[repeat]`."""
+"""Line that `mpi_process.py` writes before its process starts, in a `[repeat]` job."""
 _ATTEMPTS = 100
-"""Places in one line where an object is looked for: a line full of braces must not hold up the rest."""
+"""Most places in a line at which an object is looked for: a line full of braces must not delay the rest."""
 
 
-@dataclass(frozen=True)
-class Emitted:
-    """What one line held."""
+class Emitted(NamedTuple):
+    """Content of one line."""
 
-    values: list[tuple[int, str, str]] = field(default_factory=list)
-    """The key's position, its name and its value as JSON."""
-    not_numbers: list[tuple[str, str]] = field(default_factory=list)
+    values: list[tuple[int, str, str]]
+    """Position of the key, name, and value as JSON."""
+    not_numbers: list[tuple[str, str]]
     """Names whose value is not a finite number, with that value."""
-    bad: bool = False
-    """The line, or a part of it, is not an object, or holds what is not a name."""
+    bad: bool
+    """Whether the line, or a part of it, is not an object of names and values."""
 
 
 def begun_run(line: bytes) -> int | None:
-    """Return the number of the run that what follows `line` is of, -1 for a warm-up run; None where it says nothing of that."""
+    """Return the number of the run that starts after `line` (-1: a warm-up run); None if it does not start one."""
     found = _RUN_BEGINS.fullmatch(line)
     if found is None:
         return None
@@ -38,10 +36,10 @@ def begun_run(line: bytes) -> int | None:
 
 
 def parse_emitted(line: bytes) -> Emitted:
-    """Return what `line` holds.
+    """Return the content of `line`.
 
-    A writer that died within a line leaves a piece of it in front of the next writer's object, so the longest end of
-    the line that is a whole object counts, and what stands before it makes the line a bad one.
+    A writer that died within a line leaves a fragment before the next writer's object. So the longest end of the line
+    that is a complete object counts, and text before it makes the line bad.
     """
     text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
     start = text.find("{")
@@ -52,11 +50,11 @@ def parse_emitted(line: bytes) -> Emitted:
         if pairs is not None:
             return _read_pairs(pairs, bad=start > 0)
         start = text.find("{", start + 1)
-    return Emitted(bad=True)
+    return Emitted([], [], bad=True)
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object's members; a list of its own kind, so that an array is not taken for one."""
+    """An object's members, in a class that distinguishes it from an array."""
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
@@ -71,17 +69,18 @@ def _object_at(text: str, start: int) -> _Pairs | None:
 
 
 def _read_pairs(pairs: _Pairs, *, bad: bool) -> Emitted:
-    emitted = Emitted(bad=bad)
+    values: list[tuple[int, str, str]] = []
+    not_numbers: list[tuple[str, str]] = []
     for position, (name, value) in enumerate(pairs):
         if not 0 < len(name) <= NAME_LIMIT or not _is_text(name):
-            emitted = Emitted(emitted.values, emitted.not_numbers, bad=True)
+            bad = True
             continue
         number = finite_number(value)
         if number is None:
-            emitted.not_numbers.append((name, _shown(value)))
+            not_numbers.append((name, _shown(value)))
         else:
-            emitted.values.append((position, name, number))
-    return emitted
+            values.append((position, name, number))
+    return Emitted(values, not_numbers, bad=bad)
 
 
 def _shown(value: object) -> str:
@@ -90,7 +89,7 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        # JSON may hold half a character, which nothing prints.
+        # JSON may contain half a character (a lone surrogate), which cannot be printed.
         return value.encode(errors="replace").decode()
     return json.dumps(value)
 

@@ -1,47 +1,50 @@
-"""Reads a growing file line by line, in blocks of whole lines; memory stays flat whatever is in the file."""
+"""Reads a growing file in blocks of complete lines, with constant memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bai_agent.light_dataclass import dataclass, replace
+
 CHUNK = 128 * 1024
-"""Bytes of one read. Larger ones are not faster: they leave the processor's cache."""
+"""Bytes of one read. Larger reads are not faster: they exceed the processor's cache."""
 LINE_LIMIT = 2**20
-"""Bytes of a line that are searched; what is beyond is counted."""
+"""Bytes of a line that are searched; the rest is counted."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """Whole lines, each ended by a newline byte, as they stand in the file from `offset` on.
+class LineBlock:
+    """Complete lines, each ended by a newline byte, as in the file from `offset` on.
 
-    A carriage return is a newline here where it ends a line, so offsets are those of the file. A line that was cut at
-    the limit is a block of its own.
+    A carriage return that ends a line is a newline here, so offsets are those of the file. A line that was cut at the
+    limit is a block of its own.
     """
 
-    generation: int
+    truncations: int
+    """Number of truncations of the file before."""
     offset: int
     data: bytes
     repainted: frozenset[int] = frozenset()
-    """Where the lines begin that are states of a progress bar which a later one repaints; see `repaint.py`."""
+    """Starts of lines that are states of a progress bar and are repainted later; see `repaint.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogPosition:
-    """How far a follower has come: all lines before `offset` are done, the one that starts there is not."""
+    """Position of a follower: all lines before `offset` are done."""
 
-    generation: int = 0
+    truncations: int = 0
+    """Number of truncations of the file."""
     offset: int = 0
     former: int = 0
-    """Bytes that were read of former generations."""
+    """Bytes read before the file was truncated."""
     lost: int = 0
-    """Bytes of former generations that were there and are in no line that was searched."""
+    """Bytes lost by a truncation before they were searched."""
     unsearched: int = 0
     """Bytes beyond the limit of long lines."""
     repeat: int = -1
-    """In a job with `[repeat]`: the run that is read; -1 before the first."""
+    """Run that is being read, in a `[repeat]` job; -1 before the first."""
 
 
 def open_log(path: Path) -> int:
@@ -50,11 +53,11 @@ def open_log(path: Path) -> int:
 
 
 class Follower:
-    """Follows one file from a place on; a file that is shorter than it has been seen is a new generation of it.
+    """Follows one file from a position on. A file that became shorter was truncated, and is read from its start.
 
-    It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is how large the file is
-    known to have been. With `carriage_return` a line ends at a newline or a carriage return, else at a newline only.
-    `chunk` is at most `line_limit`. `opener` raises FileNotFoundError where there is no file.
+    It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is the known size of the
+    file. With `carriage_return` a line ends at a newline or a carriage return, else only at a newline. `chunk` is at
+    most `line_limit`. `opener` raises FileNotFoundError if there is no file.
     """
 
     def __init__(
@@ -70,9 +73,9 @@ class Follower:
     ) -> None:
         self.place = place or LogPosition()
         self.position = self.place.offset
-        """Where the next read starts."""
+        """Offset of the next read."""
         self.end: int | None = None
-        """Where reading stops, for now; None: at the file's end."""
+        """Offset at which reading stops for now. None: the file's end."""
         self._seen = max(seen, self.position)
         self._paths = paths
         self._carriage_return = carriage_return
@@ -85,29 +88,29 @@ class Follower:
 
     @property
     def behind(self) -> bool:
-        """Whether the file is known to hold more than was read, of what is to be read."""
+        """Whether the file is known to have bytes to read."""
         return self.position < (self._seen if self.end is None else min(self._seen, self.end))
 
     def size(self) -> int:
-        """Return the file's size now; 0 while there is no file."""
+        """Return the file's size now; 0 if there is no file."""
         return os.fstat(self._descriptor).st_size if self._open() else 0
 
     @property
     def last(self) -> int:
-        """Where the file's content ends that is to be read, as of now."""
+        """End of the content that is to be read, as of now."""
         return self.size() if self.end is None else min(self.size(), self.end)
 
-    def read(self) -> tuple[bool, list[Block]]:
-        """Read one chunk; return whether there was something new, and the lines that ended in it.
+    def read(self) -> tuple[bool, list[LineBlock]]:
+        """Read one chunk; return whether there was new content, and the lines that ended in it.
 
-        Where the file has become shorter nothing is read: the place is the start of a new generation, for the caller
-        to make durable before the next call.
+        If the file became shorter nothing is read: the place is the start of the truncated file, for the caller to
+        make durable before the next call.
         """
         if not self._open():
             return False, []
         size = os.fstat(self._descriptor).st_size
         if size < self._seen:
-            self._begin_generation()
+            self._begin_again()
             return True, []
         self._seen = size
         if self.end is not None:
@@ -119,22 +122,22 @@ class Follower:
             return False, []
         return True, self._split(data)
 
-    def finish(self) -> list[Block]:
-        """Return the last line, which no newline ended, if there is one."""
+    def finish(self) -> list[LineBlock]:
+        """Return the last line, if it has no newline."""
         return self._split(b"\n", in_file=False) if self.place.offset < self.position else []
 
     def skip(self, offset: int, *, repeat: int) -> None:
-        """Go on at `offset`, where the run `repeat` begins; call `finish` before.
+        """Continue at `offset`, where the run `repeat` begins; call `finish` before.
 
-        Where the file has been truncated and grown again, that may lie before what was read.
+        After a truncation and new output that may be before the bytes that were read.
         """
         if offset < self.position:
-            self._begin_generation()
+            self._begin_again()
         self.place = replace(self.place, offset=offset, repeat=repeat)
         self.position = offset
 
     def stay_in(self, repeat: int) -> None:
-        """Take what follows for a part of this run."""
+        """Count the following bytes as part of this run."""
         self.place = replace(self.place, repeat=repeat)
 
     def close(self) -> None:
@@ -153,11 +156,11 @@ class Follower:
             return True
         return False
 
-    def _begin_generation(self) -> None:
+    def _begin_again(self) -> None:
         place = self.place
         self.place = replace(
             place,
-            generation=place.generation + 1,
+            truncations=place.truncations + 1,
             offset=0,
             former=place.former + self.position,
             lost=place.lost + max(self._seen, self.position) - place.offset,
@@ -165,7 +168,7 @@ class Follower:
         self.position = self._seen = 0
         self._parts, self._held = [], 0
 
-    def _split(self, data: bytes, *, in_file: bool = True) -> list[Block]:
+    def _split(self, data: bytes, *, in_file: bool = True) -> list[LineBlock]:
         start = self.position
         if in_file:
             self.position += len(data)
@@ -175,22 +178,22 @@ class Follower:
         if last < 0:
             self._hold(data)
             return []
-        blocks: list[Block] = []
-        generation, offset = self.place.generation, self.place.offset
+        blocks: list[LineBlock] = []
+        truncations, offset = self.place.truncations, self.place.offset
         unsearched = self.place.unsearched
         begin = 0
         first = data.find(b"\n")
         length = start - offset + first
         if length > self._limit:
             self._hold(data[:first])
-            blocks.append(Block(generation, offset, b"".join(self._parts) + b"\n"))
+            blocks.append(LineBlock(truncations, offset, b"".join(self._parts) + b"\n"))
             unsearched += length - self._limit
             self._parts, self._held = [], 0
             begin = first + 1
             offset = start + begin
         if begin <= last:
             whole = b"".join([*self._parts, memoryview(data)[begin : last + 1]])
-            blocks.append(Block(generation, offset, whole))
+            blocks.append(LineBlock(truncations, offset, whole))
         self._parts, self._held = [], 0
         end = start + last + 1 if in_file else self.position
         self.place = replace(self.place, offset=end, unsearched=unsearched)

@@ -1,95 +1,101 @@
-"""The logs that metrics are taken from: what the benchmark printed, or each of its processes where those are told apart."""
+"""The logs from which metrics are taken: the benchmark's output, or that of each process if they have separate logs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.process_ends import ProcessLog, open_regular, process_end, process_logs
 from bai_agent.job.run_directory import RunDir
+from bai_agent.light_dataclass import dataclass
 from bai_agent.metrics.context import ContextMarkers, LogContext, State
-from bai_agent.metrics.follow import Block, Follower, LogPosition, open_log
-from bai_agent.metrics.patterns import wants_last_states
+from bai_agent.metrics.follow import Follower, LineBlock, LogPosition, open_log
 from bai_agent.metrics.records import Key
 from bai_agent.metrics.repaint import RepaintFollower
+from bai_agent.metrics.search.patterns import wants_last_states
 from bai_agent.metrics.sections import SectionMarkers, Sections
+from bai_agent.strategy.process_ends import ProcessLog, open_regular, process_end, process_logs
 
 OUTPUT = "log"
-"""The source of what is found in output.log; of what the process with rank 3 printed it is "log/3", in run 0 of several "log/3/0"."""
+"""Source of values from output.log.
+
+Rank 3's log is "log/3", in run 0 of several "log/3/0", after the second restart "log/3/g2".
+"""
 
 _MOST_OPEN = 256
-"""Files that stay open between two reads."""
+"""Most files that stay open between two reads."""
 _SETTLED_NS = 200_000_000
-"""A folder that changed so recently may change again at what its file system takes for the same time."""
-_RANKS = 1_000_000
-"""Ranks have at most six digits."""
+"""Age below which a folder may change again with the same time stamp."""
+_RANKS = _RUNS = 1_000_000
+"""Ranks and runs have at most six digits."""
 
 
 @dataclass(eq=False)
 class Log:
-    """One log, and how far it has been read."""
+    """One log and the position in it."""
 
     src: str
-    """As its records name it."""
+    """Source in its records."""
     follower: Follower
     late: tuple[int, int]
-    """The generation, and its size at our start, where another process of ours had been at it before."""
+    """Number of truncations at our start and the size then, if an earlier process of ours had read it."""
     process: ProcessLog | None = None
     sections: Sections | None = None
-    """Which sections of it are open; None where no metric asks for that."""
+    """Open sections. None if no metric has sections."""
 
     context: LogContext | None = None
-    """What its lines said about later ones; None where no metric asks for that."""
+    """Context from its lines. None if no metric has a context."""
+    restarts: bool = False
+    """Whether the job may be restarted: its generations are distinguished like the runs of `[repeat]`."""
 
     @property
     def name(self) -> str:
-        """What people know the file as, in the run directory."""
+        """Display name of the file in the run directory."""
         return "output.log" if self.process is None else f"processes/{self.process.path.name}"
 
     @property
     def number(self) -> int | None:
-        """What stands for it where there is room for a number alone; None: output.log."""
+        """Number that replaces its name. None for output.log."""
         if self.process is None:
             return None
-        run = self.process.repeat
-        return self.process.rank + (0 if run is None else (run + 1) * _RANKS)
+        run, generation = self.process.repeat, self.process.generation
+        part = _RUNS + generation if generation else 0 if run is None else run + 1
+        return self.process.rank + part * _RANKS
 
     @property
     def repeat(self) -> int | None:
-        """The run of a job with `[repeat]` that is being read."""
+        """Run of a `[repeat]` job that is being read, or generation of a job with restarts."""
         if self.process is not None:
-            return self.process.repeat
+            return self.process.generation if self.restarts else self.process.repeat
         at = self.follower.place.repeat
         return at if at >= 0 else None
 
     @property
     def done(self) -> bool:
-        """Whether nothing more of it is to be read: the process that wrote it has ended. The end of output.log moves on."""
+        """Whether it was read completely: its process has ended. The end of output.log moves on."""
         end = self.follower.end
         return self.process is not None and end is not None and self.follower.position >= end
 
     def reset_sections(self) -> None:
-        """End all sections and forget all context: what follows is another log in the same file, or another run's part of it."""
+        """End all sections and forget the context: another log, or another run, begins in the same file."""
         if self.sections is not None:
             self.sections.reset()
         if self.context is not None:
             self.context.reset()
 
-    def is_late(self, block: Block) -> bool:
-        """Return whether the block was there before we were: it is read later than it was printed."""
-        generation, size = self.late
-        return block.generation == generation and block.offset < size
+    def is_late(self, block: LineBlock) -> bool:
+        """Return whether the block existed before this process, so that it is read later than it was printed."""
+        truncations, size = self.late
+        return block.truncations == truncations and block.offset < size
 
 
 class Logs:
     """All logs of a run: output.log, or those of its processes, as they appear.
 
-    places: how far each was read, and `opened` which sections were open there, `known` what was known there. last: the last record of each. again: whether another
-    process of ours had begun.
+    places, opened, known: position, open sections and context of each log. last: the last record of each. again:
+    whether an earlier process of ours had begun.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Logs:
         self._markers, self._opened = markers, opened
         self._context, self._known = context, known
         self._seen = self._looked = 0
+        self._restarts = job.has_generations
         self.by_process = job.strategy.process_logs
         """Whether each process has a log of its own."""
         self._logs: dict[str, Log] = {}
@@ -124,22 +131,22 @@ class Logs:
 
     @property
     def shared(self) -> Follower | None:
-        """The follower of output.log, which processes that the benchmark left behind may print into."""
+        """Follower of output.log, into which processes that the benchmark left behind may print."""
         return None if self.by_process else self._logs[OUTPUT].follower
 
     @property
     def places(self) -> dict[str, LogPosition]:
-        """How far each has been read, by source."""
+        """Position in each log, by source."""
         return {each.src: each.follower.place for each in self}
 
     @property
     def opened(self) -> dict[str, list[int]]:
-        """Which sections are open at those places, by source; of jobs without any, nothing."""
+        """Open sections at those positions, by source; empty if the job has none."""
         return {each.src: sorted(each.sections.opened) for each in self if each.sections is not None}
 
     @property
     def known(self) -> dict[str, State]:
-        """What the lines up to those places said about later ones, by source; of jobs without any context, nothing."""
+        """Context at those positions, by source; empty if the job has none."""
         return {each.src: each.context.state for each in self if each.context is not None}
 
     @property
@@ -147,9 +154,9 @@ class Logs:
         return any(each.follower.behind for each in self)
 
     def look(self, *, again: bool = False, at_the_end: bool = False) -> None:
-        """Find the logs of new processes, and where those of processes end that have ended.
+        """Find the logs of new processes, and the ends of processes that have ended.
 
-        What a process left behind prints after its end is no metric.
+        Output after the end of a process is not searched for metrics.
         """
         if not self.by_process:
             return
@@ -163,7 +170,7 @@ class Logs:
         for found in process_logs(self._folder):
             if found.warmup:
                 continue
-            src = source_of(found.rank, found.repeat)
+            src = source_of(found)
             if src not in self._logs:
                 self._add(src, (found.path,), again=again, process=found)
             follower = self._logs[src].follower
@@ -173,7 +180,7 @@ class Logs:
                 follower.close()
 
     def in_turn(self) -> Iterator[Log]:
-        """Yield each; before the next one it is closed if it is done, or beyond as many as may stay open."""
+        """Yield each log. Before the next one it is closed if it is done, or if too many are open."""
         for number, each in enumerate(self):
             yield each
             if number >= _MOST_OPEN or each.done:
@@ -188,27 +195,35 @@ class Logs:
     ) -> None:
         last = self._last.get(src, Key(0, -1, 0, 0))
         place = known = self._places.get(src, LogPosition())
-        if last.gen > place.generation:
-            place = LogPosition(generation=last.gen)
-        seen = last.off + 1 if last.gen == place.generation else 0
+        if last.truncations > place.truncations:
+            place = LogPosition(truncations=last.truncations)
+        seen = last.off + 1 if last.truncations == place.truncations else 0
         opener = open_log if process is None else open_regular
         follower = self._kind(paths, place=place, seen=seen, opener=opener)
-        late = place.generation, follower.size() if again else 0
+        late = place.truncations, follower.size() if again else 0
         sections = None
         if self._markers:
             sections = Sections(self._markers, self._opened.get(src) if place is known else None)
         context = None
         if self._context:
             context = LogContext(self._context, self._known.get(src) if place is known else None)
-        self._logs[src] = Log(src, follower, late, process, sections, context)
+        self._logs[src] = Log(src, follower, late, process, sections, context, self._restarts)
 
 
-def source_of(rank: int, repeat: int | None = None) -> str:
-    """Return the source of what the process with this rank printed, in one run of several where `repeat` says so."""
-    return f"{OUTPUT}/{rank}" if repeat is None else f"{OUTPUT}/{rank}/{repeat}"
+def source_of(log: ProcessLog) -> str:
+    """Return the source of a process's log."""
+    return _source(log.rank, run=log.repeat, generation=log.generation)
 
 
-def log_of_number(number: int) -> tuple[int, int | None]:
-    """Return the rank and the run of the log that has this number."""
-    run, rank = divmod(number, _RANKS)
-    return rank, run - 1 if run else None
+def source_of_number(number: int) -> str:
+    """Return the source of the log with this number."""
+    part, rank = divmod(number, _RANKS)
+    if part > _RUNS:
+        return _source(rank, generation=part - _RUNS)
+    return _source(rank, run=part - 1 if part else None)
+
+
+def _source(rank: int, *, run: int | None = None, generation: int = 0) -> str:
+    if generation:
+        return f"{OUTPUT}/{rank}/g{generation}"
+    return f"{OUTPUT}/{rank}" if run is None else f"{OUTPUT}/{rank}/{run}"

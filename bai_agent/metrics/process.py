@@ -1,43 +1,45 @@
-"""The extractor's work: from the benchmark's files to records, until the benchmark has exited and all is read."""
+"""The extractor's work: from the benchmark's files to records, until the benchmark has exited and everything is read."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from bai_agent.backoff import Backoff
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
-from bai_agent.benchmark.proc import own_usage
-from bai_agent.benchmark.state import StartedBenchmark
+from bai_agent.benchmark.state import StartedBenchmark, read_exit, read_started
 from bai_agent.job.descriptor import Job, Metric, Results
-from bai_agent.job.process_ends import process_logs, runs_of_processes
-from bai_agent.job.repeats import read_repeats
+from bai_agent.job.record_types import RunEnd
+from bai_agent.job.repeats import RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
-from bai_agent.metrics.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from bai_agent.job.run_directory import RunDir, now_ms, write_json
+from bai_agent.metrics.checkpoint import ExtractionCheckpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.context import ContextMarkers
 from bai_agent.metrics.emit import begun_run, parse_emitted
-from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.follow import Block, Follower, LogPosition
-from bai_agent.metrics.headlines import headlines
+from bai_agent.metrics.follow import Follower, LineBlock, LogPosition
+from bai_agent.metrics.headlines import Headlines
 from bai_agent.metrics.logs import Log, Logs, source_of
-from bai_agent.metrics.patterns import compile_patterns, line_counter, prefilter_available
-from bai_agent.metrics.reading import Doubt
 from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts, values_of_run, wait_for_room
-from bai_agent.metrics.repeats import RepeatGuide
-from bai_agent.metrics.results.note import FileValues, read_note
+from bai_agent.metrics.repeated_logs import GenerationRuns, RepeatGuide
+from bai_agent.metrics.results.values_journal import FileValues, read_note
+from bai_agent.metrics.search.dense import Columns
+from bai_agent.metrics.search.extract import Extraction
+from bai_agent.metrics.search.patterns import compile_patterns, line_counter, prefilter_available
+from bai_agent.metrics.search.reading import Doubt
 from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
 from bai_agent.metrics.sections import SectionMarkers
 from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
 from bai_agent.metrics.watchdog import off_in, open_mark, read_switched_off
+from bai_agent.shim.proc import own_usage
+from bai_agent.strategy.process_ends import process_logs, runs_of_processes
 
 if TYPE_CHECKING:
-    from bai_agent.metrics.host import HostSampler
+    from bai_agent.machine.host_usage import HostSampler
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +48,22 @@ _LONGEST_PAUSE_S = 0.04
 _CHECKPOINT_SECONDS = 1.0
 _NUMBER_SHOWN = 80
 _QUOTABLE = 64 * 1024
-"""Characters of a line that are looked through for secrets before its beginning is quoted."""
+"""Characters of a line that are searched for secrets before its beginning is quoted."""
+
+
+class _Where(TypedDict):
+    """Source of a block's records, for `RecordFile`."""
+
+    src: str
+    labels: str
+    truncations: int
+    timestamp: int
+    late: bool
+    repeat: int | None
 
 
 class Extractor:
-    """One process's share of the extraction of one run. It goes on where the last process was killed."""
+    """One process's share of the extraction of a run. It continues where the last process was killed."""
 
     def __init__(
         self,
@@ -66,13 +79,13 @@ class Extractor:
         self._rundir = rundir
         self._job = job
         self._quote = quote
-        """Makes of what the benchmark printed what may be shown of it."""
+        """Removes secrets from quoted output."""
         self._sleep = sleep
         self._clock = clock
         self._now = now
         start = read_checkpoint(
             rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
-        ) or Checkpoint(
+        ) or ExtractionCheckpoint(
             size=0,
             seq=0,
             last={},
@@ -83,6 +96,12 @@ class Extractor:
         again = rundir.extractor_offset.exists()
         self._former_usage = start.own_usage
         self._was_killed = again
+        self._headlines = Headlines(
+            job.named_metrics(),
+            started=self._time_of_start,
+            restarts=job.has_generations,
+            spill_folder=rundir.path,
+        )
         self._records = RecordFile(
             rundir.metrics,
             job.metrics,
@@ -91,8 +110,10 @@ class Extractor:
             last=start.last,
             sources=(
                 *SOURCES,
-                *(source_of(each.rank, each.repeat) for each in process_logs(rundir.processes)),
+                *map(source_of, process_logs(rundir.processes)),
             ),
+            restarts=job.has_generations,
+            headlines=self._headlines,
             sleep=sleep,
         )
         self._tally = start.tally
@@ -110,7 +131,7 @@ class Extractor:
             known=start.context,
         )
         emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
-        self._emit = Log("emit", emit, (emit.place.generation, emit.size() if again else 0))
+        self._emit = Log("emit", emit, (emit.place.truncations, emit.size() if again else 0))
         self._shared = [each for each in (self._logs.shared, emit) if each is not None]
         sampled = self._records.last.get("host")
         self._samples = sampled.off + 1 if sampled else 0
@@ -121,20 +142,24 @@ class Extractor:
         self._written: tuple[int, dict[str, LogPosition], LogPosition] | None = None
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
-        self._repeats = RepeatGuide(rundir, extract=self._take) if job.repeat is not None else None
+        self._repeats: RepeatGuide | None = None
+        if job.repeat is not None:
+            self._repeats = RepeatGuide(RepeatsFile(rundir.repeats), extract=self._take)
+        elif job.has_generations:
+            self._repeats = RepeatGuide(GenerationRuns(rundir), extract=self._take)
         self._runs_elsewhere = False
-        """Whether another node does the runs of a job with `[repeat]`: what is emitted here says of which run it is."""
+        """Whether another node does the runs of a `[repeat]` job; then emitted lines name their run."""
         self._empty_results: list[Results] = []
         self._result_warnings: list[str] = []
         self._benchmark = StartedBenchmark(rundir)
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """Come to the end without what is not extracted yet; `extracted.json` says how much that is."""
+        """End without extracting the rest, which is counted in `extracted.json`."""
         self._leaves_rest = True
 
     def run(self) -> None:
-        """Extract until `exit.json` is there and everything is read; then write `extracted.json`."""
+        """Extract until the benchmark has ended for good and everything is read; then write `extracted.json`."""
         with closing(self._records), closing(self._logs), closing(self._emit.follower):
             self._follow()
             self._finish()
@@ -143,8 +168,8 @@ class Extractor:
         self._checkpoint()
         rest = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, factor=1.5)
         while not self._leaves_rest:
-            # Looked at before the reads: what was written before the exit is then surely read after it.
-            exited = self._rundir.exit.exists()
+            # Checked before the reads, so that everything written before the exit is read after it.
+            exited = self._has_ended()
             self._logs.look(at_the_end=exited)
             new = self._follow_runs(self._repeats, exited=exited)
             new = self._read_logs() or new
@@ -159,32 +184,37 @@ class Extractor:
             if not (self._logs.behind or self._emit.follower.behind):
                 self._sleep(0 if exited else rest.next())
 
+    def _has_ended(self) -> bool:
+        """Return whether nothing more is printed: the benchmark has ended, and is not restarted."""
+        return (self._rundir.end if self._job.has_generations else self._rundir.exit).exists()
+
     def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
-        """Set how far to read; return whether a log goes on elsewhere than it stopped, in its next run."""
+        """Set the ends of the logs; return whether a log moved on to its next run."""
         self._runs_elsewhere = (
-            repeats is not None and self._logs.by_process and not self._rundir.repeats.exists()
+            self._job.repeat is not None and self._logs.by_process and not self._rundir.repeats.exists()
         )
         if repeats is None or self._runs_elsewhere:
             self._leave_to_others(exited=exited)
             return False
-        # The logs of processes are of one run each.
+        # Each log of a process belongs to one run.
         logs = [self._emit] if self._logs.by_process else [*self._logs, self._emit]
-        generations = [each.follower.place.generation for each in logs]
+        truncations = [each.follower.place.truncations for each in logs]
         moved = repeats.lead(logs, exited=exited)
-        if generations != [each.follower.place.generation for each in logs]:
+        if truncations != [each.follower.place.truncations for each in logs]:
             wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
         moved = repeats.end_processes(self._logs) or moved
         for run in repeats.finished(self._logs, self._emit):
             assert run.ended is not None
             assert run.repeat is not None
-            self._take_of_run(run.ended, timestamp=run.ended["time"], repeat=run.repeat)
-            # A run's last records: who sees them has seen all of it.
+            timestamp = run.ended.time or 0
+            self._take_of_run(run.ended, timestamp=timestamp, repeat=run.repeat)
+            # The last records of a run, by which readers know that they have seen all of it.
             self._records.add_values(
-                "run", run.repeat, run_facts(run.ended), timestamp=run.ended["time"], repeat=run.repeat
+                "run", run.repeat, run_facts(run.ended), timestamp=timestamp, repeat=run.repeat
             )
         return moved
 
-    def _take(self, source: Log, blocks: Sequence[Block]) -> None:
+    def _take(self, source: Log, blocks: Sequence[LineBlock]) -> None:
         for block in blocks:
             if source is self._emit:
                 self._take_emitted(block)
@@ -192,10 +222,10 @@ class Extractor:
                 self._extract(source, block)
 
     def _leave_to_others(self, *, exited: bool) -> None:
-        """Stop the reading where the benchmark ended: what processes print that it left behind is not a metric.
+        """Stop reading at the benchmark's end: later output of processes that it left behind is not searched for metrics.
 
-        What was there before a look that finds it alive is its own. As soon as it is dead nothing more is read until
-        exit.json says where it ended.
+        Output that exists before a look that finds it alive is its own. Once it is dead nothing more is read until
+        exit.json tells its end.
         """
         if not exited:
             sizes = [each.size() for each in self._shared]
@@ -204,16 +234,16 @@ class Extractor:
                 if alive:
                     each.end = size
                 elif each.end is None:
-                    # An extractor that starts after its death has not seen where it ended: exit.json will say.
+                    # An extractor that starts after the benchmark's death does not know its end until exit.json exists.
                     each.end = each.position
         elif not self._knows_end:
             self._knows_end = True
-            ended = read_json(self._rundir.exit) or {}
-            output, emitted = ended.get("output_bytes"), ended.get("emit_bytes")
+            ended = read_exit(self._rundir) or RunEnd()
+            output = ended.output_bytes
             if (shared := self._logs.shared) is not None:
-                # A file that is shorter by now was truncated by somebody else.
+                # A file that is shorter by now was truncated by another process.
                 shared.end = 0 if output is not None and shared.size() < output else output
-            self._emit.follower.end = emitted
+            self._emit.follower.end = ended.emit_bytes
 
     def not_a_number(self, index: int, text: str) -> None:
         self._count_not_a_number(self._job.metrics[index].name, text, metric=self._job.metrics[index])
@@ -231,10 +261,10 @@ class Extractor:
         for each in self._logs.in_turn():
             if each.done:
                 continue
-            generation = each.follower.place.generation
+            truncations = each.follower.place.truncations
             new, blocks = each.follower.read()
             any_new = any_new or new
-            if each.follower.place.generation != generation:
+            if each.follower.place.truncations != truncations:
                 log.warning("%s was truncated; it is read from its start", self._rundir.path / each.name)
                 each.reset_sections()
                 wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
@@ -251,7 +281,7 @@ class Extractor:
     def _finish(self) -> None:
         remaining = 0
         if self._leaves_rest:
-            # Between two blocks: what is held of a line that goes on counts as not searched.
+            # Between two blocks: the kept part of an unfinished line counts as not searched.
             for each in chain(self._logs.in_turn(), [self._emit]):
                 if self._repeats is not None:
                     each.follower.end = None
@@ -262,14 +292,20 @@ class Extractor:
                     self._extract(each, block)
             for block in self._emit.follower.finish():
                 self._take_emitted(block)
-        exited = read_json(self._rundir.exit) or {}
+        exited = read_exit(self._rundir.newest_generation()) or RunEnd()
         if self._job.results:
             self._take_results(exited)
         if self._repeats is None:
             self._take_of_run(exited, timestamp=self._now(), repeat=None)
             self._records.add_values("run", 0, run_facts(exited), timestamp=self._now())
-        began = (read_json(self._rundir.started) or {}).get("time")
-        runs = read_repeats(self._rundir.repeats).measured
+        runs = self._runs().measured
+        headlines = self._headlines.values(
+            self._rundir.metrics,
+            arms=self._job.repeat.arms_of_runs if self._job.repeat is not None else (),
+            failed=[each.repeat for each in runs if not each.succeeded] if self._job.repeat else (),
+            of_several_nodes=self._job.strategy.nodes > 1,
+            stopping=lambda: self._leaves_rest,
+        )
         content = summary(
             self._tally,
             self._job.metrics,
@@ -277,16 +313,7 @@ class Extractor:
             logs={each.name: each.follower.place for each in self._logs},
             log_bytes=sum(self._bytes_of(each.follower) for each in self._logs),
             remaining_bytes=remaining,
-            headlines=headlines(
-                self._rundir.metrics,
-                self._job.named_metrics(),
-                began=began if type(began) is int else None,
-                starts={each.repeat: each.time for each in runs},
-                arms=self._job.repeat.arms_of_runs if self._job.repeat is not None else (),
-                failed=[each.repeat for each in runs if not each.succeeded],
-                of_several_nodes=self._job.strategy.nodes > 1,
-                stopping=lambda: self._leaves_rest,
-            ),
+            headlines=headlines,
             empty_results=self._empty_results,
             warnings=[*self._warnings(remaining), *self._result_warnings],
         )
@@ -297,26 +324,26 @@ class Extractor:
             sleep=self._sleep,
         )
 
-    def _take_results(self, exited: Mapping[str, Any]) -> None:
-        """Record what the benchmark's files of results hold."""
+    def _take_results(self, exited: RunEnd) -> None:
+        """Record the values in the benchmark's result files."""
         note = self._rundir.results
         tables = self._job.results
         if not note.exists():
-            # Only here: many jobs have no such files.
-            from bai_agent.metrics.results.reading import ResultFolder, gather_results
+            # Imported here: many jobs have no result files.
+            from bai_agent.metrics.results.results_reader import ResultFolder, gather_results
 
-            started = read_json(self._rundir.started) or {}
+            started = read_started(self._rundir)
             folder = ResultFolder(
                 paths=[
                     working_folder(job, rundir, scripts=scripts_folder(job, rundir))
                     for job, rundir in workspaces(self._job, self._rundir)
                 ],
-                since_ms=started.get("time", 0),
+                since_ms=started.time if started is not None else 0,
                 until_ms=self._now(),
                 user=find_user(self._job.benchmark.user),
-                runs=[(each.time, each.repeat) for each in read_repeats(self._rundir.repeats).runs]
+                runs=[(each.time, each.repeat) for each in self._runs().runs]
                 or runs_of_processes(process_logs(self._rundir.processes)),
-                warn_of_nothing=self._job.strategy.nodes == 1 and exited.get("exec_error") is None,
+                warn_of_nothing=self._job.strategy.nodes == 1 and exited.exec_error is None,
             )
             stopping = lambda: self._leaves_rest  # noqa: E731
             gather_results(tables, folder, note, quote=self._quote, stopping=stopping, sleep=self._sleep)
@@ -333,22 +360,36 @@ class Extractor:
                     if not each.found[index] and index not in each.unread
                 ]
 
-    def _take_of_run(self, ended: Mapping[str, Any], *, timestamp: int, repeat: int | None) -> None:
-        """Record the metrics that say what the run itself took."""
+    def _runs(self) -> RepeatedRuns:
+        """Return the runs of a `[repeat]` job, or the generations of a job with restarts; otherwise none."""
+        if self._job.has_generations:
+            return GenerationRuns(self._rundir).look()
+        return read_repeats(self._rundir.repeats)
+
+    def _take_of_run(self, ended: RunEnd, *, timestamp: int, repeat: int | None) -> None:
+        """Record the metrics about the run's own resources."""
         values = values_of_run(self._job.metrics, ended)
         for value in values:
-            # Not counted up: after a restart the runs are gone through from the first one on.
+            # Not incremented: after a restart the runs are read again from the first one.
             self._tally.found[value.i] = (repeat or 0) + 1
         self._records.add_values("exit", repeat or 0, values, timestamp=timestamp, repeat=repeat)
+
+    def _time_of_start(self, repeat: int | None) -> int | None:
+        """Return the start of the benchmark, or of this repeat (ms UTC); None if not known."""
+        runs = self._runs().measured
+        if repeat is not None and repeat < len(runs):
+            return runs[repeat].time
+        started = read_started(self._rundir) if not repeat else None
+        return started.time if started is not None else None
 
     def _bytes_of(self, follower: Follower) -> int:
         place = follower.place
         return place.former + (place.offset if self._leaves_rest else follower.position)
 
-    def _extract(self, source: Log, block: Block) -> None:
+    def _extract(self, source: Log, block: LineBlock) -> None:
         timestamp = self._now()
         late = source.is_late(block)
-        self._limit.generation = block.generation
+        self._limit.truncations = block.truncations
         self._limit.log = source.number
         labels = "" if source.process is None else f'"process_rank":"{source.process.rank}"'
         for part, without in self._parts(source, block):
@@ -356,32 +397,38 @@ class Extractor:
             context = source.context
             changes = context.read(part.data, part.offset, without=without) if context else ()
             extraction = self._extraction_without(without)
-            for each in extraction.find(part.data, part.offset, part.repainted, closed):
-                found = context.apply(each, changes, self) if context else each
+            where: _Where = {
+                "src": source.src,
+                "labels": labels,
+                "truncations": part.truncations,
+                "timestamp": timestamp,
+                "late": late,
+                "repeat": source.repeat,
+            }
+            for each in extraction.find_many(part.data, part.offset, part.repainted, closed):
+                if isinstance(each, Columns) and context is None:
+                    self._tally.count_columns(each)
+                    self._records.add_columns(each, **where)
+                    continue
+                found = each.found() if isinstance(each, Columns) else each
+                if context is not None:
+                    found = context.apply(found, changes, self)
                 self._tally.count_found(found)
-                self._records.add_found(
-                    found,
-                    src=source.src,
-                    labels=labels,
-                    gen=part.generation,
-                    timestamp=timestamp,
-                    late=late,
-                    repeat=source.repeat,
-                )
+                self._records.add_found(found, **where)
         self._tally.lines += self._count_lines(block.data)
 
-    def _parts(self, source: Log, block: Block) -> Iterator[tuple[Block, frozenset[int]]]:
-        """Yield the parts of the block between two patterns' switching off, and what is off in each."""
+    def _parts(self, source: Log, block: LineBlock) -> Iterator[tuple[LineBlock, frozenset[int]]]:
+        """Yield the parts of the block between two patterns' switching off, each with the metrics that are off."""
         end = block.offset + len(block.data)
         switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
-        cuts = {each.off for each in switched_off if each.gen == block.generation}
+        cuts = {each.off for each in switched_off if each.truncations == block.truncations}
         starts = [block.offset, *sorted(off for off in cuts if block.offset < off < end), end]
         for start, stop in pairwise(starts):
             without = frozenset(
-                each.i for each in switched_off if (each.gen, each.off) <= (block.generation, start)
+                each.i for each in switched_off if (each.truncations, each.off) <= (block.truncations, start)
             )
             data = block.data[start - block.offset : stop - block.offset]
-            yield Block(block.generation, start, data, block.repainted), without
+            yield LineBlock(block.truncations, start, data, block.repainted), without
 
     def _extraction_without(self, without: frozenset[int]) -> Extraction:
         if self._extraction is None or self._extraction[0] != without:
@@ -389,12 +436,12 @@ class Extractor:
             self._extraction = without, Extraction(patterns, findings=self, guard=self._limit)
         return self._extraction[1]
 
-    def _take_emitted(self, block: Block) -> None:
+    def _take_emitted(self, block: LineBlock) -> None:
         timestamp = self._now()
         late = self._emit.is_late(block)
         offset = block.offset
         for line in block.data.split(b"\n"):
-            run = begun_run(line) if self._repeats is not None else None
+            run = begun_run(line) if self._job.repeat is not None else None
             if run is not None:
                 if self._runs_elsewhere:
                     self._emit.follower.stay_in(run)
@@ -414,7 +461,7 @@ class Extractor:
                     "emit",
                     offset,
                     values,
-                    gen=block.generation,
+                    truncations=block.truncations,
                     timestamp=timestamp,
                     late=late,
                     repeat=self._emit.repeat,
@@ -428,7 +475,7 @@ class Extractor:
             log.warning("%s", not_a_number_warning(name, 1, text, metric=metric))
 
     def _quoted(self, text: str) -> str:
-        """Return `text` as an example of it may be shown. Before it is cut: a half of a secret is not known as one."""
+        """Return `text` as it may be quoted. Secrets are removed before it is cut: half a secret is not recognised."""
         return self._quote(text[:_QUOTABLE])
 
     def _sample_host(self) -> None:
@@ -451,7 +498,7 @@ class Extractor:
         try:
             self._write_checkpoint()
         except OSError as error:
-            # Only a hint: without it a restart has more to read again.
+            # Only a hint: without it a restart reads more again.
             if error.errno not in FULL:
                 raise
         else:
@@ -460,7 +507,7 @@ class Extractor:
     def _write_checkpoint(self) -> None:
         write_checkpoint(
             self._rundir.extractor_offset,
-            Checkpoint(
+            ExtractionCheckpoint(
                 size=self._records.size,
                 seq=self._records.seq,
                 last=self._records.last,
@@ -474,7 +521,7 @@ class Extractor:
         )
 
     def _own_usage(self) -> dict[str, Any]:
-        """Return what all processes of this extraction have taken of the machine, as far as those that were killed had noted it."""
+        """Return the resources used by all processes of this extraction, as far as killed ones had recorded them."""
         mine = own_usage()
         former = self._former_usage or {"cpu_seconds": 0.0, "peak_memory_bytes": None}
         peaks = [each["peak_memory_bytes"] for each in (former, mine)]
@@ -488,7 +535,7 @@ class Extractor:
         sentences = []
         if remaining:
             sentences.append(
-                f"{remaining:,} bytes of the output were not searched for metrics, as there was no time left for that; "
+                f"{remaining:,} bytes of the output were not searched for metrics, since there was no time left; "
                 f"`bai extract {self._job.job.id}` searches all of it"
             )
         if not self._fast:
@@ -517,9 +564,9 @@ class Extractor:
 
 
 def _host_sampler(rundir: RunDir) -> HostSampler | None:
-    # Only here: what it needs is heavy, and many jobs have it switched off.
+    # Imported here: it needs heavy modules, and many jobs switch it off.
     try:
-        from bai_agent.metrics.host import HostSampler
+        from bai_agent.machine.host_usage import HostSampler
     except ImportError as error:
         log.warning("the host is not sampled: %s", error)
         return None

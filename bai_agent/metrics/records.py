@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: one writer, records numbered without a gap, and none twice whenever it was killed.
+"""`metrics.jsonl`: one writer, numbered without a gap, and without repetition whenever it is killed.
 
-A restarted writer extracts again from its last checkpoint on. What that yields is the same as before, so whatever is
-not beyond the last record of its source is in the file already.
+A restarted writer extracts again from its last checkpoint, with the same result. So records up to the last one of
+their source are in the file already.
 """
 
 from __future__ import annotations
@@ -13,55 +13,66 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor import Metric, OfRun
+from bai_agent.job.record_types import BenchmarkExit
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import open_append, write_all
-from bai_agent.metrics.patterns import Found
+from bai_agent.metrics.headlines import Headlines, members_of
+from bai_agent.metrics.search.dense import Columns
+from bai_agent.metrics.search.patterns import Found
+from bai_agent.metrics.search.reading import LABELS
 
 log = logging.getLogger(__name__)
 
 SOURCES = ("log", "emit", "host", "exit", "run", "file")
-"""Whose records are looked for in the file, besides those of processes' logs."""
+"""Sources of records, in addition to those of processes' logs."""
+_OF_NO_HEADLINE = ("host", "run")
+"""Sources whose metrics have no headline."""
 _CHUNK = 2**20
 _LATE = ',"late":true'
 _GEN = ',"gen":'
-_REPEAT = ',"repeat":'
-_LABELS = ',"labels":{'
+_LABELS = f"{LABELS}{{"
 
+
+_PIECES = 6
+"""Parts of a record: its beginning, the last digits of its number, its place, its name, its value, and the rest."""
+_DIGITS = [f"{number:03}" for number in range(1000)]
 
 _index = itemgetter(1)
 
 
 class Key(NamedTuple):
-    """A record's place within its source; it grows from record to record."""
+    """Place of a record within its source, which grows from record to record."""
 
-    gen: int
+    truncations: int
+    """Number of truncations of its log; `gen` in the record."""
     off: int
     i: int
     k: int
 
 
 class Value(NamedTuple):
-    """A named value that no pattern found; `value` is a JSON number."""
+    """A named value from another source than a pattern. `value` is a JSON number."""
 
     i: int
     name: str
     value: str
     units: str = ""
     more: str = ""
-    """What its record has besides, as JSON members that each begin with a comma."""
+    """Further members of its record, as JSON that each begin with a comma."""
     timestamp: int | None = None
-    """ms UTC, where it is not that of all."""
+    """Time (ms UTC), if it differs from that of all."""
 
 
 class RecordFile:
-    """Appends to the file at `path`.
+    """Appends records to the file at `path`.
 
-    Its first `size` bytes hold the first `seq` records, and `last` is the last one of each source among them. `sources` are
-    all that may have records in it.
+    Its first `size` bytes are the first `seq` records, and `last` is the last one of each source among them. sources:
+    all that may have records in the file. restarts: whether `repeat` below is the generation of a job with restarts.
+    headlines: gets each added record.
     """
 
     def __init__(
@@ -73,6 +84,8 @@ class RecordFile:
         seq: int = 0,
         last: Mapping[str, Key] | None = None,
         sources: Sequence[str] = SOURCES,
+        restarts: bool = False,
+        headlines: Headlines | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = path
@@ -81,8 +94,12 @@ class RecordFile:
         self.size = os.fstat(self._descriptor).st_size
         self.seq = seq
         self.last = dict(last or {})
-        """The last record of each source in the file."""
+        """Last record of each source in the file."""
         self._sources = sources
+        self._part = ',"generation":' if restarts else ',"repeat":'
+        self._headlines = headlines
+        if headlines is not None and self.size:
+            headlines.miss()
         self._recover(size)
         self._known = dict(self.last)
         names = [f',"name":{json.dumps(metric.name)},"value":' for metric in metrics]
@@ -96,38 +113,90 @@ class RecordFile:
         *,
         src: str = "log",
         labels: str = "",
-        gen: int,
+        truncations: int,
         timestamp: int,
         late: bool,
         repeat: int | None = None,
     ) -> None:
-        """Append what patterns found in a log, in order, but for what is there already.
+        """Append values found by patterns in a log, in order, except those that are there already.
 
-        labels: members of a JSON object that each record's labels get, besides those that its pattern found.
+        labels: members of a JSON object that are added to each record's labels.
         """
         known = self._known.get(src)
         if known is not None:
-            found = [each for each in found if (gen, *each[:3]) > known]
+            found = [each for each in found if (truncations, *each[:3]) > known]
             if found:
                 del self._known[src]
         if not found:
             return
-        self.last[src] = Key(gen, *found[-1][:3])
+        self.last[src] = Key(truncations, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
-        end = _end(gen=gen, late=late, repeat=repeat)
-        # Of those that are there: of a thousand metrics, most may not be.
+        end = self._end(truncations=truncations, late=late, repeat=repeat)
+        # Most of a thousand metrics may have no value.
         middles = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
         own = f"{_LABELS}{labels}}}" if labels else ""
         tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
         if labels:
             found = [each if not each[4] else (*each[:4], _with_labels(each[4], labels)) for each in found]
         self._append(
-            [
+            "".join(
                 f'{{"seq":{seq},"src":"{src}","off":{off}{_place(i, k, names) if k else firsts[i]}{value}'
                 f"{f'{middles[i]}{extra}{end}' if extra else tails[i]}"
                 for seq, (off, i, k, value, extra) in enumerate(found, self.seq)
-            ]
+            ),
+            len(found),
         )
+        if self._headlines is not None:
+            self._headlines.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
+
+    def add_columns(
+        self,
+        columns: Columns,
+        *,
+        src: str = "log",
+        labels: str = "",
+        truncations: int,
+        timestamp: int,
+        late: bool,
+        repeat: int | None = None,
+    ) -> None:
+        """Append values as `add_found` does, in a fraction of the time."""
+        if self._known.get(src) is not None:
+            self.add_found(
+                columns.found(),
+                src=src,
+                labels=labels,
+                truncations=truncations,
+                timestamp=timestamp,
+                late=late,
+                repeat=repeat,
+            )
+            return
+        metrics, lines = len(columns.columns), len(columns.offsets)
+        count = metrics * lines
+        self.last[src] = Key(truncations, columns.offsets[-1], columns.columns[-1].metric, 0)
+        end = self._end(truncations=truncations, late=late, repeat=repeat)
+        own = f"{_LABELS}{labels}}}" if labels else ""
+        # Each record is a fixed number of pieces. The pieces of all records are in one list, in which each kind has its
+        # places.
+        pieces: list[str] = [""] * (_PIECES * count)
+        pieces[0::_PIECES], pieces[1::_PIECES] = _numbers(self.seq, count)
+        places = [f',"src":"{src}","off":{offset}' for offset in columns.offsets]
+        step = _PIECES * metrics
+        for number, (index, values, extras) in enumerate(columns.columns):
+            first = _PIECES * number
+            middle = f"{self._ends[index]}{timestamp}"
+            pieces[first + 2 :: step] = places
+            pieces[first + 3 :: step] = [self._firsts[index]] * lines
+            pieces[first + 4 :: step] = values
+            if extras is None:
+                pieces[first + 5 :: step] = [f"{middle}{own}{end}"] * lines
+            else:
+                more = [_with_labels(extra, labels) for extra in extras] if labels else extras
+                pieces[first + 5 :: step] = [f"{middle}{extra}{end}" for extra in more]
+        self._append("".join(pieces), count)
+        if self._headlines is not None:
+            self._headlines.add_columns(columns, labels=labels, timestamp=timestamp, repeat=repeat)
 
     def add_values(
         self,
@@ -135,34 +204,45 @@ class RecordFile:
         off: int,
         values: Sequence[Value],
         *,
-        gen: int = 0,
+        truncations: int = 0,
         timestamp: int,
         late: bool = False,
         repeat: int | None = None,
     ) -> None:
-        """Append `values`, in order, but for what is there already."""
+        """Append `values`, in order, except those that are there already."""
         known = self._known.get(src)
         if known is not None:
-            values = [each for each in values if Key(gen, off, each.i, 0) > known]
+            values = [each for each in values if Key(truncations, off, each.i, 0) > known]
             if values:
                 del self._known[src]
         if not values:
             return
-        self.last[src] = Key(gen, off, values[-1].i, 0)
-        end = _end(gen=gen, late=late, repeat=repeat)
+        self.last[src] = Key(truncations, off, values[-1].i, 0)
+        end = self._end(truncations=truncations, late=late, repeat=repeat)
         self._append(
-            [
+            "".join(
                 f'{{"seq":{seq},"src":"{src}","off":{off},"i":{i},"k":0,"name":{json.dumps(name)},"value":{value}'
                 f',"units":{json.dumps(units)},"timestamp":{timestamp if own is None else own}{more}{end}'
                 for seq, (i, name, value, units, more, own) in enumerate(values, self.seq)
-            ]
+            ),
+            len(values),
         )
+        if self._headlines is not None and src not in _OF_NO_HEADLINE:
+            for each in values:
+                time = timestamp if each.timestamp is None else each.timestamp
+                self._headlines.add(
+                    each.name, (each.value,), members=members_of(each.more), timestamp=time, repeat=repeat
+                )
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _append(self, lines: Sequence[str]) -> None:
-        content = "".join(lines).encode("ascii")
+    def _end(self, *, truncations: int, late: bool, repeat: int | None) -> str:
+        part = "" if repeat is None else f"{self._part}{repeat}"
+        return f"{_LATE if late else ''}{f'{_GEN}{truncations}' if truncations else ''}{part}}}\n"
+
+    def _append(self, records: str, count: int) -> None:
+        content = records.encode("ascii")
         wait_for_room(
             lambda: write_all(self._descriptor, content),
             undo=lambda: os.ftruncate(self._descriptor, self.size),
@@ -170,17 +250,17 @@ class RecordFile:
             sleep=self._sleep,
         )
         self.size += len(content)
-        self.seq += len(lines)
+        self.seq += count
 
     def _recover(self, start: int) -> None:
-        """Count the records beyond `start` and find the last one of each source."""
+        """Count the records beyond `start`, and find the last one of each source."""
         rest = b""
         while chunk := os.pread(self._descriptor, _CHUNK, start):
             start += len(chunk)
             content, newline, rest = (rest + chunk).rpartition(b"\n")
             self.seq += content.count(b"\n") + len(newline)
             for src in self._sources:
-                # No name can hold this text: its quotes would be escaped there.
+                # A name cannot contain this text, since its quotes would be escaped.
                 found = content.rfind(b'"src":"%s"' % src.encode())
                 if found >= 0:
                     end = content.find(b"\n", found)
@@ -196,6 +276,7 @@ _FACTS = (
     ("peak_memory_bytes", "bytes"),
     ("context_switches_voluntary", ""),
     ("context_switches_involuntary", ""),
+    ("tree_peak_memory_bytes", "bytes"),
 )
 
 
@@ -206,26 +287,26 @@ _PARTS = {
     OfRun.SYSTEM_TIME: ("system_seconds",),
     OfRun.PEAK_MEMORY: ("peak_memory_bytes",),
 }
-"""The keys of exit.json whose sum it is."""
+"""Fields of `BenchmarkExit` whose sum is the metric."""
 
 
-def run_facts(exited: Mapping[str, Any]) -> list[Value]:
-    """Return the run's own facts in `exit.json`, as the shim measured them, as metrics; what is not known there (null) is left out."""
+def run_facts(exited: BenchmarkExit) -> list[Value]:
+    """Return the facts about the run in `exit.json` as metrics, without unknown ones (null)."""
     return [
-        Value(position, f"bai_run_{key}", json.dumps(exited[key]), units)
+        Value(position, f"bai_run_{key}", json.dumps(value), units)
         for position, (key, units) in enumerate(_FACTS)
-        if isinstance(exited.get(key), (int, float))
+        if (value := getattr(exited, key)) is not None
     ]
 
 
-def values_of_run(metrics: Sequence[Metric], exited: Mapping[str, Any]) -> list[Value]:
-    """Return the values of those metrics that say what the run itself took."""
+def values_of_run(metrics: Sequence[Metric], exited: BenchmarkExit) -> list[Value]:
+    """Return the values of the metrics about the run's own resources."""
     found = []
     for index, metric in enumerate(metrics):
         if metric.of_run is None:
             continue
-        every = [exited.get(key) for key in _PARTS[metric.of_run]]
-        parts = [each for each in every if isinstance(each, (int, float))]
+        every = [getattr(exited, key) for key in _PARTS[metric.of_run]]
+        parts = [each for each in every if each is not None]
         if len(parts) == len(every):
             value = parts[0] if len(parts) == 1 else round(sum(parts), 6)
             found.append(Value(index, metric.name, json.dumps(value), metric.units))
@@ -239,9 +320,9 @@ def wait_for_room(
     undo: Callable[[], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `write` until the disk has room for it; `undo` takes back what a failed call has written.
+    """Call `write` until the disk has room for it; `undo` removes what a failed call has written.
 
-    A process that ended instead would meet the full disk again after its restart.
+    If the process ended instead, it would find the disk full again after its restart.
     """
     backoff = Backoff(0.1, 2.0)
     told = False
@@ -260,16 +341,23 @@ def wait_for_room(
         sleep(backoff.next())
 
 
+def _numbers(first: int, count: int) -> tuple[list[str], list[str]]:
+    """Return the beginnings of this number of records, from the number `first` on, and the last three digits of their numbers."""
+    begins: list[str] = []
+    digits: list[str] = []
+    for thousand in range(first // 1000, (first + count - 1) // 1000 + 1):
+        start = max(first, thousand * 1000) - thousand * 1000
+        stop = min(first + count, thousand * 1000 + 1000) - thousand * 1000
+        begins += [f'{{"seq":{thousand or ""}'] * (stop - start)
+        digits += _DIGITS[start:stop] if thousand else map(str, range(start, stop))
+    return begins, digits
+
+
 def _place(i: int, k: int, names: Sequence[str]) -> str:
     return f',"i":{i},"k":{k}{names[i]}'
 
 
 def _with_labels(extra: str, labels: str) -> str:
-    """Return a record's step and labels with more labels in front of its own."""
+    """Return a record's step and labels with more labels before its own."""
     step, has_labels, rest = extra.partition(_LABELS)
     return f"{step}{_LABELS}{labels}{f',{rest}' if has_labels else '}'}"
-
-
-def _end(*, gen: int, late: bool, repeat: int | None) -> str:
-    run = "" if repeat is None else f"{_REPEAT}{repeat}"
-    return f"{_LATE if late else ''}{f'{_GEN}{gen}' if gen else ''}{run}}}\n"

@@ -1,8 +1,8 @@
-"""Tells which states of a progress bar were repainted: for metrics that want only the last one of a line.
+"""Recognises states of a progress bar that were repainted, for metrics that want only the last one of a line.
 
-A bar prints its states into one line, each ended by a carriage return. Which one was the last is known when the line ends,
-or when the next state has come. So one state is held back, and the place stands in front of it: who starts again from
-there decides the same.
+A bar prints its states into one line, each ended by a carriage return. The last one is known when the line ends, or
+the next state has come. So one state is held back, and the position is before it: a process that restarts there
+decides the same.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bai_agent.metrics.follow import Block, Follower, LogPosition
-from bai_agent.metrics.terminal import visible
+from bai_agent.metrics.follow import Follower, LineBlock, LogPosition
+from bai_agent.metrics.search.terminal import visible
 
 _BLANK_LIMIT = 64 * 1024
-"""Bytes of states without visible characters that are waited through."""
+"""Bytes of states without visible characters that are skipped."""
 
 
 class _Line(NamedTuple):
-    """A line of a block, where it ends in the file, and whether a newline ended it."""
+    """A line of a block, its end in the file, and whether a newline ended it."""
 
     offset: int
     data: bytes
     end: int
     final: bool
     unsearched: int
-    """Of the place in front of it."""
+    """The position before it."""
 
     @property
     def is_blank(self) -> bool:
@@ -38,17 +38,17 @@ class _Line(NamedTuple):
 class RepaintFollower(Follower):
     """A follower whose blocks name the states that later ones repainted.
 
-    A state counts as the last of its line, too, where 64 KiB of blank ones follow it.
+    A state before 64 KiB of blank ones also counts as the last of its line.
     """
 
     def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:
         super().__init__(paths, place=place, **keys)
         self._read_place = self.place
-        """How far lines have been read; `place` is how far they have been handed over."""
+        """Position up to which lines were read; `place` is the position up to which they were returned."""
         self._waiting: list[_Line] = []
 
-    def _begin_generation(self) -> None:
-        super()._begin_generation()
+    def _begin_again(self) -> None:
+        super()._begin_again()
         self._read_place = self.place
         self._waiting = []
 
@@ -60,7 +60,7 @@ class RepaintFollower(Follower):
         super().stay_in(repeat)
         self._read_place = replace(self._read_place, repeat=repeat)
 
-    def _split(self, data: bytes, *, in_file: bool = True) -> list[Block]:
+    def _split(self, data: bytes, *, in_file: bool = True) -> list[LineBlock]:
         before = self.place = self._read_place
         start = self.position
         has_states = b"\r" in data
@@ -75,15 +75,15 @@ class RepaintFollower(Follower):
         if self._waiting:
             first = self._waiting[0]
             self.place = replace(self._read_place, offset=first.offset, unsearched=first.unsearched)
-        return list(_as_blocks(lines[:settled], repainted, generation=self.place.generation))
+        return list(_as_blocks(lines[:settled], repainted, truncations=self.place.truncations))
 
     def _lines_of(
-        self, blocks: Sequence[Block], before: LogPosition, newlines: set[int] | None
+        self, blocks: Sequence[LineBlock], before: LogPosition, newlines: set[int] | None
     ) -> Iterator[_Line]:
         """Yield the lines of `blocks`; without `newlines` each was ended by one."""
         unsearched = before.unsearched
         for number, block in enumerate(blocks):
-            # Of a line that was cut only its beginning is in the block; what ended it stands before the next one.
+            # The block has only the beginning of a line that was cut; the end of the line is before the next one.
             following = blocks[number + 1].offset if number + 1 < len(blocks) else self._read_place.offset
             offset = block.offset
             pieces = block.data[:-1].split(b"\n")
@@ -96,7 +96,7 @@ class RepaintFollower(Follower):
             unsearched = self._read_place.unsearched
 
     def _settle(self, lines: Sequence[_Line]) -> tuple[set[int], int]:
-        """Return where repainted states begin, and how many lines are settled."""
+        """Return the starts of repainted states, and the number of settled lines."""
         repainted: set[int] = set()
         state: int | None = None
         for number, line in enumerate(lines):
@@ -109,8 +109,8 @@ class RepaintFollower(Follower):
         return repainted, len(lines) if state is None else state
 
 
-def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, generation: int) -> Iterator[Block]:
-    """Yield blocks of lines that stand one behind the other in the file."""
+def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, truncations: int) -> Iterator[LineBlock]:
+    """Yield blocks of consecutive lines of the file."""
     begin = 0
     for number, line in enumerate(lines, 1):
         whole = line.end == line.offset + len(line.data)
@@ -118,8 +118,8 @@ def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, generation: int) 
             continue
         part = lines[begin:number]
         begin = number
-        yield Block(
-            generation,
+        yield LineBlock(
+            truncations,
             part[0].offset,
             b"".join(each.data + b"\n" for each in part),
             frozenset(each.offset for each in part if each.offset in repainted),
@@ -127,7 +127,7 @@ def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, generation: int) 
 
 
 def repainted_states(line: bytes) -> list[int]:
-    """Return where the states begin in `line` (which ends without a newline) that later ones repaint."""
+    """Return the starts of the states in `line` (which ends without a newline) that later ones repaint."""
     starts = [0, *(match.end() for match in re.finditer(b"\r", line))]
     shown = [at for at, state in zip(starts, line.split(b"\r"), strict=True) if visible(state).strip()]
     return shown[:-1]

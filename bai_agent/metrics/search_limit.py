@@ -1,7 +1,7 @@
-"""Ends this process when a search takes too long: one by Python's `re` cannot be interrupted from within.
+"""Ends this process if a search takes too long, since a search by Python's `re` cannot be interrupted from within.
 
-No Python code runs until such a search returns. So the kernel does it: a timer of CPU time sends a signal whose default
-action ends the process.
+No Python code runs until such a search returns. So the kernel does it: a timer of CPU time sends a signal whose
+default action ends the process.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ import struct
 from typing import NamedTuple
 
 LIMIT_SECONDS = 1.0
-"""CPU time of one pattern on one line."""
+"""CPU time (seconds) of one pattern on one line."""
 ENDS_WITH = signal.SIGVTALRM
-"""What a process dies of whose search took too long."""
+"""Signal that ends a process whose search took too long."""
 
 _MARK = struct.Struct("<qqqq")
-"""The metric's index + 1 (0: nothing was searched), the line's generation and offset, the log's number + 1 (0: output.log)."""
+"""Content of a mark: the metric's index + 1 (0: no search), the log's truncations before the line, the line's offset,
+the log's number + 1 (0: output.log).
+"""
 MARK_BYTES = _MARK.size
 
 
 class SearchLimit:
-    """The `Guard` of an extraction. With a `mark`, memory that outlives the process, it notes there which search it is at.
+    """The `Guard` of an extraction. It records its search in `mark`, memory that survives the process.
 
-    The timer is then set for each search; without, only for each few hundred lines, at next to no cost.
+    With a mark the timer is set for each search; without, for each few hundred lines, at almost no cost.
     """
 
     def __init__(self, mark: mmap.mmap | None = None) -> None:
         self.careful = mark is not None
-        self.generation = 0
-        """Of the block that is being searched."""
+        self.truncations = 0
+        """Truncations before the block that is being searched."""
         self.log: int | None = None
-        """The number of the process's log that the block is of; None: output.log."""
+        """Number of the process's log of the block. None for output.log."""
         self._mark = mark
         self._left = LIMIT_SECONDS
         # A parent may have left the signal ignored or blocked, and both are inherited.
@@ -46,7 +48,7 @@ class SearchLimit:
     def search(self, index: int, offset: int) -> None:
         assert self._mark is not None
         log = 0 if self.log is None else self.log + 1
-        _MARK.pack_into(self._mark, 0, index + 1, self.generation, offset, log)
+        _MARK.pack_into(self._mark, 0, index + 1, self.truncations, offset, log)
         signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_SECONDS)
 
     def rest(self) -> None:
@@ -57,20 +59,21 @@ class SearchLimit:
 
 
 class MarkedSearch(NamedTuple):
-    """The search that a mark tells of."""
+    """Search recorded in a mark."""
 
     metric: int
-    """Its index."""
-    generation: int
+    """Index of the metric."""
+    truncations: int
+    """Truncations of the log before."""
     offset: int
-    """Of the line."""
+    """Offset of the line."""
     log: int | None
-    """The number of the process's log that the line is in; None: output.log."""
+    """Number of the process's log with the line. None for output.log."""
 
 
 def marked_search(mark: bytes) -> MarkedSearch | None:
-    """Return what a mark tells of; None before the first search."""
+    """Return the search in a mark; None before the first search."""
     if len(mark) < MARK_BYTES:
         return None
-    number, generation, offset, log = _MARK.unpack_from(mark)
-    return MarkedSearch(number - 1, generation, offset, log - 1 if log else None) if number else None
+    number, truncations, offset, log = _MARK.unpack_from(mark)
+    return MarkedSearch(number - 1, truncations, offset, log - 1 if log else None) if number else None

@@ -1,22 +1,78 @@
-"""Tells in which sections of a log a metric counts: `after` and `until` of its table.
+"""Lines of a log that affect the lines after them, and the sections in which a metric counts (`after` and `until`).
 
-Whether a section is open follows from the last line in front that matched one of its two patterns. That is kept with each log's place,
-so a restarted extractor goes on with it.
+The last earlier line that matched one of a section's two patterns decides whether the section is open. That state is saved with each
+log's position, so a restarted extractor continues with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.metrics.extract import Closed, Guard
-from bai_agent.metrics.line_markers import LineMarkers
+from bai_agent.metrics.search.extract import Closed, Extraction, Guard, MatchingLine
+from bai_agent.metrics.search.patterns import compile_patterns
+
+
+class LineMarkers:
+    """Searches a log for marking lines: beginnings of sections, units of tables. Each pattern has the metrics that use it."""
+
+    def __init__(
+        self, patterns: Sequence[str], users: Sequence[Sequence[int]], *, guard: Guard, fast: bool
+    ) -> None:
+        """users: the indexes of the metrics of each pattern."""
+        self._patterns = patterns
+        self._users = users
+        self._guard = guard
+        self._fast = fast
+        self._search: tuple[frozenset[int], Extraction] | None = None
+
+    def matching(self, data: bytes, offset: int, *, without: frozenset[int]) -> list[MatchingLine]:
+        """Return the marking lines of `data`, complete lines from `offset` on. without: metrics that are switched off."""
+        return self._extraction(without).matching(data, offset)
+
+    def guard(self, without: frozenset[int]) -> Guard:
+        """Return the guard of these searches: it blames a slow one on a metric, which is then switched off."""
+        users = [[metric for metric in metrics if metric not in without] for metrics in self._users]
+        return _Blaming(self._guard, {number: metrics[0] for number, metrics in enumerate(users) if metrics})
+
+    def _extraction(self, without: frozenset[int]) -> Extraction:
+        if self._search is None or self._search[0] != without:
+            markers = [Metric(name="", pattern=pattern) for pattern in self._patterns]
+            unused = frozenset(
+                number for number, metrics in enumerate(self._users) if without.issuperset(metrics)
+            )
+            patterns = compile_patterns(markers, without=unused, fast=self._fast)
+            self._search = without, Extraction(patterns, findings=_Silent(), guard=self.guard(without))
+        return self._search[1]
+
+
+class _Blaming:
+    """The guard of a search for markers."""
+
+    def __init__(self, guard: Guard, metrics: dict[int, int]) -> None:
+        self._guard = guard
+        self._metrics = metrics
+        self.careful = guard.careful
+        self.lines: Callable[[], None] = guard.lines
+        self.rest: Callable[[], None] = guard.rest
+        self.resume: Callable[[], None] = guard.resume
+
+    def search(self, index: int, offset: int) -> None:
+        self._guard.search(self._metrics[index], offset)
+
+
+class _Silent:
+    """Findings of a search for markers: no value is read, so there are none."""
+
+    def not_a_number(self, index: int, text: str) -> None: ...
+    def doubtful(self, *_about: object) -> None: ...
+
 
 _Section = tuple[str | None, str | None]
 
 
 class SectionMarkers:
-    """The lines at which sections of some metrics begin and end. Metrics with the same two patterns share a section."""
+    """The lines at which sections begin and end. Metrics with the same two patterns share a section."""
 
     def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
         sections: dict[_Section, list[int]] = {}
@@ -25,7 +81,7 @@ class SectionMarkers:
                 sections.setdefault((metric.after, metric.until), []).append(index)
         self._sections = list(sections)
         self._metrics = list(sections.values())
-        """By section: the metrics that count in it alone."""
+        """The metrics of each section, which count only in it."""
         self._patterns = list(dict.fromkeys(each for pair in sections for each in pair if each is not None))
         users = [
             [metric for pair, indexes in sections.items() if pattern in pair for metric in indexes]
@@ -33,7 +89,7 @@ class SectionMarkers:
         ]
         self._lines = LineMarkers(self._patterns, users, guard=guard, fast=fast)
         self.at_start = frozenset(number for number, (after, _) in enumerate(self._sections) if after is None)
-        """The sections that are open where a log begins."""
+        """The sections that are open at the beginning of a log."""
 
     def __bool__(self) -> bool:
         return bool(self._sections)
@@ -41,23 +97,23 @@ class SectionMarkers:
     def read(
         self, data: bytes, offset: int, opened: frozenset[int], *, without: frozenset[int]
     ) -> tuple[list[Closed], frozenset[int]]:
-        """Return which metrics do not count from where on in `data`, and what is open behind it.
+        """Return the places in `data` from which metrics do not count, and the sections that are open after it.
 
-        data: whole lines, from `offset` of the file on. opened: the sections that are open in front of it. without: metrics that are
+        data: complete lines, from `offset` of the file on. opened: the sections that are open before it. without: metrics that are
         switched off.
         """
         closed = [Closed(offset, self._closed(opened))]
         for line, matched in self._lines.matching(data, offset, without=without):
             patterns = {self._patterns[number] for number, _ in matched}
             at_line = set(opened)
-            behind = set(opened)
+            after_line = set(opened)
             for number, (after, until) in enumerate(self._sections):
                 if after in patterns or until in patterns:
                     at_line.discard(number)
-                    behind.discard(number)
+                    after_line.discard(number)
                 if after in patterns:
-                    behind.add(number)
-            opened = frozenset(behind)
+                    after_line.add(number)
+            opened = frozenset(after_line)
             closed.append(Closed(line, self._closed(at_line)))
             closed.append(Closed(offset + data.index(b"\n", line - offset) + 1, self._closed(opened)))
         return closed, opened
@@ -72,18 +128,18 @@ class SectionMarkers:
 
 
 class Sections:
-    """Which sections are open in one log, up to where it has been read."""
+    """The open sections of one log at the position up to which it was read."""
 
     def __init__(self, markers: SectionMarkers, opened: Collection[int] | None = None) -> None:
-        """opened: as it was at the place where reading goes on; None: the log is read from its beginning."""
+        """opened: the sections at the position where reading continues; None at the beginning of the log."""
         self._markers = markers
         self.opened = markers.at_start if opened is None else frozenset(opened)
 
     def reset(self) -> None:
-        """Begin anew, as at the beginning of a log: no section reaches over this place."""
+        """Close all sections, as at the beginning of a log."""
         self.opened = self._markers.at_start
 
     def read(self, data: bytes, offset: int, *, without: frozenset[int] = frozenset()) -> list[Closed]:
-        """Return which metrics do not count from where on in `data`, whole lines that follow what was read before."""
+        """Return the places in `data`, the next complete lines, from which metrics do not count."""
         closed, self.opened = self._markers.read(data, offset, self.opened, without=without)
         return closed

@@ -1,28 +1,30 @@
-"""What the extractor has counted so far, and what it says about it in the end."""
+"""The extractor's counts, and the warnings that follow from them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from bai_agent.job.descriptor import Metric, NumberForm, Results
-from bai_agent.job.pattern_groups import read_groups
 from bai_agent.job.record_types import HeadlineValue, as_table
+from bai_agent.job.schema.pattern_groups import read_groups
+from bai_agent.light_dataclass import dataclass, field
 from bai_agent.metrics.follow import LINE_LIMIT, LogPosition
-from bai_agent.metrics.number import form_end, form_number
-from bai_agent.metrics.patterns import Found
-from bai_agent.metrics.reading import Doubt
+from bai_agent.metrics.headlines import NodeHeadlines
+from bai_agent.metrics.search.dense import Columns
+from bai_agent.metrics.search.number import form_end, form_number
+from bai_agent.metrics.search.patterns import Found
+from bai_agent.metrics.search.reading import Doubt
 
 _NAMES = 10_000
-"""Names from `emit` and from files that are counted one by one: they come from the benchmark, and memory stays flat."""
+"""Most names from `emit` and files that are counted separately: they come from the benchmark, and memory is bounded."""
 _SHOWN = 80
 _LINE_SHOWN = 200
 _BEFORE = 80
-"""Characters of a line that are shown, and so many of them in front of a number."""
+"""Characters of a line that are shown, and at most this many before a number."""
 _BETTER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _OTHER_FORMS = (NumberForm.THOUSANDS, NumberForm.SI, NumberForm.AUTO)
@@ -32,7 +34,7 @@ _index = itemgetter(1)
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts since the run's start. They are kept with the checkpoint, so a restart goes on with them."""
+    """Counts since the run's start. They are kept with the checkpoint, so a restart continues with them."""
 
     found: list[int]
     """Numbers found, by the metric's index."""
@@ -40,19 +42,23 @@ class Tally:
     emitted: dict[str, int] = field(default_factory=dict)
     not_numbers: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """The first value of a metric that was not a number."""
+    """First value of a metric that was not a number."""
     doubts: dict[str, int] = field(default_factory=dict)
-    """How often there was which doubt about a metric's values, by `_doubt_key`."""
+    """Number of doubtful values, by `_doubt_key`."""
     doubt_examples: dict[str, list[str]] = field(default_factory=dict)
-    """What was taken the first time, what stood there, and the line."""
+    """First doubtful value: the taken text, the whole text, and the line."""
     emit_bad_lines: int = 0
 
     def count_found(self, found: Iterable[Found]) -> None:
         for index, count in Counter(map(_index, found)).items():
             self.found[index] += count
 
+    def count_columns(self, columns: Columns) -> None:
+        for column in columns.columns:
+            self.found[column.metric] += len(columns.offsets)
+
     def count_named(self, name: str) -> None:
-        """Count a value that came with its own name: from `emit`, or from a file."""
+        """Count a value with its own name, from `emit` or a file."""
         if name in self.emitted or len(self.emitted) < _NAMES:
             self.emitted[name] = self.emitted.get(name, 0) + 1
 
@@ -70,7 +76,7 @@ class Tally:
         return _doubt_key(index, doubt) not in self.doubts
 
     def note_doubt(self, index: int, doubt: Doubt, example: Sequence[str]) -> None:
-        """Keep what was taken the first time, what stood there, and the line."""
+        """Keep the taken text, the whole text and the line of the first doubtful value."""
         self.doubt_examples[_doubt_key(index, doubt)] = [each[:_LINE_SHOWN] for each in example]
 
     def count_doubt(self, index: int, doubt: Doubt) -> None:
@@ -79,7 +85,7 @@ class Tally:
 
 
 def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[str]) -> str:
-    """Return a warning about values that may be wrong, and what to write instead."""
+    """Return a warning about values that may be wrong, with a better pattern."""
     taken, whole, line = example
     where = f', first in the line "{line}"' if line else ""
     how_often = f"({count} times)" if count > 1 else "(once)"
@@ -89,18 +95,18 @@ def doubt_warning(metric: Metric, doubt: Doubt, count: int, example: Sequence[st
     if doubt is Doubt.GOES_ON:
         said = f'its pattern took "{taken}" where "{whole}" stands {how_often}{where}'
         return f'metric "{metric.name}": {said}. {number_advice(taken, whole)}'
-    said = f'its units are "{metric.units}", but behind "{taken}" stands another one {how_often}{where}'
+    said = f'its units are "{metric.units}", but after "{taken}" there is another one {how_often}{where}'
     return f'metric "{metric.name}": {said}. Correct units, or let a group (?P<unit>…) take the unit: values are converted'
 
 
 def line_around(line: str, whole: str) -> str:
-    """Return the part of `line` around `whole` that is shown, all of it where it is short."""
+    """Return the part of `line` around `whole` that is shown."""
     place = max(0, line.find(whole))
     return line[max(0, place - _BEFORE) : place + _LINE_SHOWN - _BEFORE].strip()
 
 
 def number_advice(taken: str, whole: str) -> str:
-    """Return what to write so that `whole` is taken, and not only its beginning `taken`."""
+    """Return advice to take `whole` instead of only its beginning `taken`."""
     reach = {form: form_end(whole, 0, len(taken), form) for form in _OTHER_FORMS}
     best = max(reach, key=lambda form: reach[form])
     if reach[best] > len(taken):
@@ -109,7 +115,7 @@ def number_advice(taken: str, whole: str) -> str:
 
 
 def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric | None = None) -> str:
-    """Return a warning about values that are not numbers; `metric` where it was one with a pattern."""
+    """Return a warning about values that are not numbers. metric: set if it has a pattern."""
     values = "1 value was" if count == 1 else f"{count} values were"
     if metric is not None and metric.json is None and read_groups(re.compile(metric.pattern)).unit:
         what = f'no numbers in a unit that becomes "{metric.units}"'
@@ -119,7 +125,8 @@ def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric 
     if metric is not None and metric.json is None and metric.number is NumberForm.PLAIN:
         readable = (form for form in _OTHER_FORMS if form_number(example, form) is not None)
         hint = next((f'; number = "{form.value}" reads it' for form in readable), "")
-    return f'metric "{name}": {values} {what} and left out, the first was "{example}"{hint}'
+    of_preset = f' of preset "{metric.preset}"' if metric is not None and metric.preset is not None else ""
+    return f'metric "{name}"{of_preset}: {values} {what} and left out, the first was "{example}"{hint}'
 
 
 def summary(
@@ -130,7 +137,7 @@ def summary(
     logs: Mapping[str, LogPosition],
     log_bytes: int,
     remaining_bytes: int,
-    headlines: Mapping[str, HeadlineValue],
+    headlines: NodeHeadlines,
     empty_results: Sequence[Results],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
@@ -150,7 +157,8 @@ def summary(
         "lines": tally.lines,
         "log_bytes": log_bytes,
         "per_metric": per_metric,
-        "headlines": {name: as_table(each) for name, each in headlines.items()},
+        "headlines": _tables(headlines.of_job),
+        **_of_generations(headlines),
         "not_numbers": tally.not_numbers,
         "never_numbers": {
             name: {"count": count, "first": tally.examples.get(name, "")}
@@ -168,8 +176,17 @@ def summary(
     }
 
 
+def _of_generations(headlines: NodeHeadlines) -> dict[str, Any]:
+    found = {str(number): _tables(each) for number, each in headlines.of_generations.items()}
+    return {"generations": found} if found else {}
+
+
+def _tables(headlines: Mapping[str, HeadlineValue]) -> dict[str, Any]:
+    return {name: as_table(each) for name, each in headlines.items()}
+
+
 def _empty_presets(tally: Tally, metrics: Sequence[Metric]) -> list[str]:
-    """Return the presets of which no metric matched anywhere, not even a text that is no number."""
+    """Return the presets without any match, not even a text that is not a number."""
     matched = {metric.preset: False for metric in metrics if metric.preset is not None}
     for metric, count in zip(metrics, tally.found, strict=True):
         if metric.preset is not None and (count or metric.name in tally.not_numbers):
@@ -195,9 +212,9 @@ def _warnings(tally: Tally, metrics: Sequence[Metric], logs: Mapping[str, LogPos
             sentences.append(
                 f"{file}: {place.unsearched} bytes of lines longer than {LINE_LIMIT // 2**20} MiB were not searched"
             )
-        if place.generation:
+        if place.truncations:
             sentences.append(
-                f"{file} was truncated {_times(place.generation)} by the benchmark; {place.lost} bytes were lost before "
+                f"{file} was truncated {_times(place.truncations)} by the benchmark; {place.lost} bytes were lost before "
                 "they were searched"
             )
     return sentences

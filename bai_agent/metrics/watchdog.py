@@ -1,12 +1,14 @@
-"""Finds out which pattern searches a line for more than a second, and switches it off from there on.
+"""Finds the pattern that searches a line for more than a second, and switches it off from there on.
 
-`search_limit.py` ends the process that is at it, and the agent starts the next one.
+`search_limit.py` ends the process during that search, and the agent starts the next one.
 
-1. At first the timer is set anew for each few hundred lines: next to no cost, but no telling which pattern it was.
-2. Ended by it, the process is started with `careful`: the timer is set for each search, and a mapped file holds which
-   one it is. The file's page outlives the process.
-3. Ended again, it is started with `blame` too: the search in that file is switched off from that line on, in a file
-   that every later process reads. In the other logs it is off from where they had been read to.
+1. At first the timer is set for each few hundred lines: at almost no cost, but without knowing the pattern.
+
+2. After that signal the process is started with `careful`: the timer is set for each search, which is recorded in a
+mapped file whose page survives the process.
+
+3. After another one it is started with `blame`, too: the recorded search is switched off from that line on, in a file
+that every later process reads. In the other logs it is off from the position up to which they were read.
 """
 
 from __future__ import annotations
@@ -15,29 +17,29 @@ import json
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from bai_agent.job.run_directory import append_line, open_append
 from bai_agent.metrics.follow import LogPosition
-from bai_agent.metrics.logs import OUTPUT, log_of_number, source_of
+from bai_agent.metrics.logs import OUTPUT, source_of_number
 from bai_agent.metrics.records import wait_for_room
 from bai_agent.metrics.search_limit import MARK_BYTES, marked_search
 
 
-@dataclass(frozen=True, order=True)
-class SwitchOff:
+class SwitchOff(NamedTuple):
     """A metric's pattern is not searched in this line of a log and those after it."""
 
-    gen: int
+    truncations: int
+    """`gen` in the file: how often the log had been truncated."""
     off: int
     i: int
     src: str = OUTPUT
 
 
 def open_mark(path: Path) -> mmap.mmap:
-    """Return the memory in which a careful process notes its searches: a file's, for `blame` to read."""
+    """Return the memory, mapped from a file for `blame`, in which a careful process records its searches."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Written, not only extended: a page without a block on a full disk would be a SIGBUS later.
@@ -50,9 +52,10 @@ def open_mark(path: Path) -> mmap.mmap:
 def blame(
     mark: Path, switched_off: Path, *, places: Mapping[str, LogPosition] = MappingProxyType({})
 ) -> SwitchOff | None:
-    """Switch off, durably, the search during which a careful process was ended; return it, None if it was in none.
+    """Switch off, durably, the search during which a careful process was ended; return it, or None.
 
-    places: how far the logs had been read. In the others the pattern is off from there on: one that is slow is so for all.
+    places: the positions in the logs. In other logs the pattern is off from there on, since a slow pattern is slow in
+    all.
     """
     try:
         content = mark.read_bytes()
@@ -60,10 +63,10 @@ def blame(
         return None
     if (search := marked_search(content)) is None:
         return None
-    src = OUTPUT if search.log is None else source_of(*log_of_number(search.log))
-    found = SwitchOff(gen=search.generation, off=search.offset, i=search.metric, src=src)
+    src = OUTPUT if search.log is None else source_of_number(search.log)
+    found = SwitchOff(truncations=search.truncations, off=search.offset, i=search.metric, src=src)
     others = (
-        SwitchOff(gen=place.generation, off=place.offset, i=found.i, src=other)
+        SwitchOff(truncations=place.truncations, off=place.offset, i=found.i, src=other)
         for other, place in places.items()
         if other != src
     )
@@ -72,33 +75,39 @@ def blame(
 
 
 def read_switched_off(path: Path) -> list[SwitchOff]:
-    """Return what is switched off, in the order in which that was found; each metric once for each log: from its first line on."""
+    """Return the switched off searches in the order of their detection, each metric once per log, from its first line on."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
     first: dict[tuple[str, int], SwitchOff] = {}
     for line in content[: content.rfind(b"\n") + 1].splitlines():
-        item = SwitchOff(**json.loads(line))
+        table = json.loads(line)
+        item = SwitchOff(truncations=table.pop("gen"), **table)
         key = item.src, item.i
         first[key] = min(first.get(key, item), item)
     return list(first.values())
 
 
 def off_in(src: str, switched_off: Sequence[SwitchOff]) -> list[SwitchOff]:
-    """Return what is off in one log: from its first line on where it has appeared since."""
+    """Return the searches that are off in one log; from the first line on if the log appeared later."""
     own = {each.i: each for each in switched_off if each.src == src}
     others = {each.i for each in switched_off} - own.keys()
-    return [*own.values(), *(SwitchOff(gen=0, off=0, i=i, src=src) for i in others)]
+    return [*own.values(), *(SwitchOff(truncations=0, off=0, i=i, src=src) for i in others)]
 
 
 def _append(path: Path, items: Sequence[SwitchOff]) -> None:
-    lines = b"".join(json.dumps(asdict(item)).encode() + b"\n" for item in items)
+    lines = b"".join(json.dumps(_table(item)).encode() + b"\n" for item in items)
     descriptor = open_append(path)
     try:
         wait_for_room(lambda: append_line(descriptor, lines), path=path)
     finally:
         os.close(descriptor)
+
+
+def _table(item: SwitchOff) -> dict[str, object]:
+    table = item._asdict()
+    return {"gen": table.pop("truncations"), **table}
 
 
 def _clear(descriptor: int) -> None:

@@ -1,1 +1,1 @@
-"""Metrics from files that the benchmark writes: read once, after its end."""
+"""Metrics from the benchmark's result files, which are read once, after its end."""

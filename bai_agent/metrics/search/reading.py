@@ -1,16 +1,17 @@
-"""How one metric's matches become values: made once for each pattern, so that a match costs what its metric asks for."""
+"""Converts the matches of one metric to values. Made once per pattern, so that a match costs only what its metric needs."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+from operator import add
 from typing import Protocol
 
 from bai_agent.job.descriptor import Metric, NumberForm
-from bai_agent.job.pattern_groups import Groups
-from bai_agent.metrics.number import (
+from bai_agent.job.schema.pattern_groups import Groups
+from bai_agent.metrics.search.number import (
     begins_within_span,
     clock_seconds,
     fast_number,
@@ -24,7 +25,15 @@ from bai_agent.metrics.number import (
     scaled,
     span_end,
 )
-from bai_agent.metrics.units import SAME, Conversion, contradicts, conversion, is_measured, is_prefix, is_time
+from bai_agent.metrics.search.units import (
+    SAME,
+    Conversion,
+    contradicts,
+    conversion,
+    is_measured,
+    is_prefix,
+    is_time,
+)
 
 LABEL_LIMIT = 256
 """Characters of a label's value that are kept."""
@@ -33,37 +42,37 @@ _SHOWN = 400
 _UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
 _PER = re.compile("/[A-Za-z]+").match
 _UNIT_REACH = 64
-"""Characters in which a unit is looked for."""
+"""Characters after a number in which a unit is looked for."""
 STEP = ',"step":'
 LABELS = ',"labels":'
 
 Extra = Callable[[re.Match[str]], str]
-"""Returns what a record has beside its value, as JSON members that each begin with a comma; "" for nothing."""
+"""Returns the further members of a record, as JSON that each begin with a comma; "" if there are none."""
 
 
 class Doubt(str, Enum):
-    """Why a value may not be what the pattern's author wanted."""
+    """Reason why a value may not be the intended one."""
 
     CUT = "cut"
-    """The pattern took a number without its exponent; the whole number counts."""
+    """The pattern took a number without its exponent; the whole number was recorded."""
     GOES_ON = "goes_on"
-    """The number goes on right after the value, which is recorded as it was taken."""
+    """The number continues after the value, which was recorded as taken."""
     OTHER_UNIT = "other_unit"
-    """Right after the value stands a unit that is not the metric's."""
+    """Another unit than the metric's follows the value."""
 
 
 class MatchFindings(Protocol):
-    """Receives remarks about a pattern, for a person."""
+    """Receives findings about a pattern, for people."""
 
     def not_a_number(self, index: int, text: str) -> None:
-        """The metric matched, but its value `text` is not a finite number, or its unit has no conversion."""
+        """The metric matched, but its value `text` is not a finite number, or its unit cannot be converted."""
 
     def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
-        """The metric's pattern took `taken` where `whole` stood, in `line` (what is around it)."""
+        """The metric's pattern took `taken` from `whole`, in `line` (a part of the line)."""
 
 
 class Reader:
-    """Reads the values of one metric that are not JSON numbers as they stand, or have something behind them."""
+    """Reads the values of one metric that are not JSON numbers already, or are followed by more text."""
 
     def __init__(self, index: int, metric: Metric, groups: Groups, *, decodes: bool, open_end: bool) -> None:
         self._index = index
@@ -72,7 +81,7 @@ class Reader:
         self._group, self._unit = groups.value, groups.unit
         self._decodes = decodes
         self._open_end = open_end
-        # A unit that another line says is that of "1:30" as well: such a text is no number then.
+        # A unit from another line also applies to "1:30": such a text is not a number then.
         has_own_unit = not metric.context_has_unit
         self._second = conversion("s", metric.units) if has_own_unit and is_time(metric.units) else None
         self._measured = has_own_unit and is_measured(metric.units)
@@ -80,18 +89,24 @@ class Reader:
 
     @property
     def fast_number(self) -> str | None:
-        """The expression of a number that needs no reading; None where each value needs it."""
+        """Expression of a number that can be recorded as it is. None if each value must be read."""
         if self._unit:
             return None
-        spelled = self._units if self._decodes else self._units.encode().decode("latin-1")
-        return fast_number(spelled, open_end=self._open_end, with_units=self._measured, decodes=self._decodes)
+        return fast_number(
+            self._spelled, open_end=self._open_end, with_units=self._measured, decodes=self._decodes
+        )
 
-    def needs_look(self, behind: str) -> bool:
-        """Return whether `fast_number` must look at a JSON number with `behind`, two characters, right behind it."""
-        return needs_look(behind, open_end=self._open_end, with_units=self._measured)
+    @property
+    def needs_look(self) -> str:
+        """Expression that, directly after a JSON number, prevents a match of `fast_number`."""
+        return needs_look(self._spelled, open_end=self._open_end, with_units=self._measured)
+
+    @property
+    def _spelled(self) -> str:
+        return self._units if self._decodes else self._units.encode().decode("latin-1")
 
     def read(self, text: str, match: re.Match[str], findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value as JSON, None where it has none, and up to where it reaches in `text`."""
+        """Return the match's value as JSON (None if it has none), and its end in `text`."""
         start, end = match.span(self._group)
         if start < 0:
             findings.not_a_number(self._index, "")
@@ -104,7 +119,7 @@ class Reader:
     def _read_time(
         self, text: str, match: re.Match[str], unit: str, findings: MatchFindings
     ) -> tuple[str | None, int]:
-        """Return a time with its unit, or the whole of a duration in several units."""
+        """Return a time with its unit, or all parts of a duration."""
         start, end = match.span(self._group)
         behind = match.end(self._unit)
         if behind >= end:
@@ -129,11 +144,12 @@ class Reader:
         if self._unit:
             factor = conversion(unit, self._units) if len(unit) <= _UNIT_REACH else None
         if self._unit and not unit:
-            # "15.4k" and "900" of one counter; of all else the value is taken to be in the metric's units.
+            # "15.4k" and "900" may be values of one counter; other values without a unit are in the metric's units.
             factor = conversion("", self._units) or SAME
         number = self._number(value, factor)
         if number is None:
-            findings.not_a_number(self._index, f"{self._text(value)} {unit}".strip())
+            between = "" if text.startswith(unit, reach) else " "
+            findings.not_a_number(self._index, f"{self._text(value)}{between}{unit}")
         elif not unit:
             doubt = self._doubt(text, start, reach)
             if doubt is not None:
@@ -199,39 +215,58 @@ class Reader:
             doubt,
             self._shown(text[start:end]),
             self._shown(text[start if begin is None else begin : reach]),
-            # All of it: of a secret that is cut nobody knows what it was.
+            # All of it, since a part of a secret cannot be recognised.
             self._text(text),
         )
 
     def _shown(self, text: str) -> str:
-        """Return a piece of a line as text, where the line is searched as bytes."""
+        """Decode a part of a line that is searched as bytes."""
         return self._text(text[:_SHOWN])
 
     def _text(self, text: str) -> str:
         return text if self._decodes or text.isascii() else text.encode("latin-1").decode("utf-8", "replace")
 
 
-def extra_of(groups: Groups, *, decodes: bool) -> Extra | None:
-    """Return what reads a match's step and labels; None where the pattern has neither."""
-    step = groups.step
-    if not groups.labels:
-        return (lambda match: _step(match[step])) if step else None
-    names = [name for name, _ in groups.labels]
-    numbers = [number for _, number in groups.labels]
-    known: dict[tuple[str | None, ...], str] = {}
+class Extras:
+    """Reads the further members of a metric's records."""
 
-    def labels(match: re.Match[str]) -> str:
-        values = tuple(match[number] for number in numbers)
-        found = known.get(values)
+    def __init__(self, groups: Groups, *, decodes: bool) -> None:
+        self._step = groups.step
+        self._names = [name for name, _ in groups.labels]
+        self._numbers = [number for _, number in groups.labels]
+        self._decodes = decodes
+        self._known: dict[tuple[str | None, ...], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._step or self._names)
+
+    def of_match(self, match: re.Match[str]) -> str:
+        """Return the step and the labels of one match."""
+        step = _step(match[self._step]) if self._step else ""
+        if not self._names:
+            return step
+        return step + self._labels(tuple(match[number] for number in self._numbers))
+
+    def of_columns(self, columns: Sequence[Sequence[str]]) -> list[str] | None:
+        """Return those of many matches; None if one of them may lack a label. columns: the texts of each group from 1 on."""
+        labels = [columns[number - 1] for number in self._numbers]
+        if any("" in texts for texts in labels):
+            return None
+        found = list(map(self._labels, zip(*labels, strict=True)))
+        if not self._step:
+            return found
+        steps = list(map(_step, columns[self._step - 1]))
+        return list(map(add, steps, found)) if found else steps
+
+    def _labels(self, values: tuple[str | None, ...]) -> str:
+        found = self._known.get(values)
         if found is None:
-            found = _label_members(names, values, decodes=decodes)
-            if len(known) >= _CACHED:
-                known.clear()
+            found = _label_members(self._names, values, decodes=self._decodes)
+            if len(self._known) >= _CACHED:
+                self._known.clear()
             if len(found) <= LABEL_LIMIT:
-                known[values] = found
+                self._known[values] = found
         return found
-
-    return (lambda match: _step(match[step]) + labels(match)) if step else labels
 
 
 def _step(text: str | None) -> str:

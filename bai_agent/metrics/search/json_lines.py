@@ -1,7 +1,7 @@
-"""Takes metrics from lines that are JSON objects. The search of one has the form of a pattern's, so that lines are found as for those.
+"""Takes metrics from lines that are JSON objects, with the interface of a pattern's search.
 
-A line comes from the benchmark: it may be a megabyte of brackets, and its numbers may have a million digits. Numbers stay the
-text that stands there until one is asked for.
+The benchmark writes the lines: one may be a megabyte of brackets, with numbers of a million digits. Numbers remain
+text until one is asked for.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.job.json_path import JsonPath, last_key, read_json_path, value_at
-from bai_agent.metrics.number import json_number
-from bai_agent.metrics.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
+from bai_agent.job.schema.json_path import JsonPath, last_key, read_json_path, value_at
+from bai_agent.metrics.search.number import json_number
+from bai_agent.metrics.search.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
 
 _BLANKS = " \t\r\v\f"
 _SHOWN = 400
 _LONGEST_NUMBER = 1000
-"""Characters of a number that is read: no program means more."""
+"""Longest number (characters) that is read."""
 _KEPT = 64 * 1024
-"""Characters of a line whose object is kept for the next metric that asks for one of the same line."""
+"""Longest line (characters) whose object is kept for the next metric."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
-"""Keys that every program writes as they are; others may have escapes in them."""
+"""Keys without escapes in any program's output; others may be escaped."""
 
 
 class _Number(str):
-    """A number as it is written."""
+    """A number as written."""
 
     __slots__ = ()
 
 
 class _NotFinite(str):
-    """`NaN`, `Infinity` or `-Infinity`, which Python writes though JSON has none."""
+    """`NaN`, `Infinity` or `-Infinity`, which Python writes although JSON lacks them."""
 
     __slots__ = ()
 
@@ -42,14 +42,14 @@ _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_consta
 
 
 class JsonLines:
-    """Reads lines as JSON objects: each once, however many metrics are taken from it."""
+    """Reads lines as JSON objects, each once for all metrics."""
 
     def __init__(self) -> None:
         self._line: str | None = None
         self._object: dict[str, Any] | None = None
 
     def read(self, line: str) -> dict[str, Any] | None:
-        """Return the object that `line`, bytes as Latin-1, is; None where it is something else. Of a key twice the last one counts."""
+        """Return the object in `line` (bytes as Latin-1); None if it is not one. The last of equal keys counts."""
         if line is self._line:
             return self._object
         found = _object(line)
@@ -69,14 +69,14 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 class JsonMatch:
-    """What one line holds for one metric; it has what the extraction asks of a pattern's match."""
+    """The content of one line for one metric, with the interface of a pattern's match."""
 
     __slots__ = ("extra", "length", "value")
 
     def __init__(self, value: Any, extra: str, length: int) -> None:
         self.value = value
         self.extra = extra
-        """What the record has beside its value: JSON members that each begin with a comma."""
+        """Further members of the record, as JSON that each begin with a comma."""
         self.length = length
 
     def end(self) -> int:
@@ -99,7 +99,7 @@ class JsonSearch:
         self._required = required_text(metric.json)
 
     def search(self, line: str, start: int = 0) -> JsonMatch | None:
-        """Return what `line` holds: one match, from its beginning on."""
+        """Return the match in `line`, from its beginning on."""
         if start or self._required not in line:
             return None
         found = self._lines.read(line)
@@ -116,7 +116,7 @@ class JsonSearch:
         return iter(() if match is None else (match,))
 
     def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value as a record has it, None where it is not a finite number; and 0: nothing of the line is used up."""
+        """Return the match's value for a record (None if it is not a finite number) and 0, since no part of the line is used up."""
         number = _number(match.value)
         if number is None:
             findings.not_a_number(self._index, _shown(match.value))
@@ -134,13 +134,13 @@ class JsonSearch:
 
 
 def required_text(path: str) -> str:
-    """Return what a line must hold for the path to lead to a value: its last key in quotes; "" where that may be written otherwise."""
+    """Return the text that a line needs for the path: its last key in quotes; "" if the key may be escaped."""
     key = last_key(read_json_path(path))
     return f'"{key}"' if _AS_WRITTEN(key) else ""
 
 
 def label_names(paths: Sequence[str]) -> list[str]:
-    """Return the names of the labels that the values at `paths` become."""
+    """Return the label names of the values at `paths`."""
     return [last_key(read_json_path(path)) for path in paths]
 
 
@@ -160,7 +160,7 @@ def _label(value: Any) -> str | None:
         return "true" if value else "false"
     if not isinstance(value, str):
         return None
-    # Half a character, a bell or a line's end: nothing that a table or a message could show.
+    # A lone surrogate or a control character, which tables and messages cannot show.
     text = value[:LABEL_LIMIT].encode("utf-8", "replace").decode()
     return "".join(each if each.isprintable() else " " for each in text).strip()
 

@@ -1,74 +1,126 @@
-"""Reads all files of results into the note, within a deadline.
+"""Reads all result files into the values journal, within a deadline.
 
-A thread of its own reads, as a file on a file system that does not answer cannot be given up otherwise.
+A thread reads them, since a file on a hanging file system cannot be given up otherwise.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import queue
+import stat
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bai_agent.errors import WrongFormatError
+from bai_agent.files.globs import matching_files
+from bai_agent.files.user_rights import User, user_rights
 from bai_agent.job.descriptor import Results
-from bai_agent.job.pattern_groups import RESERVED
-from bai_agent.job.user_rights import User, user_rights
+from bai_agent.job.schema.pattern_groups import RESERVED
+from bai_agent.light_dataclass import dataclass
 from bai_agent.metrics.emit import NAME_LIMIT
-from bai_agent.metrics.number import finite_number, json_number
 from bai_agent.metrics.records import wait_for_room
-from bai_agent.metrics.results.documents import values_in
-from bai_agent.metrics.results.files import MOST_FILES, UnfitFileError, find_files, open_result
-from bai_agent.metrics.results.measured import Measured, Problem, WrongFormatError
-from bai_agent.metrics.results.note import Item, NoteWriter, Total
+from bai_agent.metrics.results.documents import Measured, Problem, size_limit, values_in
+from bai_agent.metrics.results.values_journal import Item, NoteWriter, Total
+from bai_agent.metrics.search.number import finite_number, json_number
+
+MOST_FILES = 1000
+"""Most files of one table of results; the rest is counted."""
+_OLDER_MS = 20
+"""Time (ms) by which a file system's clock may be behind."""
+
+
+class UnfitFileError(Exception):
+    """A file is not read. The text is the rest of a sentence about it."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Files of one table, by name."""
+
+    paths: list[Path]
+    more: bool
+    """Whether there are more."""
+
+
+def find_files(folder: Path, table: Results) -> Matches:
+    """Return the files that match the table's path. Raises OSError."""
+    found = list(islice(matching_files(folder, table.path), MOST_FILES + 1))
+    return Matches(sorted(set(found[:MOST_FILES])), len(found) > MOST_FILES)
+
+
+def open_result(path: Path, *, folder: Path, table: Results, since_ms: int) -> io.BufferedReader:
+    """Open a result file. Raises OSError.
+
+    Raises UnfitFileError if it is not a file, not below `folder`, too large, or older than `since_ms`.
+    """
+    # Without O_PATH opening a pipe or a device may wait, or have effects.
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    opened = Path(f"/proc/self/fd/{place}")
+    try:
+        seen = os.fstat(place)
+        if not stat.S_ISREG(seen.st_mode):
+            raise UnfitFileError("is not a file")
+        # Checked only now: after the search a link may have replaced the file.
+        if not opened.readlink().is_relative_to(folder.resolve()):
+            raise UnfitFileError("leads out of the benchmark's folder")
+        if seen.st_size > (limit := size_limit(table)):
+            raise UnfitFileError(f"has {seen.st_size:,} bytes; at most {limit:,} are read")
+        if seen.st_ctime_ns < (since_ms - _OLDER_MS) * 1_000_000:
+            raise UnfitFileError("was there before the benchmark began, and has not changed since")
+        return opened.open("rb")
+    finally:
+        os.close(place)
+
 
 log = logging.getLogger(__name__)
 
 SECONDS = 60.0
-"""For all files together."""
+"""Seconds for all files together."""
 MOST_VALUES = 1_000_000
-"""Of one table of results."""
+"""Most values of one table of results."""
 _BATCH = 500
 _TEXT_LIMIT = 256
 _MOST_LABELS = 20
 _UNITS_LIMIT = 64
 _EXAMPLE = 80
 _WARNINGS = 20
-"""Files of one table that are warned of one by one."""
+"""Most files of one table with a warning each."""
 _TICK = 0.05
 
 
 class WarmupFileError(Exception):
-    """A file is of a warm-up run, which no metric is taken from."""
+    """A file is from a warm-up run, whose values do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFolder:
-    """Where the files are, and since when they may be."""
+    """Folders of the files, and their earliest time."""
 
     paths: Sequence[Path]
-    """One folder; where arms have their own, those of all."""
+    """One folder, or the folders of all arms if they have their own."""
     since_ms: int
-    """When the benchmark began."""
+    """Start of the benchmark (ms UTC)."""
     until_ms: int
-    """Now."""
+    """Current time (ms UTC)."""
     warn_of_nothing: bool
-    """Whether it is worth a warning that no file matched: of several nodes, one may write for all."""
+    """Whether a table without files is worth a warning: one of several nodes may write for all."""
     user: User | None = None
-    """Whose rights the files are read with; None: our own."""
+    """User with whose rights the files are read. None for our own."""
     runs: Sequence[tuple[int, int | None]] = ()
-    """When each run of a job with `[repeat]` began, and its number; None: a warm-up run."""
+    """Starts and numbers of the runs of a `[repeat]` job; None for a warm-up run."""
 
     def run_of(self, changed_ms: int) -> int | None:
-        """Return the number of the run in which a file was last changed. Raises WarmupFileError."""
+        """Return the run in which a file was last changed. Raises WarmupFileError."""
         # Exactly: a run writes its results at its end, and the next one may begin at once.
         began = [number for time_ms, number in self.runs if time_ms <= changed_ms]
         if began and began[-1] is None:
@@ -104,9 +156,9 @@ def gather_results(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Write what the files of all `tables` hold to `note`; what is wrong with them is in its warnings.
+    """Write the values of all `tables` to `note`, with warnings about their files.
 
-    quote: makes of a text of the benchmark what may be shown of it. Reading ends after `seconds`, or when `stopping()`.
+    quote: removes secrets from the benchmark's texts. Reading ends after `seconds`, or when `stopping()`.
     """
     total = Total(time=folder.until_ms, found=[0] * len(tables))
     unread = dict.fromkeys(range(len(tables)))
@@ -152,11 +204,11 @@ def _add(writer: NoteWriter, each: _Values, *, note: Path, sleep: Callable[[floa
 
 
 class _GivenUpError(Exception):
-    """Nobody listens any more."""
+    """The result is no longer wanted."""
 
 
 class _Reader:
-    """Reads the files one after the other, and tells what is in them."""
+    """Reads the files one after the other, and yields their content."""
 
     def __init__(
         self,
@@ -175,7 +227,7 @@ class _Reader:
         self._given_up = given_up
         self._files = 0
         self.failed: set[int] = set()
-        """Tables, by their index, that a defect kept from being read to their ends."""
+        """Indexes of tables that a defect kept from being read completely."""
 
     def run(self) -> None:
         try:
@@ -190,7 +242,7 @@ class _Reader:
         except _GivenUpError:
             raise
         except Exception:
-            # Of one file nobody has foreseen: what was read of it, and the other tables, count.
+            # An unforeseen error of one file: the values before it and the other tables count.
             log.exception("%s cannot be read", _named(table))
             self.failed.add(index)
             self._files += 1
@@ -203,7 +255,7 @@ class _Reader:
             left -= self._read_folder(index, table, folder, most=left)
 
     def _read_folder(self, index: int, table: Results, folder: Path, *, most: int) -> int:
-        """Tell what is in the files of one folder; return how many values that is."""
+        """Read the files of one folder; return the number of values."""
         try:
             with user_rights(self._folder.user):
                 matches = find_files(folder, table)
@@ -228,7 +280,7 @@ class _Reader:
     def _read_file(
         self, index: int, table: Results, path: Path, *, folder: Path, most: int
     ) -> tuple[int, list[str]]:
-        """Tell what is in a file; return how many values that is, and what is to be warned of."""
+        """Read a file; return the number of values, and its warnings."""
         batch: list[Item] = []
         told, repeat = 0, None
         warnings: list[str] = []
@@ -286,7 +338,7 @@ class _Reader:
         return f"{found.text}: {self._shown(found.quoted)}" if found.quoted else found.text
 
     def _rest_of(self, found: Measured) -> tuple[str, str, int]:
-        """Return the units, the members that the record has besides, and when it was measured, or read."""
+        """Return the units, the further members of the record, and the time of measurement or reading."""
         units = self._text(found.units)[:_UNITS_LIMIT]
         step = _number(found.step) if found.step is not None else None
         labels = {}
@@ -302,14 +354,14 @@ class _Reader:
         return units, more, time_ms if known else self._folder.until_ms
 
     def _text(self, value: object) -> str:
-        """Return what a file says as a name, a unit or a label may have it."""
+        """Return a text of the file as a name, a unit or a label."""
         if value is None or isinstance(value, (list, dict)):
             return ""
         text = value if isinstance(value, str) else json.dumps(value)
         return self._shown(text[: 16 * NAME_LIMIT])
 
     def _show(self, text: str) -> str:
-        # Before it is cut: a half of a secret is not known as one.
+        # Secrets are removed before it is cut: half a secret is not recognised.
         shown = self._quote(text).encode(errors="replace").decode()
         return " ".join(shown.split())[:_TEXT_LIMIT]
 

@@ -1,58 +1,75 @@
-"""Lines in, numbers out: pure, and the same whichever way the lines were found (see `patterns.py`)."""
+"""Extracts numbers from lines: pure, with the same result in every way of finding lines (see `patterns.py`)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from itertools import accumulate, count
+from itertools import accumulate, compress, count
 from operator import add, itemgetter
 from typing import NamedTuple, Protocol
 
-from bai_agent.metrics.dense import search_at_once
 from bai_agent.metrics.follow import CHUNK
-from bai_agent.metrics.line_bound import SearchReach
-from bai_agent.metrics.patterns import Found, Occurrences, PatternSet, Searcher, occurrences_without
-from bai_agent.metrics.reading import MatchFindings
-from bai_agent.metrics.terminal import visible
+from bai_agent.metrics.search.dense import Columns, MetricColumn, find_column, in_order, search_at_once
+from bai_agent.metrics.search.patterns import (
+    Found,
+    Occurrences,
+    PatternSet,
+    Searcher,
+    occurrences_without,
+)
+from bai_agent.metrics.search.reading import MatchFindings
+from bai_agent.metrics.search.terminal import visible
 
 _Candidate = tuple[int, str, Sequence[Searcher]]
-"""A line to search: its place in the block, its text (Latin-1) and the patterns to search it with, by index."""
+"""A line to search: its place in the block, its text (Latin-1) and the indexes of its patterns."""
 _Hit = tuple[int, int, int]
-"""A required text: its number, where it starts and where it ends."""
+"""A required text: its number, start and end."""
 _Line = tuple[int, int, list[int]]
-"""A line that holds required texts: its start, its end, the texts' numbers."""
+"""A line with required texts: its start, its end, the texts' numbers."""
 
 BATCH = 4096
-"""About so many numbers are handed over at once, so that memory stays flat."""
+"""Approximate count of numbers that are returned at once, so that memory is bounded."""
 _LINES_AT_ONCE = 256
+_FEWEST_AT_ONCE = 8
+"""Fewest lines that are searched at once."""
 _PLANS = 4096
 _WINDOW = 64 * 1024
 _DENSE = 0.75
-"""Occurrences of a required text for each line, from which on its patterns search all lines at once."""
+"""Share of lines with a required text above which its patterns search all lines at once."""
 _DOUBT, _MOST_DOUBTS = 8, 128
-"""A pattern whose lines had to be searched one by one all the same, more often than each eighth time, is so from then on."""
+"""Weight of a failed search of many lines against 1 of a successful one, and sum from which a pattern searches line by line."""
 _SCANS = 8
-"""Sets of texts for which an automaton without them is made."""
+"""Most sets of texts with an automaton of their own."""
 _MOST_AT_ONCE = 2**16
-"""Where a block may hold more numbers than that, it is searched line by line, so that memory stays flat."""
+"""Most numbers of a block; with more it is searched line by line, so that memory is bounded."""
 _MOST_SETTLED = 32
-"""Patterns that search a block of which it is not known how many of their texts it holds."""
+"""Most patterns that search a block whose number of required texts is unknown."""
 
 
 class Closed(NamedTuple):
-    """From an offset of the file on, up to that of the next one, these metrics do not count."""
+    """Metrics that do not count from an offset of the file on, up to the next one."""
 
     offset: int
     metrics: frozenset[int]
 
 
+class _Lines(NamedTuple):
+    """Some lines of a block."""
+
+    text: str
+    starts: Sequence[int]
+    """Beginning of each line in the text, and the text's end."""
+    offsets: Sequence[int]
+    """Beginning of each line in the file."""
+
+
 class MatchingLine(NamedTuple):
-    """A line that patterns match."""
+    """A line with matches."""
 
     offset: int
-    """Where it starts in the file."""
+    """Offset in the file."""
     matched: list[tuple[int, str]]
-    """The metrics' indexes, each with the line as it is searched."""
+    """Indexes of the metrics, each with the line in the form in which it is searched."""
 
 
 class Guard(Protocol):
@@ -61,16 +78,16 @@ class Guard(Protocol):
     careful: bool
 
     def lines(self) -> None:
-        """Some lines are about to be searched."""
+        """Called before a search of some lines."""
 
     def search(self, index: int, offset: int) -> None:
-        """With `careful`: one pattern is about to search the line at `offset`."""
+        """Called, with `careful`, before one pattern searches the line at `offset`."""
 
     def rest(self) -> None:
-        """Nothing is being searched."""
+        """Called after a search."""
 
     def resume(self) -> None:
-        """The search that `rest` interrupted goes on."""
+        """Called when the search interrupted by `rest` continues."""
 
 
 class Extraction:
@@ -90,12 +107,14 @@ class Extraction:
             *(patterns.exact.metrics if patterns.exact else ()),
             *(patterns.folded.metrics if patterns.folded else ()),
         ]
-        """By the number of a hit: the metrics that it stands for, exact texts before folded ones."""
+        """Metrics of each number of a hit, exact texts before folded ones."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
         self._doubts: Counter[int] = Counter()
-        """By metric: how often its lines had to be searched one by one after all, less what went well since."""
+        """Failed searches of many lines minus successful ones, by metric."""
+        self._odd: Counter[int] = Counter()
+        """Lines without exactly one number minus those with one or without a search, by metric."""
         self._settled: frozenset[int] = frozenset()
-        """Texts that stood in nearly each line of the last block."""
+        """Texts that were in nearly each line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
@@ -105,10 +124,21 @@ class Extraction:
         repainted: frozenset[int] = frozenset(),
         closed: Sequence[Closed] = (),
     ) -> Iterator[list[Found]]:
-        """Yield the numbers in `data` (whole lines, each ended by a newline, from `offset` on) in their order.
+        """Yield the numbers that `find_many` finds."""
+        for each in self.find_many(data, offset, repainted, closed):
+            yield each.found() if isinstance(each, Columns) else each
 
-        Metrics that want only the last state of a progress bar are not searched in lines that begin at `repainted`, those of sections
-        not where they are `closed`.
+    def find_many(
+        self,
+        data: bytes,
+        offset: int,
+        repainted: frozenset[int] = frozenset(),
+        closed: Sequence[Closed] = (),
+    ) -> Iterator[Columns | list[Found]]:
+        """Yield the numbers in `data` (complete lines, from `offset` on) in their order.
+
+        Metrics that want only the last state of a progress bar are not searched in lines at `repainted`, metrics with
+        sections not where they are `closed`.
         """
         clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         if len(data) > 4 * CHUNK:
@@ -123,12 +153,48 @@ class Extraction:
             lines = _lines_of(clean, hits)
         candidates = self._to_search(self._candidates(data, clean, lines), offset, repainted, closed)
         for begin in range(0, len(candidates), _LINES_AT_ONCE):
+            batch = candidates[begin : begin + _LINES_AT_ONCE]
+            columns = self._columns_of_lines(batch, offset)
+            if columns is not None:
+                yield columns
+                continue
             self._guard.lines()
-            yield from self._search(candidates[begin : begin + _LINES_AT_ONCE], offset)
+            yield from self._search(batch, offset)
         self._guard.rest()
 
+    def _columns_of_lines(self, candidates: Sequence[_Candidate], base: int) -> Columns | None:
+        """Return the values of all patterns in lines with the texts of all of them; None unless each line has one of each."""
+        searchers = candidates[0][2]
+        if len(candidates) < _FEWEST_AT_ONCE or self._guard.careful:
+            return None
+        if any(each is not searchers for _, _, each in candidates):
+            return None
+        text = "\n".join([*(line for _, line, _ in candidates), ""])
+        columns = self._columns(searchers, text, len(candidates))
+        self._guard.rest()
+        return None if columns is None else Columns([base + place for place, _, _ in candidates], columns)
+
+    def _columns(self, searchers: Sequence[Searcher], text: str, lines: int) -> list[MetricColumn] | None:
+        """Return the values of each pattern in a text of `lines` lines; None if a pattern does not have one in each."""
+        odd = self._odd
+        doubtful = [each.metric for each in searchers if odd[each.metric] >= _MOST_DOUBTS]
+        if doubtful:
+            odd.subtract(doubtful)
+            return None
+        columns = []
+        for searcher in searchers:
+            many = searcher.many()
+            self._guard.lines()
+            column = None if many is None else find_column(many, text, lines)
+            if column is None:
+                odd[searcher.metric] += _DOUBT
+                return None
+            odd[searcher.metric] = max(0, odd[searcher.metric] - 1)
+            columns.append(column)
+        return columns
+
     def matching(self, data: bytes, offset: int) -> list[MatchingLine]:
-        """Return the lines of `data` that patterns match, in their order."""
+        """Return the lines of `data` with matches, in their order."""
         clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         windows = len(data) > 4 * CHUNK
         lines = self._hits_by_windows(clean) if windows else _lines_of(clean, self._scan(clean))
@@ -150,8 +216,8 @@ class Extraction:
         return found
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
-        """Return the texts that stand in so many lines of `data` that their patterns had better search all of them at once."""
-        # Of a sparse block the first quarter has more lines already; to count all of them takes its time.
+        """Return the texts that occur in so many lines of `data` that their patterns should search all of them at once."""
+        # In a sparse block a quarter already shows it; counting all lines takes time.
         if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
             return frozenset()
         lines = data.count(b"\n")
@@ -168,7 +234,7 @@ class Extraction:
             metric not in self._last_only
             and metric not in self._in_sections
             and self._doubts[metric] < _MOST_DOUBTS
-            and self._searcher(metric).reach is not SearchReach.ANYWHERE
+            and self._searcher(metric).many() is not None
         )
 
     def _find_dense(
@@ -180,11 +246,11 @@ class Extraction:
         dense: frozenset[int],
         repainted: frozenset[int],
         closed: Sequence[Closed],
-    ) -> Iterator[list[Found]]:
-        """Yield the numbers of a block in which nearly each line holds the texts `dense`.
+    ) -> Iterator[Columns | list[Found]]:
+        """Yield the numbers of a block in which nearly each line contains the texts `dense`.
 
-        Their patterns search some hundred lines in one go, which takes a fraction of the time; the other ones search their
-        lines as always.
+        Their patterns search some hundred lines at once, in a fraction of the time; the other patterns search line by
+        line.
         """
         searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
         hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
@@ -197,28 +263,26 @@ class Extraction:
         matches = done = 0
         for first in range(0, len(starts) - 1, _LINES_AT_ONCE):
             last = min(first + _LINES_AT_ONCE, len(starts) - 1)
+            shift = starts[first]
+            lines = _Lines(
+                text[shift : starts[last]],
+                [start - shift for start in starts[first : last + 1]],
+                offsets[first:last],
+            )
             begin = done
             while done < len(candidates) and base + candidates[done][0] < offsets[last]:
                 done += 1
-            found = self._search_all(candidates[begin:done], base)
-            for searcher in searchers:
-                self._guard.lines()
-                at_once = search_at_once(searcher, text, starts, offsets, first, last)
-                if at_once is None:
-                    at_once = self._search_each(searcher, text, starts, offsets, first, last)
-                    self._doubts[searcher.metric] += _DOUBT
-                elif self._doubts[searcher.metric]:
-                    self._doubts[searcher.metric] -= 1
-                matches += len(at_once)
-                found += at_once
+            columns, found = self._search_lines(searchers, lines)
+            matches += len(columns.offsets) * len(columns.columns) + len(found)
+            if begin < done:
+                found += self._search_all(candidates[begin:done], base)
             self._guard.rest()
-            if found:
-                found.sort()
-                yield found
+            if columns.offsets or found:
+                yield from in_order(columns, found)
         self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
 
     def _settle(self, dense: frozenset[int], is_so: bool) -> None:
-        """Look no more for texts that stand everywhere: their patterns search all lines, until they match too few."""
+        """Stop searching for texts that are in every line: their patterns search all lines until they match too few."""
         metrics = self._metrics_of(dense)
         kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
         if not kept:
@@ -227,25 +291,44 @@ class Extraction:
             self._settled = dense
 
     def _metrics_of(self, numbers: Set[int]) -> list[int]:
-        """Return the metrics that the texts of these numbers stand for."""
+        """Return the metrics of the texts with these numbers."""
         return sorted({metric for number in numbers for metric in self._metrics[number]})
 
-    def _search_each(
-        self,
-        searcher: Searcher,
-        text: str,
-        starts: Sequence[int],
-        offsets: Sequence[int],
-        first: int,
-        last: int,
-    ) -> list[Found]:
-        """Return what one pattern finds in each of the lines from `first` to before `last` by itself."""
-        candidates = [
-            (offsets[line], text[starts[line] : starts[line + 1] - 1], (searcher,))
-            for line in range(first, last)
-            if starts[line + 1] - starts[line] > 1
-        ]
-        return self._search_all(candidates, 0)
+    def _search_lines(self, searchers: Sequence[Searcher], lines: _Lines) -> tuple[Columns, list[Found]]:
+        """Return the values of patterns that match nearly each of some lines, and the other values."""
+        columns = self._columns(searchers, lines.text, len(lines.offsets))
+        if columns is not None:
+            return Columns(lines.offsets, columns), []
+        literals = [many.literal for each in searchers if (many := each.many())]
+        texts = lines.text.split("\n")[:-1]
+        whole = [all(literal in text for literal in literals) for text in texts] if all(literals) else []
+        if _FEWEST_AT_ONCE <= sum(whole) < len(whole):
+            text = "\n".join([*compress(texts, whole), ""])
+            columns = self._columns(searchers, text, sum(whole))
+            if columns is not None:
+                others = [
+                    (offset, text, searchers)
+                    for offset, text, is_whole in zip(lines.offsets, texts, whole, strict=True)
+                    if text and not is_whole
+                ]
+                return Columns(list(compress(lines.offsets, whole)), columns), self._search_all(others, 0)
+        found = []
+        for searcher in searchers:
+            self._guard.lines()
+            many = searcher.many()
+            at_once = None if many is None else search_at_once(many, lines.text, lines.starts, lines.offsets)
+            if at_once is None:
+                candidates = [
+                    (offset, text, (searcher,))
+                    for offset, text in zip(lines.offsets, texts, strict=True)
+                    if text
+                ]
+                at_once = self._search_all(candidates, 0)
+                self._doubts[searcher.metric] += _DOUBT
+            elif self._doubts[searcher.metric]:
+                self._doubts[searcher.metric] -= 1
+            found += at_once
+        return Columns([], []), found
 
     def _search_all(self, candidates: Sequence[_Candidate], base: int) -> list[Found]:
         self._guard.lines()
@@ -277,7 +360,7 @@ class Extraction:
                 first = search(text)
                 if first is None:
                     continue
-                # Most lines hold one match; to look for a second costs less than the iterator.
+                # Most lines have one match, and a search for a second one is cheaper than the iterator.
                 several = can_be_empty or search(text, first.end())
                 taken = 0
                 for k, match in enumerate(search_all(text) if several else (first,)):
@@ -315,7 +398,7 @@ class Extraction:
         repainted: frozenset[int],
         closed: Sequence[Closed],
     ) -> list[_Candidate]:
-        """Return `candidates` without what is not searched in states of a progress bar that were not its last, and beyond sections."""
+        """Return `candidates` without repainted states of a progress bar and without closed sections, for metrics that exclude them."""
         if repainted and self._last_only:
             candidates = [
                 (place, line, _others(searchers, self._last_only) if base + place in repainted else searchers)
@@ -324,7 +407,7 @@ class Extraction:
         return _in_sections(candidates, base, closed) if closed else candidates
 
     def _candidates(self, data: bytes, clean: bytes, lines: Sequence[_Line]) -> list[_Candidate]:
-        """Return the lines of `data` to search, by their place; `lines` are those that hold required texts."""
+        """Return the lines of `data` to search, by their place; `lines` are those with required texts."""
         if self._everywhere:
             return self._every_line(data, clean, {start: ids for start, _, ids in lines})
         hits = [
@@ -346,7 +429,7 @@ class Extraction:
         return candidates
 
     def _plan(self, ids: tuple[int, ...]) -> Sequence[Searcher]:
-        """Return the searchers that the texts `ids` call for, each once, by the metrics' order."""
+        """Return the searchers of the texts `ids`, each once, in the order of the metrics."""
         plan = self._plans.get(ids)
         if plan is None:
             metrics = {metric for number in ids for metric in self._metrics[number]}
@@ -357,7 +440,7 @@ class Extraction:
         return plan
 
     def _hits_by_windows(self, data: bytes) -> list[_Line]:
-        """Return what `_lines_of` does, without holding an entry for each occurrence in a very long line."""
+        """Return the lines as `_lines_of` does, without an entry for each occurrence in a very long line."""
         prefilters = [each for each in (self._exact, self._folded) if each]
         overlap = max((len(text) for each in prefilters for text in each.literals), default=1) - 1
         lines = []
@@ -375,7 +458,7 @@ class Extraction:
         return self._scan_without(frozenset())(data)
 
     def _scan_without(self, numbers: frozenset[int]) -> Callable[[bytes], list[_Hit]]:
-        """Return what finds the required texts but for those of `numbers`."""
+        """Return an automaton for the required texts except those of `numbers`."""
         scan = self._scans.get(numbers)
         if scan is None:
             exact = occurrences_without(self._exact, numbers, shift=0)
@@ -389,7 +472,7 @@ def _others(searchers: Sequence[Searcher], metrics: Set[int]) -> Sequence[Search
 
 
 def _in_sections(candidates: Sequence[_Candidate], base: int, closed: Sequence[Closed]) -> list[_Candidate]:
-    """Return `candidates` without the searchers of metrics that do not count there; `closed` begins with where they do."""
+    """Return `candidates` without the searchers of metrics that do not count there. `closed` begins at or before the first."""
     found = []
     at = 0
     for place, line, searchers in candidates:
@@ -410,7 +493,7 @@ def _both(exact: Occurrences | None, folded: Occurrences | None) -> Callable[[by
 
 
 def _lines_of(data: bytes, hits: Sequence[_Hit]) -> list[_Line]:
-    """Return the lines of `data` that `hits` stand in."""
+    """Return the lines of `data` with the `hits`."""
     lines: list[_Line] = []
     line_end = -1
     ids: list[int] = []
@@ -431,6 +514,6 @@ _start = itemgetter(1)
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """Return where each line of `data` starts, and where the one after the last would."""
+    """Return the start of each line of `data`, and the end of the last one."""
     lengths = map(len, data.split(b"\n")[:-1])
     return [0, *map(add, accumulate(lengths), count(1))]

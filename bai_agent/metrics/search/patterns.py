@@ -1,11 +1,11 @@
 """Compiles a job's metrics, and finds the lines that are worth a search.
 
 Most lines of a log match nothing. The text that each pattern requires (`literal.py`) goes into one Aho-Corasick
-automaton, which scans a block of lines once; only lines that contain such a text are searched, with only the patterns
-that require it. A pattern without one has every line searched: same records, slower.
+automaton, which scans a block of lines once. Only lines with such a text are searched, and only with the patterns
+that require it. A pattern without a required text searches every line: the same records, slower.
 
-A pattern of ASCII characters searches bytes, one that names others searches text. Both work on `str`: bytes are decoded
-as Latin-1 and searched with `re.ASCII`, which is the same as a search of the bytes, and yields text at no further cost.
+A pattern of ASCII characters searches bytes, one with other characters searches text. Both work on `str`: bytes are
+decoded as Latin-1 and searched with `re.ASCII`, which has the same matches, and yields text at no further cost.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 from bai_agent.job.descriptor import Metric, Repaint
-from bai_agent.job.pattern_groups import read_groups
-from bai_agent.metrics.json_lines import JsonLines, JsonSearch, required_text
-from bai_agent.metrics.line_bound import SearchReach, search_reach
-from bai_agent.metrics.literal import Shape, has_open_end, read_shape
-from bai_agent.metrics.reading import Extra, MatchFindings, Reader, extra_of
+from bai_agent.job.schema.pattern_groups import Groups, read_groups
+from bai_agent.light_dataclass import dataclass
+from bai_agent.metrics.search.json_lines import JsonLines, JsonSearch, required_text
+from bai_agent.metrics.search.line_bound import bound_to_lines, first_in_each_line
+from bai_agent.metrics.search.literal import Shape, has_open_end, read_shape
+from bai_agent.metrics.search.reading import Extra, Extras, MatchFindings, Reader
 
 _SHORTEST_LITERAL = 2
-"""A single character stands in so many lines that looking for it costs more than it saves."""
+"""Shortest required text (characters): a single character is in so many lines that a search for it does not pay."""
 
 
 Found = tuple[int, int, int, str, str]
-"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and what else the record has:
-JSON members, each with a comma in front."""
+"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and further members of the
+record as JSON that each begin with a comma.
+"""
 
 Scan = Callable[..., list[tuple[int, int, int]]]
 """`scan(data, overlapping=True)`: (index of the text, start, end) of each occurrence, by rising end."""
@@ -41,28 +42,45 @@ class Searcher(NamedTuple):
     """One metric's pattern, ready to search a line."""
 
     metric: int
-    """The metric's index in the descriptor."""
+    """Index of the metric in the descriptor."""
     search: Callable[..., Any]
-    """Returns a match, of `re` or as `JsonMatch`; None where there is none."""
+    """Returns a match, of `re` or a `JsonMatch`, or None."""
     search_all: Callable[..., Iterator[Any]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
-    """Matches a value that is recorded as it stands."""
+    """Matches a value that is recorded as it is."""
     read: Callable[[str, Any, MatchFindings], tuple[str | None, int]]
-    """Reads any other one."""
+    """Reads all other values."""
     extra: Extra | None
     decodes: bool
-    """It searches the line decoded as UTF-8."""
+    """Whether it searches the line decoded as UTF-8."""
     can_be_empty: bool
-    reach: SearchReach
-    """Whether it may search many lines at once."""
-    needs_look: Callable[[str], bool]
-    """Whether a JSON number with these two characters behind it may be one that `fast_number` does not match."""
+    many: Callable[[], ManyLines | None]
+    """Returns a search of many lines at once, or None if each must be searched by itself."""
+
+
+class ManyLines(NamedTuple):
+    """One metric's pattern, ready to search many lines at once."""
+
+    metric: int
+    first: re.Pattern[str] | None
+    """Finds the first match of each line; after a value that needs a second look it finds nothing."""
+    search_all: Callable[..., Iterator[re.Match[str]]]
+    literal: str
+    """Text in each match; empty if none is known."""
+    group: int
+    extras: Extras
+    needs_look: Callable[[str], re.Match[str] | None]
+    """Matches text after a JSON number that may prevent it from being recorded as it is."""
+    reach: int
+    """Number of characters that it examines."""
+    no_exponents: bool
+    """Whether numbers with an exponent need a second look, too."""
 
 
 @dataclass(frozen=True)
 class Prefilter:
-    """One automaton, and which metrics each of its texts stands for."""
+    """An automaton, and the metrics of each of its texts."""
 
     literals: tuple[bytes, ...]
     metrics: tuple[tuple[int, ...], ...]
@@ -71,35 +89,35 @@ class Prefilter:
 
 @dataclass(frozen=True)
 class PatternSet:
-    """What to look for: by exact text, by text in lower case, and in every line."""
+    """Texts to look for: exact, in lower case, and patterns that search every line."""
 
     exact: Prefilter | None
     folded: Prefilter | None
-    """For patterns that ignore the case; scans the block in lower case."""
+    """For patterns that ignore case; scans the block in lower case."""
     everywhere: tuple[int, ...]
-    """Metrics whose pattern is searched in every line."""
+    """Metrics whose pattern searches every line."""
     last_only: frozenset[int]
-    """Metrics that are not searched in a state of a progress bar which a later one repaints."""
+    """Metrics that are not searched in repainted states of a progress bar."""
     in_sections: frozenset[int]
-    """Metrics that count in sections of the log only."""
+    """Metrics that count only in sections of the log."""
     searcher: Callable[[int], Searcher]
-    """Compiles a metric's pattern when it is first needed: of a thousand, most may never be."""
+    """Compiles a metric's pattern when it is first needed: most of a thousand may never be."""
 
 
 def prefilter_available() -> bool:
-    """Return whether the automaton's library is there for this Python."""
+    """Return whether the automaton's library is installed for this Python."""
     return importlib.util.find_spec("ahocorasick_rs") is not None
 
 
 def wants_last_states(metrics: Sequence[Metric]) -> bool:
-    """Return whether any of `metrics` needs to know which states of a progress bar are repainted."""
+    """Return whether any of `metrics` needs to know the repainted states of a progress bar."""
     return any(metric.repaint is Repaint.LAST for metric in metrics)
 
 
 def compile_patterns(
     metrics: Sequence[Metric], *, without: frozenset[int] = frozenset(), fast: bool
 ) -> PatternSet:
-    """Return the patterns of `metrics` but for those `without`; with `fast` through the prefilter where that works."""
+    """Return the patterns of `metrics` except `without`; with `fast` through the prefilter if possible."""
     exact: dict[bytes, list[int]] = {}
     folded: dict[bytes, list[int]] = {}
     everywhere: list[int] = []
@@ -135,7 +153,7 @@ def compile_patterns(
 
 
 def shape_of(metric: Metric) -> Shape:
-    """Return what lines must hold for `metric` to be taken from them."""
+    """Return the texts that a line needs for `metric`."""
     if metric.json is None:
         return read_shape(metric.pattern)
     return Shape(
@@ -149,7 +167,7 @@ Occurrences = Callable[[bytes], list[tuple[int, int, int]]]
 def occurrences_without(
     prefilter: Prefilter | None, numbers: frozenset[int], *, shift: int
 ) -> Occurrences | None:
-    """Return what finds the texts of `prefilter` under their numbers, the first of which is `shift`; but for those of `numbers`."""
+    """Return an automaton for the texts of `prefilter` except `numbers`; their numbers begin with `shift`."""
     if prefilter is None:
         return None
     kept = [shift + i for i in range(len(prefilter.literals)) if shift + i not in numbers]
@@ -165,7 +183,7 @@ def occurrences_without(
 
 
 def line_counter(*, fast: bool) -> Callable[[bytes], int]:
-    """Return what counts the lines of a block that are not empty."""
+    """Return a function that counts the lines of a block that are not empty."""
     blank = b"\n\n"
     if not fast:
         return lambda data: sum(map(bool, data.split(b"\n")))
@@ -186,7 +204,8 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         index, metric, groups, decodes=decodes, open_end=has_open_end(metric.pattern, groups.value)
     )
     fast = reader.fast_number
-    # Units with a newline are nobody's, but they would be looked for beyond the line's end.
+    extras = Extras(groups, decodes=decodes)
+    # Units with a newline do not exist, and would be searched for beyond the line's end.
     is_by_line = fast is None or decodes or shape.can_be_empty or "\n" in metric.units
     return Searcher(
         metric=index,
@@ -195,11 +214,30 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
         group=groups.value,
         fast_number=_nothing if fast is None else _compiled(fast).match,
         read=reader.read,
-        extra=extra_of(groups, decodes=decodes),
+        extra=extras.of_match if extras else None,
         decodes=decodes,
         can_be_empty=shape.can_be_empty,
-        reach=SearchReach.ANYWHERE if is_by_line else search_reach(metric.pattern),
-        needs_look=reader.needs_look,
+        many=cache(lambda: None if is_by_line else _many_lines(index, metric, shape, groups, reader, extras)),
+    )
+
+
+def _many_lines(
+    index: int, metric: Metric, shape: Shape, groups: Groups, reader: Reader, extras: Extras
+) -> ManyLines | None:
+    bound = bound_to_lines(metric.pattern)
+    if bound is None:
+        return None
+    return ManyLines(
+        metric=index,
+        first=first_in_each_line(metric.pattern, groups.value, reader.needs_look),
+        search_all=bound.finditer,
+        literal="" if shape.ignore_case else shape.literal,
+        group=groups.value,
+        extras=extras,
+        needs_look=_compiled(reader.needs_look).match,
+        # The sign of an exponent is between its letter and its digit.
+        reach=max(3, len(metric.units.encode()) + 2),
+        no_exponents=bool(metric.units),
     )
 
 
@@ -215,8 +253,7 @@ def _json_searcher(index: int, metric: Metric, lines: JsonLines) -> Searcher:
         extra=_extra_of_json,
         decodes=False,
         can_be_empty=False,
-        reach=SearchReach.ANYWHERE,
-        needs_look=lambda _behind: True,
+        many=_nothing_at_once,
     )
 
 
@@ -230,8 +267,12 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
+def _nothing_at_once() -> None:
+    """Search each line by itself."""
+
+
 def _nothing(text: str, start: int) -> None:
-    """Match no value: each is read."""
+    """Match no value, so that each is read."""
 
 
 def _prefilter(literals: dict[bytes, list[int]]) -> Prefilter | None:

@@ -1,4 +1,4 @@
-"""What a terminal makes of the bytes of a line: without its escape sequences, after its backspaces."""
+"""Removes escape sequences from lines and applies backspaces, as a terminal does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ERASES_LINE = re.compile(r"\x1b\[2[JK]")
 
 
 def visible(data: bytes) -> bytes:
-    """Return lines as they would be seen; there are as many lines as before, and each ends where it did."""
+    """Return lines as a terminal shows them. Their number and their ends stay the same."""
     clean = _ANSI.sub(b"", data) if b"\x1b" in data else data
     if b"\x08" not in clean:
         return clean
@@ -25,9 +25,10 @@ def visible(data: bytes) -> bytes:
 
 
 def on_screen(line: str) -> str:
-    """Return what stays on a screen of `line`, over which carriage returns and backspaces moved the cursor.
+    """Return the visible part of `line`, in which carriage returns and backspaces moved the cursor.
 
-    Without them the line stays as it is; else its escape sequences go, of which only those that erase have an effect.
+    Without them the line stays as it is. Otherwise its escape sequences are removed, of which only those that erase
+    have an effect.
     """
     if "\r" not in line and "\x08" not in line:
         return line
@@ -50,7 +51,7 @@ def on_screen(line: str) -> str:
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """Return the last lines of `text` that are not blank, as a screen shows them: of a progress bar its last state, once."""
+    """Return the last visible lines of `text` that are not blank; of a progress bar only its last state."""
     found: list[str] = []
     for line in reversed(text.split("\n")):
         if len(found) == count:

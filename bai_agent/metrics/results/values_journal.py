@@ -1,8 +1,8 @@
-"""`results.jsonl`: what was in the files of results, durable before the first record of it is written.
+"""`results.jsonl`: the values in the result files, durable before the first record of them is written.
 
-The files may change or go while an extractor is killed and started again; its successor goes on from here. A line is a batch of
-values of one file: `{"results", "file", "repeat", "first", "values"}`, each value `[name, value, units, more, time]`; the last line tells of
-the whole: `{"time", "found", "unread", "warnings"}`.
+The files may change or disappear while an extractor is killed and restarted; its successor continues with this
+journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`, each value
+`[name, value, units, more, time]`. The last line describes the whole: `{"time", "found", "unread", "warnings"}`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bai_agent.job.run_directory import write_all
+from bai_agent.light_dataclass import dataclass, field
 from bai_agent.metrics.records import Value
 
 Item = tuple[str, str, str, str, int]
-"""Name, value as JSON, units, members that its record has besides, and when it was measured or read (ms UTC)."""
+"""Name, value as JSON, units, further members of its record, and the time of measurement or reading (ms UTC)."""
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,27 @@ class FileValues:
     """Consecutive values of one file."""
 
     file: int
-    """Its number among those that gave values."""
+    """Number of the file among those with values."""
     repeat: int | None
-    """Which run of a job with `[repeat]` wrote it."""
+    """Run of a `[repeat]` job that wrote it."""
     values: list[Value]
 
 
 @dataclass(kw_only=True)
 class Total:
-    """What came of all files."""
+    """Summary of all files."""
 
     time: int
-    """ms UTC: when their reading began."""
+    """Start of reading (ms UTC)."""
     found: list[int]
-    """Values, by the table's index."""
+    """Number of values by the table's index."""
     unread: list[int] = field(default_factory=list)
-    """Tables for whose files there was no time."""
+    """Tables whose files were not read because time was over."""
     warnings: list[str] = field(default_factory=list)
 
 
 class NoteWriter:
-    """Writes the note beside its place; `publish` puts it there, whole. Each method can be called again after an OSError."""
+    """Writes the journal beside its final name; `publish` renames it. Each method can be called again after an OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class NoteWriter:
 
 
 def read_note(path: Path) -> Iterator[FileValues | Total]:
-    """Yield the batches of a note, and at last the total."""
+    """Yield the batches of a journal, and finally the total."""
     with path.open("rb") as file:
         for line in file:
             said = json.loads(line)

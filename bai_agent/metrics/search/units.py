@@ -1,6 +1,6 @@
-"""Units of time, data, ratios and counts, and how a value in one becomes a value in another.
+"""Units of time, data, ratios and counts, and the conversion between them.
 
-The table in `docs/extraction.md` is its reference.
+`docs/extraction.md` has the table of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PREFIXES = {
     "µ": Fraction(1, 10**6),
     "n": Fraction(1, 10**9),
 }
-"""Of SI and, with an i, of IEC."""
+"""Prefixes of SI and, with an i, of IEC."""
 _BITS = {"b": 1, "bit": 1, "bits": 1, "B": 8, "byte": 8, "bytes": 8, "Byte": 8, "Bytes": 8}
 _RATIOS = {
     "%": Fraction(1, 100),
@@ -104,12 +104,12 @@ COUNTED = frozenset(
         "pa",
     ]
 )
-"""Words, in lower case, that may follow a prefix: "kops", "GFLOPS", "MHz". Of others nobody knows: "keys", "TLB"."""
+"""Words (in lower case) that may follow a prefix: "kops", "GFLOPS", "MHz". Other words are ambiguous: "keys", "TLB"."""
 _CACHED = 4096
 _LONGEST = 40
-"""Characters of a unit: the text comes from a log."""
+"""Longest unit (characters), since the text comes from a log."""
 _LONG = 3
-"""From so many letters on case does not tell units apart: "Seconds", "Percent"."""
+"""Number of letters from which units do not depend on case: "Seconds", "Percent"."""
 
 
 class Conversion(NamedTuple):
@@ -123,7 +123,7 @@ SAME = Conversion(Fraction(1))
 
 
 class _Quantity(NamedTuple):
-    """What a unit without a denominator measures, and how much of it."""
+    """The dimension of a unit without a denominator, and its size."""
 
     dimension: str
     factor: Fraction
@@ -131,7 +131,7 @@ class _Quantity(NamedTuple):
 
 @lru_cache(_CACHED)
 def conversion(unit: str, units: str) -> Conversion | None:
-    """Return how a value in `unit` becomes one in `units`; None where it does not."""
+    """Return the conversion from `unit` to `units`; None if there is none."""
     unit, units = _normal(unit), _normal(units)
     if unit == units:
         return SAME
@@ -139,7 +139,7 @@ def conversion(unit: str, units: str) -> Conversion | None:
         return None
     (top, bottom), (wanted_top, wanted_bottom) = _split(unit), _split(units)
     if not bottom and wanted_bottom and (not top or top in PREFIXES):
-        bottom = wanted_bottom  # "15.43M" where requests per second are meant
+        bottom = wanted_bottom  # "15.43M", meaning requests per second
     if bool(bottom) != bool(wanted_bottom):
         return None
     below = _factor(bottom, wanted_bottom) if bottom else Fraction(1)
@@ -160,20 +160,20 @@ def conversion(unit: str, units: str) -> Conversion | None:
 
 @lru_cache(_CACHED)
 def is_measured(units: str) -> bool:
-    """True when `units` is of a kind that is known here, so that another unit can contradict it."""
+    """Return whether `units` is of a known kind, so that another unit can contradict it."""
     top, _ = _split(_normal(units))
     return top != "" and (_quantity(top) is not None or _counted(top)[1].lower() in COUNTED)
 
 
 @lru_cache(_CACHED)
 def is_prefix(unit: str) -> bool:
-    """True when `unit` is a prefix alone, "k" or "M/s"."""
+    """Return whether `unit` is only a prefix, such as "k" or "M/s"."""
     return _split(_normal(unit))[0] in PREFIXES
 
 
 @lru_cache(_CACHED)
 def contradicts(unit: str, units: str, *, apart: bool) -> bool:
-    """True when a value in front of `unit` is surely none in `units`; `apart`: there is a space between."""
+    """Return whether a value before `unit` is certainly not in `units`. apart: a space is between them."""
     found = conversion(unit, units)
     if apart:
         return found is not None and found != SAME and not is_prefix(unit)
@@ -183,9 +183,9 @@ def contradicts(unit: str, units: str, *, apart: bool) -> bool:
 
 
 def split_unit(units: str) -> str | None:
-    """Return the known unit of time that `units` begins with if a space and something that is none follow; else None.
+    """Return the known unit of time at the beginning of `units` if a space and another word follow; else None.
 
-    "msec onds" gives "msec"; "ms per batch" is a unit as it stands.
+    "msec onds" gives "msec"; "ms per batch" is a unit as it is.
     """
     first, space, rest = units.strip().partition(" ")
     if not space or rest.lstrip().startswith(("/", "per ", "(")) or first.endswith("/"):
@@ -195,7 +195,7 @@ def split_unit(units: str) -> str | None:
 
 
 def is_time(units: str) -> bool:
-    """True when `units` is a unit of time."""
+    """Return whether `units` is a unit of time."""
     return _dimension(_normal(units)) == "time"
 
 
@@ -207,7 +207,7 @@ def _normal(unit: str) -> str:
 
 
 def _split(unit: str) -> tuple[str, str]:
-    """Return what stands above and below the line: "Mbps" is "Mb" per "s"."""
+    """Return numerator and denominator: "Mbps" is "Mb" per "s"."""
     top, _, bottom = unit.partition("/")
     if not bottom and len(unit) > len("ps") and unit.endswith("ps"):
         data = _quantity(unit[: -len("ps")])
@@ -217,7 +217,7 @@ def _split(unit: str) -> tuple[str, str]:
 
 
 def _factor(unit: str, wanted: str) -> Fraction | None:
-    """Return by what a value in `unit` is multiplied to be one in `wanted`."""
+    """Return the factor from `unit` to `wanted`."""
     found, aim = _quantity(unit), _quantity(wanted)
     if unit in PREFIXES and aim is not None and aim.dimension == "data":
         found = _Quantity("data", PREFIXES[unit] * _BITS[_data_base(wanted)])
@@ -229,7 +229,7 @@ def _factor(unit: str, wanted: str) -> Fraction | None:
     if word != wanted_word and word:
         return None
     if not word and not wanted_prefix and prefix and wanted_word.startswith(prefix):
-        return None  # "15k" for "kfoo": nobody can tell whether that k is a prefix
+        return None  # "15k" for "kfoo": that k may or may not be a prefix
     return PREFIXES.get(prefix, Fraction(1)) / PREFIXES.get(wanted_prefix, Fraction(1))
 
 

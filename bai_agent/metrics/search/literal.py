@@ -1,7 +1,7 @@
-"""Finds the text that a line must contain for a pattern to match at all.
+"""Finds the text that a line must contain if a pattern matches it.
 
-It stands in the tree that Python's own parser of regular expressions makes of the pattern. That tree is not a public
-interface, so whatever is unknown in it counts as "could be anything": the result is then slower, never wrong.
+It reads the tree of Python's own parser of regular expressions. That is not a public interface, so unknown nodes
+count as "could be anything": the result is then slower, never wrong.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from bai_agent.light_dataclass import dataclass
 
 if sys.version_info >= (3, 11):
     from re import _constants as constants
@@ -33,22 +34,22 @@ _ATOMIC_GROUP = getattr(constants, "ATOMIC_GROUP", None)
 
 @dataclass(frozen=True)
 class Shape:
-    """What a pattern's tree tells about the text that it matches."""
+    """Facts about the texts that a pattern matches."""
 
     beyond_ascii: bool
-    """It names characters beyond ASCII, or asks for Unicode's classes."""
+    """Whether it needs characters beyond ASCII, or Unicode's classes."""
     ignore_case: bool
     can_be_empty: bool
-    """A match may have no characters."""
+    """Whether a match may be empty."""
     literal: str
-    """Every match contains it (but for the case, with `ignore_case`); empty where nothing is required."""
+    """Text in every match (regardless of case, with `ignore_case`); empty if there is none."""
 
 
 def read_shape(pattern: str) -> Shape:
-    """Return the shape of `pattern`, which must compile."""
+    """Return the shape of a valid pattern."""
     try:
         tree, beyond = parser.parse(pattern, re.ASCII), False
-    except ValueError:  # it asks for Unicode's classes: (?u)
+    except ValueError:  # needs Unicode's classes: (?u)
         tree, beyond = parser.parse(pattern), True
     flags = tree.state.flags
     for operation, argument in _walk(tree):
@@ -71,10 +72,10 @@ def read_shape(pattern: str) -> Shape:
 
 
 def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
-    """Return False where the text of `group` (0: of the whole match) can never be a number, whatever the line.
+    """Return False if the text of `group` (0: the whole match) can never be a number.
 
-    That is where it must hold a character that no number has, or can hold no digit. `letters`: those of a number beside
-    digits, sign, point and exponent.
+    It cannot if it must contain a character that numbers do not have, or cannot contain a digit. letters: characters
+    of a number in addition to digits, sign, point and exponent.
     """
     tree: Any = _parsed(pattern)
     if group:
@@ -85,7 +86,7 @@ def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
 
 
 def _must_hold_another(tree: Any, allowed: str) -> bool:
-    """True when each match of `tree` has a character that is not in `allowed`."""
+    """Return whether each match of `tree` has a character that is not in `allowed`."""
     for operation, argument in tree:
         if operation is constants.SUBPATTERN:
             found = _must_hold_another(argument[-1], allowed)
@@ -113,7 +114,7 @@ def _can_hold(tree: Any, characters: str) -> bool:
 
 
 def _matches_one_of(operation: Any, argument: Any, characters: str) -> bool:
-    """Return whether a node that stands for one character matches one of `characters`; True where it is unknown."""
+    """Return whether a node of one character matches one of `characters`; True if it is unknown."""
     if operation is constants.LITERAL:
         return chr(argument).lower() in characters.lower()
     if operation is constants.NOT_LITERAL:
@@ -150,9 +151,9 @@ def _is_in(character: str, item: Any) -> bool:
 
 
 def has_open_end(pattern: str, group: int) -> bool:
-    """True when `pattern` does not say what follows the text of `group` (0: of the whole match).
+    """Return whether `pattern` leaves open what follows the text of `group` (0: the whole match).
 
-    It ends with that group, or goes on with what may be anything or nothing.
+    That is so if it ends with that group, or only optional or arbitrary text follows.
     """
     return group == 0 or _follows_openly(_parsed(pattern), group) is not False
 
@@ -160,19 +161,19 @@ def has_open_end(pattern: str, group: int) -> bool:
 def _parsed(pattern: str) -> Any:
     try:
         return parser.parse(pattern, re.ASCII)
-    except ValueError:  # it asks for Unicode's classes: (?u)
+    except ValueError:  # needs Unicode's classes: (?u)
         return parser.parse(pattern)
 
 
 def _follows_openly(tree: Any, group: int) -> bool | None:
-    """Return whether anything may follow `group` in `tree`; None where the group is not in it."""
+    """Return whether anything may follow `group` in `tree`; None if the group is not in it."""
     nodes = list(tree)
     for position, (operation, argument) in enumerate(nodes):
         inner: bool | None = None
         if operation is constants.SUBPATTERN and argument[0] == group:
             inner = True
         elif any(each is constants.SUBPATTERN and one[0] == group for each, one in _walk(argument)):
-            # Deeper in alternatives and repeats: whatever may follow there is as good as anything.
+            # Inside alternatives and repeats the following text counts as arbitrary.
             body = argument[-1] if operation is constants.SUBPATTERN else None
             inner = _follows_openly(body, group) if body is not None else True
         if inner is not None:
@@ -198,13 +199,13 @@ def _begins_openly(nodes: list[Any]) -> bool:
 
 
 def _is_anything(operation: Any, argument: Any) -> bool:
-    """True for `.` and for all but some characters."""
+    """Return whether the node is `.` or a set that excludes only some characters."""
     negated = operation is constants.IN and argument[0][0] is constants.NEGATE
     return negated or operation in (constants.ANY, constants.ANY_ALL, constants.NOT_LITERAL)
 
 
 class _Runs:
-    """Collects the stretches of characters that stand side by side in every match."""
+    """Collects the sequences of consecutive characters in every match."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -234,12 +235,12 @@ class _Runs:
 
 
 def _encodes(character: str) -> bool:
-    """Return whether the character, found in decoded text, stood as its own UTF-8 bytes in the file."""
+    """Return whether the character of decoded text is its own UTF-8 bytes in the file."""
     return character != _REPLACEMENT and not "\ud800" <= character <= "\udfff"
 
 
 def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each operation in the tree with its argument, in no certain order."""
+    """Yield each operation in the tree with its argument, in any order."""
     left = [node]
     while left:
         each = left.pop()
@@ -256,6 +257,6 @@ def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _items(node: Any) -> list[Any]:
-    """Return what is in a node: its own iterator takes much longer."""
+    """Return the content of a node; its own iterator is much slower."""
     items: list[Any] = node.data if isinstance(node, parser.SubPattern) else node
     return items

@@ -1,0 +1,1 @@
+"""Turns lines into numbers: patterns, their search, and reading of numbers. Pure."""
