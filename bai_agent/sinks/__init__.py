@@ -1,67 +1,41 @@
-"""Where records go: a module or a room for each kind of place. Here is the list of those that a run has, and what is said of their troubles."""
+"""The sinks of a run, and the events about their troubles."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.record_types import SinkEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.log_lines import LogLinesFile
-from bai_agent.sinks.record import labels_of
-from bai_agent.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from bai_agent.sinks.sink import Sink
 
 PATIENCE = 10.0
-"""Seconds: shorter troubles are nobody's business."""
+"""Seconds after which a trouble is reported."""
 
 
-def _kafka(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
-    if job.kafka is None:
-        return None
-    # Only here: its library takes as long to import as all else together.
-    from bai_agent.sinks.kafka.pusher import KafkaPusher
+_SINKS: Mapping[str, str] = {
+    "kafka": "kafka.pusher:KafkaPusher",
+    "log_lines": "log_lines:LogLinesFile",
+    "prometheus": "prometheus_sink:PrometheusSink",
+    "cloudwatch": "cloudwatch_sink:CloudWatchSink",
+}
+"""Module and class by the job's table: a job imports its own alone, because Kafka's library takes as long as all else.
 
-    return KafkaPusher(job, rundir, rank=rank, redactor=redactor)
-
-
-def _log_lines(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
-    if job.log_lines is None:
-        return None
-    return LogLinesFile(job.log_lines, rundir, labels=labels_of(job, rank=rank), redactor=redactor)
-
-
-def _prometheus(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
-    if job.prometheus is None:
-        return None
-    # Only here, and so the next: few jobs have them, and each takes a web server's or client's modules along.
-    from bai_agent.sinks.prometheus.sink import PrometheusSink
-
-    return PrometheusSink(job, rundir, rank=rank, redactor=redactor)
-
-
-def _cloudwatch(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
-    if job.cloudwatch is None:
-        return None
-    from bai_agent.sinks.cloudwatch.sink import CloudWatchSink
-
-    return CloudWatchSink(job, rundir, rank=rank)
-
-
-_SINKS: tuple[Callable[[Job, RunDir, int, Redactor], Sink | None], ...] = (
-    _kafka,
-    _log_lines,
-    _prometheus,
-    _cloudwatch,
-)
-"""The job store is no part of it: a node's place there is claimed before anything else, and holds more than records."""
+The job store is not among them: a node's folder there is claimed first, and holds more than records.
+"""
 
 
 def sinks_of(job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> list[Sink]:
     """Return the sinks that `job` asks for, not yet started."""
-    made = (make(job, rundir, rank, redactor) for make in _SINKS)
-    return [sink for sink in made if sink is not None]
+    asked = (place.partition(":") for name, place in _SINKS.items() if getattr(job, name) is not None)
+    kinds = (getattr(import_module(f"bai_agent.sinks.{module}"), kind) for module, _, kind in asked)
+    return [kind(job, rundir, rank=rank, redactor=redactor) for kind in kinds]
 
 
 class SinkTroubles:
@@ -76,7 +50,7 @@ class SinkTroubles:
         self._told: set[str] = set()
 
     def observe(self, errors: Mapping[str, str | None]) -> None:
-        """Record the current error of each sink, None where there is none, by the sink's display name."""
+        """Record the current error of each sink, None if there is none, by the sink's display name."""
         for sink, error in errors.items():
             if error is None:
                 self._since.pop(sink, None)
@@ -87,5 +61,7 @@ class SinkTroubles:
                 since = self._since.setdefault(sink, self._clock())
                 if self._clock() - since >= PATIENCE:
                     self._told.add(sink)
-                    message = f"{sink} has been out of reach for {PATIENCE:.0f} s, and what goes there waits here: {error}"
+                    message = (
+                        f"{sink} has been unreachable for {PATIENCE:.0f} s; its records wait here: {error}"
+                    )
                     self._add(SinkEvent(sink=sink, error=error, message=message))

@@ -1,23 +1,106 @@
-"""What of `metrics.jsonl` is still to be sent, a batch at a time."""
+"""The pending records of `metrics.jsonl`, a batch at a time, with the labels by which other systems find a job."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
+from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import read_json
+from bai_agent.light_dataclass import asdict, dataclass
+
+HOST = "host"
+"""`src` of the machine's own metrics."""
+
+
+class Record(NamedTuple):
+    """A value of a metric."""
+
+    src: str
+    name: str
+    value: float
+    units: str
+    timestamp: int
+    """ms UTC."""
+    seq: int
+    labels: dict[str, str]
+    """The record's own labels, including repeat or generation, without those of the job."""
+
+
+def read_record(line: bytes) -> Record:
+    """Return the record of one line. Raises RecordError if the line is not a record."""
+    record = parse_json(line, where="metrics.jsonl")
+    if not isinstance(record, dict):
+        raise RecordError("not a JSON object")
+    name, value, timestamp, seq = (record.get(key) for key in ("name", "value", "timestamp", "seq"))
+    if not isinstance(name, str) or type(timestamp) is not int or type(seq) is not int:
+        raise RecordError("name, timestamp or seq is missing")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not is_finite(value):
+        raise RecordError("the value is not a finite number")
+    return Record(
+        src=str(record.get("src", "")),
+        name=name,
+        value=value,
+        units=str(record.get("units") or ""),
+        timestamp=timestamp,
+        seq=seq,
+        labels=_own_labels(record),
+    )
+
+
+def _own_labels(record: Mapping[str, Any]) -> dict[str, str]:
+    own = record.get("labels")
+    labels = labels_in(own) if own is not None else {}
+    if type(repeat := record.get("repeat")) is int:
+        labels = {**labels, "repeat": str(repeat)}
+    if type(generation := record.get("generation")) is int:
+        # A metric may have a label of its own of that name.
+        labels = {"generation": str(generation), **labels}
+    return labels
+
+
+def labels_of(job: Job, *, rank: int) -> dict[str, str]:
+    """Return the job's own labels, and those that say which job, whose, and which of its nodes it is."""
+    identity = job.job
+    labels = dict(identity.labels)
+    # After the user's own: nobody can pass for another job by a label's name.
+    labels["action-id"] = identity.action_id or identity.id
+    labels["client-id"] = identity.client_id
+    if identity.parent_action_id is not None:
+        labels["parent-action-id"] = identity.parent_action_id
+    if job.strategy.nodes > 1:
+        labels["rank"] = str(rank)
+    return labels
+
+
+def labels_in(labels: object) -> dict[str, str]:
+    """Return the labels of a record. Raises RecordError if they are not labels."""
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise RecordError("the labels are not texts by name")
+    return labels
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a double can hold `value`."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond what a double holds: no reader could take it either
+        return False
+
 
 T = TypeVar("T")
 
 MAX_RECORDS = 2_000
 MAX_BYTES = 400 * 1024
-"""Of a batch's messages. With their keys and headers they fit into one produce request of the usual limit, 1 MiB."""
+"""Limit for the messages of a batch. With keys and headers they fit into one produce request of the usual limit, 1 MiB."""
 _READ = 512 * 1024
 _HOST = re.compile(rb'"src": ?"host"')
 
@@ -47,11 +130,13 @@ class SendProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Generic[T]):
-    """The next messages, and where the file goes on after them."""
+    """The next messages, and the offset in the file after them."""
 
     messages: list[T]
     end: int
     malformed: int
+    is_full: bool
+    """Whether a limit ended the batch, so that there is more to read at once."""
 
 
 class Backlog(Generic[T]):
@@ -60,7 +145,7 @@ class Backlog(Generic[T]):
     def __init__(
         self, path: Path, write: Callable[[bytes], T | None], *, size: Callable[[T], int] = lambda _: 0
     ) -> None:
-        """write: makes a message of a line, or none where it is not to be sent; raises ValueError where it is not a record.
+        """write: makes a message of a line, None if it is not to be sent; raises RecordError if the line is not a record.
         size: a message's bytes.
         """
         self._path = path
@@ -73,13 +158,15 @@ class Backlog(Generic[T]):
         messages: list[T] = []
         end, size, malformed = offset, 0, 0
         start = 0
+        is_full = True
         while len(messages) < MAX_RECORDS and size < MAX_BYTES:
             newline = chunk.find(b"\n", start)
             if newline < 0:
+                is_full = len(chunk) == _READ
                 break
             try:
                 message = self._write(chunk[start:newline])
-            except (ValueError, RecursionError):
+            except RecordError:
                 malformed += 1
             else:
                 if message is not None:
@@ -88,9 +175,9 @@ class Backlog(Generic[T]):
             start = newline + 1
             end = offset + start
         if end == offset and len(chunk) == _READ:
-            # No record is half a mebibyte long. What is left of the line is passed over as one more malformed one.
+            # No record is half a mebibyte long. The rest of the line counts as one more malformed line.
             end, malformed = offset + len(chunk), 1
-        return Batch(messages=messages, end=end, malformed=malformed)
+        return Batch(messages=messages, end=end, malformed=malformed, is_full=is_full)
 
     def count(self, offset: int, *, deadline: float, host_metrics: bool) -> int:
         """Return how many complete lines after `offset` are to be sent; as many as were seen by `deadline`."""
@@ -117,7 +204,7 @@ class Backlog(Generic[T]):
 
 
 def read_progress(path: Path) -> SendProgress:
-    """Return what `path` holds; nothing done yet where it holds nothing of use: rather twice than never."""
+    """Return the progress in `path`; no progress if it cannot be read: messages are rather sent twice than never."""
     content = read_json(path) or {}
     names = ("offset", "delivered", "refused", "malformed")
     if not all(_is_count(content, name) for name in names):

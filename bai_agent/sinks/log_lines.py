@@ -1,7 +1,7 @@
-"""Appends what the benchmark prints to a file, a JSON object a line, in the shape in which the benchmark service's index of logs has it.
+"""Appends the benchmark's output to a file, a JSON object a line, in the form of the benchmark service's index of logs.
 
-A log shipper of the machine, such as fluent-bit, takes it from there. At least once: an agent that was killed may repeat the lines
-of its last second.
+A log shipper on the machine, such as fluent-bit, reads it. At least once: a killed agent may repeat the lines of its
+last second.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bai_agent.backoff import Backoff
-from bai_agent.job.descriptor import LogLines
+from bai_agent.job.descriptor import Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
-from bai_agent.sinks.backlog import SendProgress, read_progress, write_progress
+from bai_agent.sinks.backlog import SendProgress, labels_of, read_progress, write_progress
 from bai_agent.sinks.sink import Delivery, SinkThread
 
 _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 _READ = 256 * 1024
 _LONGEST = 64 * 1024
-"""Bytes of one entry: a longer line becomes several, as log shippers drop what is too long for them."""
+"""Bytes of one entry: a longer line becomes several, since log shippers drop lines that are too long."""
 
 
 class LogLinesFile(SinkThread):
@@ -34,14 +34,14 @@ class LogLinesFile(SinkThread):
 
     _on_this_machine = True
 
-    def __init__(
-        self, table: LogLines, rundir: RunDir, *, labels: dict[str, str], redactor: Redactor
-    ) -> None:
+    def __init__(self, job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> None:
         super().__init__("the log file")
-        self._path = Path(table.path)
+        if job.log_lines is None:
+            raise ValueError("the job names no file for log lines")
+        self._path = Path(job.log_lines.path)
         self._output = rundir.kept_output
         self._offset_file = rundir.log_lines_offset
-        self._place = {"kubernetes": {"container_name": "benchmark", "labels": labels}}
+        self._place = {"kubernetes": {"container_name": "benchmark", "labels": labels_of(job, rank=rank)}}
         self._redactor = redactor
         self._progress = read_progress(rundir.log_lines_offset)
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
@@ -69,7 +69,7 @@ class LogLinesFile(SinkThread):
         return None if last else _POLL_S
 
     def _take(self, *, last: bool) -> bool:
-        """Write the next lines; return whether there were any. last: nothing is printed any more. Raises OSError."""
+        """Write the next lines; return whether there were any. last: nothing more is printed. Raises OSError."""
         before = self._progress
         offset, chunk = self._read(before.offset)
         lines, end = _split(chunk, whole=last and len(chunk) < _READ)
@@ -86,7 +86,7 @@ class LogLinesFile(SinkThread):
         return True
 
     def _read(self, offset: int) -> tuple[int, bytes]:
-        """Return the next bytes, and where they begin: at the beginning where the benchmark has truncated its output."""
+        """Return the next bytes and their offset, which is 0 if the benchmark has truncated its output."""
         with _opened(self._output, os.O_RDONLY) as descriptor:
             if descriptor is None:
                 return offset, b""
@@ -95,21 +95,21 @@ class LogLinesFile(SinkThread):
             return offset, os.pread(descriptor, _READ, offset)
 
     def _append(self, content: bytes) -> None:
-        # Opened anew each time: who ships the file may have moved it away.
+        # Opened each time: a log shipper may have moved it away.
         self._path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with _opened(self._path, flags) as descriptor:
             if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is no file")
             size = os.fstat(descriptor).st_size
-            # Half a line of a try that failed, or of an agent that was killed, must not spoil the next.
+            # Half a line, of a failed try or a killed agent, must not spoil the next one.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             rest = memoryview(b"\n" + content if torn else content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
 
     def _lines_after(self, offset: int, deadline: float) -> int:
-        """Return how many lines are left; as many as were counted until `deadline`, and at least one where there is any."""
+        """Return the number of lines left, as counted until `deadline`, and at least one if there are any."""
         count = 0
         while True:
             try:
@@ -123,7 +123,7 @@ class LogLinesFile(SinkThread):
 
 
 def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
-    """Return the lines of a chunk, and where the last one ends. whole: what is behind the last newline is a line too."""
+    """Return the lines of a chunk, and the end of the last one. whole: the text after the last newline is a line, too."""
     end = len(chunk) if whole else chunk.rfind(b"\n") + 1
     if end == 0 and len(chunk) >= _LONGEST:
         end = _LONGEST
@@ -137,7 +137,7 @@ def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int | None]:
-    """Open a file; None where it is to be read and not there. Raises OSError."""
+    """Open a file; None if a file to be read does not exist. Raises OSError."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
     except FileNotFoundError:

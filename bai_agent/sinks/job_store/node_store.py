@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.decode import parse_json
+from bai_agent.errors import ClaimedError, MissingObjectError, StoreError, StoreRefusedError
+from bai_agent.job.launches import launch_key, read_launched
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import MissingObjectError, StoreRefusedError
+from bai_agent.light_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 LAUNCH_SECONDS = 60.0
-"""How long a machine waits to be named by whoever launched it: that one wants EC2's answer first, and may ask twice for it."""
-
-
-class ClaimedError(BaiError):
-    """Another machine has this rank of this job."""
+"""Seconds to wait until the launcher names this machine, for which it needs EC2's answer and may ask twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +31,8 @@ class NodeStore:
     record: JobRecord
     rank: int
     attempt: int
+    launch: int = 0
+    """Number of the launch that this machine is of. 0 if it was launched at the job's start."""
 
     def key(self, name: str) -> str:
         return self.record.node(self.rank, attempt=self.attempt).key(name)
@@ -44,9 +44,9 @@ class NodeStore:
         self.put(name, json.dumps(value).encode() + b"\n")
 
     def put_result(self, content: bytes, job: bytes | None) -> None:
-        """Write how this node ended, and where it decides for the job how that did, unless somebody has said it before."""
+        """Write this node's result, and the job's if this node decides it and there is none yet."""
         self.put("result.json", content)
-        if job is not None and not self.record.store.put(self.record.key("result.json"), job, if_absent=True):
+        if job is not None and not self.record.settle(self.record.key("result.json"), job):
             log.info("the job store holds a result of this job already")
 
     def claim(
@@ -60,19 +60,24 @@ class NodeStore:
     ) -> bool:
         """Claim this node's rank by creating `ready.json`; return True. The machine that holds the claim may repeat it.
 
-        Where two launches of the job came through, only machines that `launched.json` names may; where none is written
-        within LAUNCH_SECONDS, who comes first. A store that is away is asked again while not `until()`. The descriptor is
-        left there where nobody has put one.
-        Raises ClaimedError; StoreError where the store refuses or stays away.
+        If two launches of the job came through, only machines that `launched.json` names may claim it, or the first one if
+        that file is not written within LAUNCH_SECONDS. A machine of a later launch waits for it until `until()`. A store that is
+        away is asked again as long. The descriptor is put there unless there is one.
+        Raises ClaimedError; StoreError if the store refuses or stays away.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        undecided_until = clock() + LAUNCH_SECONDS
+        undecided_until = clock() + LAUNCH_SECONDS if not self.launch else math.inf
         while True:
             try:
                 if self._is_meant(identity) or clock() >= undecided_until:
                     self._claim(identity, descriptor)
                     return True
                 log.info("the launch of %s is not decided yet; asking again", self.record.job_id)
+                if self.launch and until():
+                    raise ClaimedError(
+                        f"{identity.get('instance_id')} is not recorded as a machine of launch {self.launch} of the job "
+                        f"{self.record.job_id}: it runs nothing and ends."
+                    )
             except StoreRefusedError:
                 raise
             except StoreError as error:
@@ -87,24 +92,35 @@ class NodeStore:
         if instance is None:
             return True
         store = self.record.store
-        names = [self.record.key(f"attempts/{self.attempt}/{name}.json") for name in ("launch", "launched")]
+        names = [
+            launch_key(self.record, self.attempt, self.launch, f"{name}.json")
+            for name in ("launch", "launched")
+        ]
         try:
-            # As a rule it is there, so it is not looked for first.
-            launched = json.loads(store.get(names[1]))
+            # It usually exists, so it is read without a look first.
+            launched = parse_json(store.get(names[1]), where=f"{store.url}/{names[1]}")
         except (MissingObjectError, StoreRefusedError):
-            # S3 calls what is not there denied as well; a list tells. Without a launch file somebody launched us by hand.
-            found = {each.key for each in store.find(self.record.key(f"attempts/{self.attempt}/launch"))}
-            return not found.intersection(names)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{store.url}/{names[1]} is not JSON: {error}") from error
-        named = launched.get("instances") if isinstance(launched, dict) else None
-        chosen = named if isinstance(named, list) else []
+            # S3 also denies access to missing keys; a listing tells the difference. Without a launch file the machine
+            # was started by hand.
+            found = {each.key for each in store.find(names[0].removesuffix(".json"))}
+            return not self.launch and not found.intersection(names)
+        chosen = self._chosen(launched)
         if instance in chosen:
             return True
         raise ClaimedError(
             f"The job {self.record.job_id} was launched more than once, and {instance} is not among the machines that "
             f"launched.json names ({', '.join(map(str, chosen)) or 'none'}): it runs nothing and ends."
         )
+
+    def _chosen(self, launched: object) -> list[object]:
+        """Return the machines that may take this place by `launched.json`: of a later launch the one of this node. Raises RecordError."""
+        named = launched.get("instances") if isinstance(launched, dict) else None
+        if not isinstance(launched, dict) or not isinstance(named, list):
+            return []
+        if not self.launch:
+            return named
+        mine = read_launched(launched, where="launched.json").by_node.get(self.rank)
+        return [mine] if mine is not None else []
 
     def _claim(self, identity: Mapping[str, Any], descriptor: bytes) -> None:
         store = self.record.store

@@ -1,38 +1,39 @@
 """One growing file as a row of objects in the job store, each named by the position at which it starts.
 
-The last object is replaced whole as the file grows, until it is full; then the next one begins. So a reader sees all that
-has arrived in few objects, each upload may be repeated, and a restart needs to know no more than where the last one starts.
+The last object is replaced as the file grows, until it is full; then the next one begins. So all arrived content is
+in few objects, each upload may be repeated, and a restart only needs the start of the last object.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bai_agent.light_dataclass import dataclass, replace
+
 OBJECT_BYTES = 8 << 20
-"""An object of this size is full. Also the most that is in memory at a time."""
+"""Size (bytes) at which an object is full, and the most in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadOffset:
-    """How far a stream is in the store; positions are those of the stream."""
+    """Progress of a stream in the store. Positions are those of the stream."""
 
     start: int = 0
-    """Where the last object starts."""
+    """Start of the last object."""
     sent: int = 0
-    """Where it ends."""
+    """End of the last object."""
     origin: int = 0
-    """Where the file's first byte stands: beyond 0 after the file was truncated, as the stream goes on."""
+    """Position of the file's first byte: beyond 0 after a truncation, since the stream goes on."""
     lost: int = 0
-    """Bytes that a truncation took before they were sent."""
+    """Bytes lost by a truncation before they were sent."""
 
 
 class StreamUpload:
     """Uploads one file to the store. Raises OSError and StoreError.
 
-    put: takes an object's start and content. save: makes a position durable. With `whole_lines` what stands after the last
+    put: called with an object's start and content. save: makes a position durable. whole_lines: text after the last
     newline waits.
     """
 
@@ -56,7 +57,7 @@ class StreamUpload:
         self._seen = 0
 
     def pending(self) -> int:
-        """Return how many bytes are in the file and not in the store; at least 1 where it was truncated."""
+        """Return the number of bytes in the file that are not in the store; at least 1 if it was truncated."""
         reached = self.reached
         size = self._size()
         if reached.origin + size < reached.sent:
@@ -93,7 +94,7 @@ class StreamUpload:
     def _go_on_after_truncation(self) -> None:
         reached = self.reached
         lost = max(0, reached.origin + self._seen - reached.sent)
-        # Durable before anything is sent: the file may have grown beyond the old size when we come back.
+        # Durable before anything is sent: after a restart the file may be larger than before.
         self._reach(
             UploadOffset(start=reached.sent, sent=reached.sent, origin=reached.sent, lost=reached.lost + lost)
         )
@@ -105,7 +106,7 @@ class StreamUpload:
     def _size(self) -> int:
         if self._descriptor < 0:
             try:
-                # Kept open: the benchmark may delete its log or put another in its place, and go on writing to this one.
+                # Kept open: the benchmark may delete or replace its log, and go on writing to this one.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return 0

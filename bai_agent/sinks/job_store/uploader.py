@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import StoreError
-from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.job.run_directory import RunDir, read_job_result, read_json, write_json
+from bai_agent.light_dataclass import asdict, dataclass, fields
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset
 from bai_agent.sinks.sink import Delivery
@@ -30,7 +30,7 @@ _SAME_WARNING_SECONDS = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class UploadBacklog:
-    """What is not in the store: bytes of each stream, bytes that were overwritten before they were sent, and why."""
+    """Bytes missing in the store: pending ones of each stream, those overwritten before they were sent, and the reason."""
 
     log: int
     metrics: int
@@ -39,14 +39,14 @@ class UploadBacklog:
 
 
 class StoreUploader(threading.Thread):
-    """Keeps a node's place in the store up to date: its log, its metrics, its events, at last its result."""
+    """Keeps a node's part of the store up to date: its log, metrics and events, and finally its result."""
 
     def __init__(self, place: NodeStore, rundir: RunDir) -> None:
         super().__init__(name="The job store", daemon=True)
         self._place = place
         self._rundir = rundir
         reached = _read_reached(rundir.store_offset)
-        # By the names that a benchmark does not know, should it rename or delete its log.
+        # Names that a benchmark does not know, in case it renames or deletes its log.
         self._streams = {
             name: self._stream(name, path, reached)
             for name, path in (
@@ -58,13 +58,13 @@ class StoreUploader(threading.Thread):
         self._interval = dict.fromkeys(self._streams, _FIRST_INTERVAL)
         self._events_due = 0.0
         self._lines_sent: dict[str, int] = {}
-        """How much was sent of each file of lines that is replaced whole."""
+        """Sizes at the last upload of files that are replaced as a whole."""
         self._environment_sent = False
         self._result_sent = False
-        self._publish = False
+        self._publish = self._is_first = False
         self._asked = 0
         self._answered = 0
-        """How often everything was asked for, and up to which time of asking it has been sent."""
+        """Number of the last answered request to upload everything; `_asked` is that of the newest one."""
         self._changed = threading.Condition()
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._error: str | None = None
@@ -73,19 +73,19 @@ class StoreUploader(threading.Thread):
 
     @property
     def error(self) -> str | None:
-        """Why the job store takes nothing at the moment; None while it does."""
+        """Reason why the job store accepts nothing at the moment. None if it does."""
         return self._error
 
-    def hurry(self) -> int:
-        """Request an immediate upload of what is there; return the request's sequence number."""
+    def flush_soon(self) -> int:
+        """Request an immediate upload; return the request's sequence number."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
             return self._asked
 
     def flush(self, deadline: float) -> UploadBacklog:
-        """Send what is there now; return what is left when all is sent, or at `deadline` (of `time.monotonic()`)."""
-        asked = self.hurry()
+        """Upload what is there now; return the rest once all is sent, or at `deadline` (of `time.monotonic()`)."""
+        asked = self.flush_soon()
         with self._changed:
             self._changed.wait_for(
                 lambda: self._answered >= asked or self._over, timeout=max(0.0, deadline - time.monotonic())
@@ -95,9 +95,9 @@ class StoreUploader(threading.Thread):
         return UploadBacklog(log=sizes["log"], metrics=sizes["metrics"], lost=lost, error=self._error)
 
     def finish(self, deadline: float) -> Delivery:
-        """Send what is left; return in bytes what arrived and what did not, at `deadline` (of `time.monotonic()`) at the latest."""
+        """Upload the rest; return the numbers of delivered and missing bytes, at `deadline` (of `time.monotonic()`) at the latest."""
         left = self.flush(deadline)
-        why = f": {left.error}" if left.error else ": the time for it was over (limits.drain)"
+        why = f": {left.error}" if left.error else ": the time was over (limits.drain)"
         warnings = [
             f"{count} bytes of the {stream} were not in the job store when the run ended{why}."
             for stream, count in (("output", left.log), ("metrics", left.metrics))
@@ -114,9 +114,9 @@ class StoreUploader(threading.Thread):
             warnings=tuple(warnings),
         )
 
-    def publish(self, deadline: float) -> bool:
-        """Send all that is left, then the result; return whether it arrived by `deadline`."""
-        self._publish = True
+    def publish(self, deadline: float, *, is_first: bool) -> bool:
+        """Upload the rest, then the result; return whether it arrived by `deadline`. is_first: whether this is the first node of a fixed job."""
+        self._publish, self._is_first = True, is_first
         self.flush(deadline)
         return self._result_sent
 
@@ -125,8 +125,8 @@ class StoreUploader(threading.Thread):
             while True:
                 self._serve()
         except BaseException:
-            # The thread's outermost frame: a defect, or a panic of obstore's, which is not an Exception, must end in the result,
-            # not on a terminal that nobody sees.
+            # The thread's outermost frame: a defect, or a panic of obstore's (a BaseException), must appear in the
+            # result.
             log.exception("the job store: the uploader ended by a defect")
             with self._changed:
                 self._error = "the uploader ended by a defect; agent.log has the details"
@@ -134,7 +134,7 @@ class StoreUploader(threading.Thread):
                 self._changed.notify_all()
 
     def _serve(self) -> None:
-        # Before the pass: what is asked for while it goes on is not in it.
+        # Before the pass, which does not include later requests.
         asked = self._asked
         try:
             self._send(everything=asked > self._answered)
@@ -153,19 +153,14 @@ class StoreUploader(threading.Thread):
         self._wait(_POLL, than=asked)
 
     def _wait(self, seconds: float, *, than: int) -> None:
-        """Wait, but not when more has been asked for than that."""
+        """Wait, until there are more requests than `than`."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked > than, timeout=seconds)
 
     def _send(self, *, everything: bool) -> None:
         publish = self._publish
         for name, stream in self._streams.items():
-            pending = stream.pending()
-            if pending and (everything or pending >= OBJECT_BYTES or time.monotonic() >= self._due[name]):
-                while stream.send():
-                    continue
-                self._due[name] = time.monotonic() + self._interval[name]
-                self._interval[name] = min(_LONGEST_INTERVAL, self._interval[name] * _GROWTH)
+            self._send_stream(name, stream, everything=everything)
         if everything or time.monotonic() >= self._events_due:
             self._send_events()
         if not self._environment_sent and self._rundir.environment.exists():
@@ -173,9 +168,17 @@ class StoreUploader(threading.Thread):
             self._environment_sent = True
         if publish and everything and not self._result_sent:
             self._place.put_result(
-                self._rundir.result.read_bytes(), job_result_of(self._rundir, rank=self._place.rank)
+                self._rundir.result.read_bytes(), read_job_result(self._rundir, is_first=self._is_first)
             )
             self._result_sent = True
+
+    def _send_stream(self, name: str, stream: StreamUpload, *, everything: bool) -> None:
+        pending = stream.pending()
+        if pending and (everything or pending >= OBJECT_BYTES or time.monotonic() >= self._due[name]):
+            while stream.send():
+                continue
+            self._due[name] = time.monotonic() + self._interval[name]
+            self._interval[name] = min(_LONGEST_INTERVAL, self._interval[name] * _GROWTH)
 
     def _send_events(self) -> None:
         for path in (self._rundir.events, self._rundir.repeats):
@@ -188,7 +191,7 @@ class StoreUploader(threading.Thread):
                 return
             content = path.read_bytes()
         except FileNotFoundError:
-            return  # the benchmark may have taken it away, and the result is still to be sent
+            return  # the benchmark may have deleted it, and the result is still to be sent
         content = content[: content.rfind(b"\n") + 1]
         if len(content) != sent:
             self._place.put(path.name, content)
@@ -220,13 +223,6 @@ class StoreUploader(threading.Thread):
         if reason != last or now - when > _SAME_WARNING_SECONDS:
             log.warning("%s", reason)
             self._warned = (now, reason)
-
-
-def job_result_of(rundir: RunDir, *, rank: int) -> bytes | None:
-    """Return the result of the whole job, where this node decides for it; None where it does not."""
-    if rundir.job_result.exists():
-        return rundir.job_result.read_bytes()
-    return rundir.result.read_bytes() if rank == 0 else None
 
 
 def _read_reached(path: Path) -> dict[str, UploadOffset]:

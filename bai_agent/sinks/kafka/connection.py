@@ -1,4 +1,4 @@
-"""Connections to Kafka that say in a sentence why there is none."""
+"""Connections to Kafka, and sentences for failed ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.aws.credentials import takes_botocore
-from bai_agent.aws.imds import MetadataError
-from bai_agent.aws.secrets import SecretError, resolve
-from bai_agent.errors import BaiError
+from bai_agent.aws.credentials import find_keys, takes_botocore
+from bai_agent.aws.secrets import resolve
+from bai_agent.errors import ConnectError, CredentialsError, MetadataError, SecretError
 from bai_agent.job.descriptor import Kafka
 from bai_agent.job.redaction import Redactor
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
 
-# kafka-python takes half a second of imports, and most jobs have no Kafka: it is imported where it is used.
+# kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
@@ -29,20 +28,10 @@ PARTITIONS = 3
 MAX_REPLICAS = 3
 _BOOTSTRAP_MS = 5_000
 _REQUEST_MS = 10_000
-_LINGER_MS = 5_000
 _DELIVERY_MS = 30_000
 
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-
-class ConnectError(BaiError):
-    """Kafka cannot be reached, or refuses the connection."""
-
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.permanent = permanent
-        """Waiting does not help: somebody has to change something."""
 
 
 def client_settings(
@@ -93,13 +82,9 @@ def connect(
                 acks="all",
                 enable_idempotence=True,
                 allow_auto_create_topics=False,
-                # Whoever sends also flushes; lingering only keeps a batch in one request until then.
-                linger_ms=_LINGER_MS,
-                batch_size=768 * 1024,
                 delivery_timeout_ms=_DELIVERY_MS,
                 max_block_ms=_REQUEST_MS,
                 metrics_enabled=False,
-                partitioner=_same_partition(),
             )
 
 
@@ -115,25 +100,6 @@ def release(producer: KafkaProducer) -> None:
         log.warning("Kafka: the connection did not close in time: %s", error)
 
 
-def _same_partition() -> Any:
-    """Return the usual partitioner, asked once for all: its hash in Python costs as much as the rest of a message."""
-    from kafka.partitioner import DefaultPartitioner
-
-    class SamePartition(DefaultPartitioner):  # type: ignore[misc]
-        _chosen: tuple[int, int] = (0, 0)
-
-        def partition(
-            self, topic: str, key: Any, key_bytes: bytes, value: Any, value_bytes: bytes, cluster: Any
-        ) -> int:
-            partitions = len(cluster.partitions_for_topic(topic))
-            if self._chosen[0] != partitions:
-                chosen = super().partition(topic, key, key_bytes, value, value_bytes, cluster)
-                self._chosen = (partitions, chosen)
-            return self._chosen[1]
-
-    return SamePartition()
-
-
 def create_topics(
     topics: Sequence[str],
     settings: Mapping[str, Any],
@@ -143,7 +109,7 @@ def create_topics(
 ) -> None:
     """Create those of `topics` that do not exist. replicas: unset, three, or one for each broker where these are fewer.
 
-    Raises ConnectError where one cannot be seen, and what the library raises.
+    Raises ConnectError if a topic cannot be seen, and errors of the library.
     """
     from kafka import KafkaAdminClient
     from kafka.errors import AuthorizationError, TopicAlreadyExistsError
@@ -200,8 +166,8 @@ def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
 def _hear_last_words() -> None:
     """Let kafka-python read what a broker says before it closes a connection, such as that it refuses a password.
 
-    It drops what it has received where the end of the connection has come by then as well, which a busy machine sees most of the time:
-    all it knows is then "socket disconnected". The end is read again at the next look.
+    It drops received bytes if the connection has been closed by then too, which is the usual case on a busy machine, and only
+    reports "socket disconnected". The end is read again at the next look.
     """
     from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
@@ -293,17 +259,15 @@ _NO_CREDENTIALS = "AWS_MSK_IAM needs AWS credentials, and there are none; give t
 
 
 def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
-    """Say beforehand what kafka-python would only say as an AttributeError on its network thread."""
-    from bai_agent.sinks.kafka.msk import region_of, use_own_credentials
-
+    """Raise ConnectError for mistakes that kafka-python only reports as an AttributeError on its network thread."""
     if kafka.security_protocol != "SASL_SSL":
         raise _wrong("AWS_MSK_IAM needs security_protocol SASL_SSL")
     if not takes_botocore(environment):
-        if not region_of(environment):
+        if not _region(environment):
             raise _wrong(_NO_REGION)
         try:
-            use_own_credentials(environment)
-        except MetadataError as error:
+            _use_own_credentials(environment)
+        except (CredentialsError, MetadataError) as error:
             raise _wrong(f"AWS_MSK_IAM needs AWS credentials: {error}") from error
         return
     from botocore.session import Session
@@ -313,6 +277,47 @@ def _check_msk(kafka: Kafka, environment: Mapping[str, str]) -> None:
         raise _wrong(_NO_REGION)
     if session.get_credentials() is None:
         raise _wrong(_NO_CREDENTIALS)
+
+
+def _use_own_credentials(environment: Mapping[str, str]) -> None:
+    """Have kafka-python authenticate with the keys in `environment` or the instance's role, without botocore.
+
+    Raises CredentialsError, MetadataError.
+    """
+    from kafka.errors import KafkaConnectionError
+    from kafka.net.sasl import register_sasl_mechanism
+    from kafka.net.sasl.msk import AwsMskIamClient, SaslMechanismAwsMskIam
+
+    keys = find_keys(environment)
+    region = _region(environment)
+
+    class OwnCredentials(SaslMechanismAwsMskIam):  # type: ignore[misc] # kafka-python has no types
+        def __init__(self, **config: Any) -> None:
+            # The parent's constructor requires botocore.
+            self.host = config["host"]
+            self._auth = None
+            self._is_done = self._is_authenticated = False
+
+        def _build_client(self) -> AwsMskIamClient:
+            try:
+                found = keys()
+            except MetadataError as error:
+                raise KafkaConnectionError(f"no AWS credentials: {error}") from error
+            return AwsMskIamClient(
+                host=self.host,
+                access_key=found.access,
+                secret_key=found.secret,
+                region=region,
+                token=found.token,
+            )
+
+    keys()
+    register_sasl_mechanism("AWS_MSK_IAM", OwnCredentials, overwrite=True)
+
+
+def _region(environment: Mapping[str, str]) -> str | None:
+    """Return the cluster's region."""
+    return environment.get("AWS_DEFAULT_REGION") or environment.get("AWS_REGION") or None
 
 
 def _wrong(text: str) -> ConnectError:

@@ -53,7 +53,7 @@ class _LibraryLog(logging.Handler):
 
 
 def _tells_more(new: Exception, old: Exception | None) -> bool:
-    """What the broker itself answered outranks a broken connection; "unable to bootstrap" is no reason at all.
+    """An answer of the broker outranks a broken connection; "unable to bootstrap" is not a reason.
 
     (After a refused password the library often sees nothing but the closed socket.)
     """

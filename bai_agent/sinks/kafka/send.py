@@ -1,166 +1,183 @@
-"""Makes messages of records, as the benchmark service and its exporters read them; sends a batch of them, and finds out what became of each."""
+"""Sends batches of messages through one producer, in order, and takes the broker's answers."""
 
 from __future__ import annotations
 
-import json
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job
+from bai_agent.errors import NotAcknowledgedError
 from bai_agent.sinks.backlog import MAX_RECORDS, Batch
 from bai_agent.sinks.kafka.library_log import last_trouble
-from bai_agent.sinks.record import HOST, labels_of, read_record
+from bai_agent.sinks.kafka.metric_messages import MetricMessage, MetricMessageWriter, enqueue, failure_of
 
-# kafka-python takes half a second of imports, and most jobs have no Kafka: it is imported where it is used.
+# kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
-_FLUSH_SECONDS = 0.25
-_BATCH_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class MetricMessage:
-    """One record of `metrics.jsonl` on its way to Kafka."""
-
-    value: bytes
-    """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
-    headers: list[tuple[str, bytes]]
-    """`job`, `rank` and `seq`: together they name the record, so that a reader can tell a repetition."""
-
-
-class MetricMessageWriter:
-    """Turns the records of one node of a job into messages."""
-
-    def __init__(self, job: Job, *, rank: int) -> None:
-        identity = job.job
-        self.key = identity.client_id.encode()
-        labels = self._reserved = labels_of(job, rank=rank)
-        # Encoded once: they are most of a message, and the same in nearly all.
-        self._labels = json.dumps(labels)
-        self._headers = [("job", identity.id.encode()), ("rank", str(rank).encode())]
-        self._host_metrics = job.kafka is not None and job.kafka.host_metrics
-
-    def write(self, line: bytes) -> MetricMessage | None:
-        """Return the message of one line of `metrics.jsonl`; None where host metrics are not wanted.
-
-        Raises ValueError where the line is not a record.
-        """
-        record = read_record(line)
-        if record.src == HOST and not self._host_metrics:
-            return None
-        text = json.dumps({"name": record.name, "value": record.value, "timestamp": record.timestamp})
-        # The job's come last, for the same reason.
-        labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
-        message = f'{text[:-1]}, "labels": {labels}}}'
-        return MetricMessage(message.encode(), [*self._headers, ("seq", b"%d" % record.seq)])
-
-
-class NotAcknowledgedError(BaiError):
-    """The broker has not taken all of a batch."""
+MAX_IN_FLIGHT = 3
+"""Largest number of batches that the producer holds. A kill can send these twice."""
+_ANSWER_SECONDS = 60.0
+_END_SECONDS = 1.0
+"""For the producer's thread to give up what it holds, after it was told to end."""
 
 
 @dataclass
 class Outgoing:
-    """A batch on its way: kept over reconnections, so that what the broker refuses is not offered for ever."""
+    """A batch in flight. It is kept over reconnections, so that a refused message is not offered for ever."""
 
     batch: Batch[MetricMessage]
     messages: list[MetricMessage]
-    """Those that it has neither acknowledged nor refused."""
-    at_a_time: int = MAX_RECORDS
+    """Messages that the broker has neither acknowledged nor refused."""
+    handed: int = 0
+    """Number of them, from the first, that the producer holds."""
     refused: int = 0
 
 
+@dataclass
+class SendWindow:
+    """All batches in flight, in the order of the file."""
+
+    outgoing: deque[Outgoing] = field(default_factory=deque)
+    at_a_time: int | None = None
+    """Number of messages that are sent alone, after a refusal. None if whole batches are sent, several in flight."""
+
+    @property
+    def pending(self) -> int:
+        """Messages that the broker has neither acknowledged nor refused."""
+        return sum(len(each.messages) for each in self.outgoing)
+
+
+@dataclass(frozen=True)
+class _Group:
+    outgoing: Outgoing
+    count: int
+    future: Any
+    deadline: float
+
+
 class BatchSender:
-    """Sends through one producer. `is_over`: returns whether to stop waiting for answers."""
+    """Sends the batches of `window` through one producer. `wake` is set when there is an answer."""
 
     def __init__(
         self,
         producer: KafkaProducer,
+        window: SendWindow,
         *,
         topic: str,
-        key: bytes | None,
-        is_over: Callable[[], bool],
+        writer: MetricMessageWriter,
+        wake: threading.Event,
         warn: Callable[[str], None],
     ) -> None:
         self._producer = producer
+        self._window = window
         self._topic = topic
-        self._key = key
-        self._is_over = is_over
+        self._writer = writer
+        self._wake = wake
         self._warn = warn
+        self._groups: deque[_Group] = deque()
+        self._failure: Exception | None = None
+        for each in window.outgoing:
+            each.handed = 0
 
-    def send(self, outgoing: Outgoing) -> bool:
-        """Send what is left of `outgoing`; return whether the producer can be used again. Raises NotAcknowledgedError.
+    @property
+    def waits(self) -> bool:
+        """Whether nothing more can be handed over before an answer comes."""
+        return len(self._groups) >= (MAX_IN_FLIGHT if self._window.at_a_time is None else 1)
 
-        Idempotence makes a refusal fatal: the producer then fails whatever it still holds with the same error. So who was
-        meant is certain only for a message that was sent alone; a refused group is offered again in halves.
-        """
-        from kafka.errors import (
-            InvalidRecordError,
-            InvalidTimestampError,
-            KafkaError,
-            MessageSizeTooLargeError,
-        )
-
-        refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
-        topic = self._topic
-        while group := outgoing.messages[: outgoing.at_a_time]:
-            try:
-                futures = [self._future(message) for message in group]
-            except KafkaError as error:
-                reason = last_trouble() or error
-                raise NotAcknowledgedError(f"Kafka takes no messages for topic {topic}: {reason}") from error
-            self._await(futures)
-            unsent = [
-                message for message, future in zip(group, futures, strict=True) if not future.succeeded()
-            ]
-            outgoing.messages[: len(group)] = unsent
-            outgoing.at_a_time = 2 * len(group)
-            if not unsent:
-                continue
-            failures = [future.exception for future in futures if not future.succeeded()]
-            if not any(isinstance(failure, refusals) for failure in failures):
-                reason = last_trouble() or failures[0]
-                raise NotAcknowledgedError(
-                    f"Kafka did not acknowledge {len(unsent)} messages for topic {topic}: {reason}"
-                )
-            outgoing.at_a_time = max(1, len(group) // 2)
-            if len(group) == 1:
-                self._warn(f"Kafka refuses a message for topic {topic}: {failures[0]}")
-                outgoing.messages.pop(0)
-                outgoing.refused += 1
-            return False
-        return True
-
-    def _future(self, message: MetricMessage) -> Any:
-        from kafka.errors import MessageSizeTooLargeError
-        from kafka.future import Future
-
-        try:
-            # Kafka's own timestamp stays that of the sending: it is what retention goes by, and a record that was held up
-            # for longer than that would be deleted on arrival.
-            return self._producer.send(
-                self._topic, key=self._key, value=message.value, headers=message.headers
-            )
-        except MessageSizeTooLargeError as error:
-            return Future().failure(error)
-
-    def _await(self, futures: list[Any]) -> None:
-        """Return when every future is done. Raises NotAcknowledgedError where time is up before."""
+    def hand_over(self) -> None:
+        """Hand the next messages to the producer, up to the limit. Raises NotAcknowledgedError."""
         from kafka.errors import KafkaError
 
-        deadline = time.monotonic() + _BATCH_SECONDS
-        while not all(future.is_done for future in futures):
-            if self._is_over() or time.monotonic() > deadline:
-                open_ones = sum(not future.is_done for future in futures)
-                raise NotAcknowledgedError(
-                    f"{open_ones} messages for topic {self._topic} were still not acknowledged when the time was up"
-                    + (f": {last_trouble()}" if last_trouble() else "")
-                )
-            # Neither its end nor its failure says what became of a message: the futures do.
-            with suppress(KafkaError):
-                self._producer.flush(timeout=_FLUSH_SECONDS)
+        for outgoing in self._window.outgoing:
+            while outgoing.handed < len(outgoing.messages) and not self.waits:
+                start = outgoing.handed
+                group = outgoing.messages[start : start + (self._window.at_a_time or MAX_RECORDS)]
+                try:
+                    future = enqueue(
+                        self._producer,
+                        topic=self._topic,
+                        key=self._writer.key,
+                        records=self._writer.encoder.encode(group),
+                        count=len(group),
+                    )
+                except KafkaError as error:
+                    reason = last_trouble() or error
+                    raise NotAcknowledgedError(
+                        f"Kafka takes no messages for topic {self._topic}: {reason}"
+                    ) from error
+                outgoing.handed += len(group)
+                self._groups.append(_Group(outgoing, len(group), future, time.monotonic() + _ANSWER_SECONDS))
+                future.add_callback(self._answered, future)
+
+    def settle(self) -> bool:
+        """Take the answers into the window; return whether the producer can be used again. Raises NotAcknowledgedError.
+
+        After a refusal it cannot: idempotence makes that fatal. The group that was refused is then offered again in halves, each
+        alone, until the message is found.
+        """
+        failed = self._failure is not None
+        if failed:
+            self._await_end()
+        self._take_acknowledged()
+        if failed:
+            self._take_failure()
+            return False
+        if self._groups and time.monotonic() > self._groups[0].deadline:
+            raise self.unanswered()
+        return True
+
+    def _take_acknowledged(self) -> None:
+        while self._groups and (group := self._groups[0]).future.is_done and failure_of(group.future) is None:
+            del group.outgoing.messages[: group.count]
+            group.outgoing.handed -= group.count
+            self._groups.popleft()
+            if self._window.at_a_time is not None:
+                self._window.at_a_time = 2 * group.count if 2 * group.count < MAX_RECORDS else None
+
+    def _take_failure(self) -> None:
+        """Take note of a refusal. Raises NotAcknowledgedError for any other failure."""
+        from kafka.errors import InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError
+
+        refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
+        group = self._groups[0]
+        # The group's own answer: a message is dropped only if the broker has refused that very one.
+        failure = failure_of(group.future) if group.future.is_done else None
+        if not isinstance(failure, refusals):
+            raise NotAcknowledgedError(
+                f"Kafka did not acknowledge {self._open} messages for topic {self._topic}: {last_trouble() or self._failure}"
+            )
+        self._window.at_a_time = max(1, group.count // 2)
+        if group.count == 1:
+            self._warn(f"Kafka refuses a message for topic {self._topic}: {failure}")
+            group.outgoing.messages.pop(0)
+            group.outgoing.refused += 1
+
+    def unanswered(self) -> NotAcknowledgedError:
+        """Return the error for messages that are still open when the time is up."""
+        trouble = last_trouble()
+        return NotAcknowledgedError(
+            f"{self._open} messages for topic {self._topic} were still not acknowledged when the time was up"
+            + (f": {trouble}" if trouble else "")
+        )
+
+    @property
+    def _open(self) -> int:
+        return sum(group.count for group in self._groups)
+
+    def _answered(self, future: Any, _: object) -> None:
+        """Take an answer, on the producer's thread, before that thread sends anything else."""
+        failure = failure_of(future)
+        if failure is not None and self._failure is None:
+            self._failure = failure
+            # Later records of the file must not arrive before it: the next producer sends them again.
+            self._producer._sender.force_close()
+        self._wake.set()
+
+    def _await_end(self) -> None:
+        deadline = time.monotonic() + _END_SECONDS
+        for group in self._groups:
+            group.future.wait(max(0.0, deadline - time.monotonic()))

@@ -1,1 +1,0 @@
-"""The sink that keeps the last value of each metric where Prometheus takes it from."""

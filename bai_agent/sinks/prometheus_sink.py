@@ -1,0 +1,272 @@
+"""Pushes the last value of each metric to a Pushgateway every few seconds, and lets Prometheus scrape it here.
+
+It keeps nothing on disk: a restarted agent reads `metrics.jsonl` again and pushes the same values.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
+from urllib.error import URLError
+
+from bai_agent.aws.http_answer import Answer, send
+from bai_agent.aws.secrets import resolve
+from bai_agent.backoff import Backoff
+from bai_agent.errors import PushError, SecretError
+from bai_agent.job.bounded_server import BoundedServer
+from bai_agent.job.descriptor import Job, Prometheus
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.run_directory import RunDir
+from bai_agent.job.schema.field_types import split_address
+from bai_agent.sinks.backlog import labels_of
+from bai_agent.sinks.exposition import CONTENT_TYPE, MOST_SERIES, LatestValues, label_names
+from bai_agent.sinks.sink import Delivery, SinkThread
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks at the file."""
+PUSH_S = 5.0
+"""Shortest time between two pushes (seconds): Prometheus scrapes the gateway no more often."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _AGAIN_S = 1.0, 15.0, 0.5
+_REQUEST_S = 10.0
+"""Seconds that a client has to send its request and to read the answer."""
+
+
+class PrometheusSink(SinkThread):
+    """Follows `metrics.jsonl` from its beginning."""
+
+    def __init__(
+        self,
+        job: Job,
+        rundir: RunDir,
+        *,
+        rank: int,
+        redactor: Redactor,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        super().__init__("Prometheus")
+        if job.prometheus is None:
+            raise ValueError("the job names no Prometheus")
+        table = self._table = job.prometheus
+        labels = label_names({k: v for k, v in labels_of(job, rank=rank).items() if k != "rank"})
+        identity = {"job_id": job.job.id, "rank": str(rank)}
+        self._latest = LatestValues(rundir.metrics, {**labels, **identity}, host_metrics=table.host_metrics)
+        self._gateway = (
+            Pushgateway(table, job_id=job.job.id, rank=rank, redactor=redactor, environment=environment)
+            if table.pushgateway
+            else None
+        )
+        self._text = b""
+        self._endpoint: Endpoint | None = None
+        self._served = False
+        self._arrived = 0
+        self._pushed_at = float("-inf")
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._push_error: str | None = None
+        self._listen_error: str | None = None
+        self._read_error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Reason why nothing can be delivered at the moment; None if deliveries succeed."""
+        return self._error or self._push_error or self._listen_error or self._read_error
+
+    @property
+    def port(self) -> int | None:
+        """Address of the endpoint; None if it does not listen."""
+        return self._endpoint.port if self._endpoint is not None else None
+
+    def _summary(self, deadline: float) -> Delivery:
+        latest, arrived = self._latest, self._arrived
+        lost = latest.malformed + latest.left_out
+        undelivered = max(0, latest.records - arrived) + lost + latest.left(deadline=deadline)
+        return Delivery.of(
+            delivered=arrived,
+            undelivered=undelivered,
+            what="values",
+            place="Prometheus",
+            why=self.error or self._why(),
+        )
+
+    def _close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+    def _round(self, *, last: bool) -> float | None:
+        """Look, listen and push, as far as each is due."""
+        try:
+            if self._latest.look() or not self._text:
+                self._text = self._latest.text()
+            self._read_error = None
+        except OSError as error:
+            self._read_error = f"metrics.jsonl cannot be read: {error.strerror}"
+        self._listen()
+        if self._gateway is None:
+            if self._served:
+                self._arrived = self._latest.records
+            return None if last else LOOK_S
+        return self._push(self._gateway, last=last)
+
+    def _listen(self) -> None:
+        if self._table.listen is None or self._endpoint is not None:
+            return
+        try:
+            self._endpoint = Endpoint(*split_address(self._table.listen), lambda: self._text)
+        except OSError as error:
+            self._fail("_listen_error", f"{self._table.listen} cannot be listened on: {error.strerror}")
+        else:
+            self._served, self._listen_error = True, None
+
+    def _push(self, gateway: Pushgateway, *, last: bool) -> float | None:
+        if not last and (pause_s := self._pause_before_push()) > 0:
+            return pause_s
+        self._hurried = False
+        covered = self._latest.records
+        try:
+            if covered != self._arrived:
+                gateway.replace(self._text)
+            if last and self._table.delete_on_end:
+                self._arrived = covered
+                gateway.delete()
+        except PushError as error:
+            self._fail("_push_error", str(error))
+            if last:
+                return _AGAIN_S if error.passes else None
+            return self._backoff.next()
+        self._arrived, self._pushed_at = covered, time.monotonic()
+        self._push_error = None
+        self._backoff.reset()
+        return None if last else LOOK_S
+
+    def _pause_before_push(self) -> float:
+        """Return the seconds until a push may be due; 0 if one is."""
+        if self._arrived == self._latest.records:
+            return LOOK_S
+        due_s = self._pushed_at + PUSH_S - time.monotonic()
+        return 0.0 if self._hurried else min(max(0.0, due_s), LOOK_S)
+
+    def _fail(self, which: str, reason: str) -> None:
+        if getattr(self, which) != reason:
+            log.warning("%s", reason)
+        setattr(self, which, reason)
+
+    def _why(self) -> str:
+        if self._latest.left_out:
+            return f"there are more than {MOST_SERIES:,} series, and more are not kept"
+        if self._latest.malformed:
+            return f"{self._latest.malformed} lines of metrics.jsonl are not records"
+        return "the time was over (limits.drain)"
+
+
+class Endpoint:
+    """`/metrics` on an address of this machine while the run lasts: a small web server on threads of its own."""
+
+    def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
+        """Listen. Port 0 is any free one. Raises OSError."""
+        self._server = BoundedServer((host, port), _handler(text))
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="Prometheus endpoint", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(text: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _REQUEST_S
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404, explain="the metrics are at /metrics")
+                return
+            content = text()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the library's name
+            return
+
+    return Handler
+
+
+_TIMEOUT_S = 10.0
+_PASSES = (408, 429)
+_MOST_QUOTED = 300
+
+
+class Pushgateway:
+    """The group of one node of a job in a Pushgateway: https://github.com/prometheus/pushgateway#api."""
+
+    def __init__(
+        self,
+        table: Prometheus,
+        *,
+        job_id: str,
+        rank: int,
+        redactor: Redactor,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._table = table
+        self._redactor = redactor
+        self._environment = environment
+        self._authorization: str | None = None
+        address = (table.pushgateway or "").rstrip("/")
+        self._group = f"{address}/metrics/job/bai/job_id/{job_id}/rank/{rank}"
+
+    def replace(self, text: bytes) -> None:
+        """Replace the content of the group by `text`. Raises PushError."""
+        self._ask("PUT", text)
+
+    def delete(self) -> None:
+        """Delete the group. Raises PushError."""
+        self._ask("DELETE", None)
+
+    def _ask(self, method: str, text: bytes | None) -> None:
+        headers = {"Content-Type": CONTENT_TYPE} if text is not None else {}
+        if self._table.username is not None:
+            headers["Authorization"] = self._basic()
+        try:
+            answer = send(
+                self._group,
+                method=method,
+                headers=headers,
+                data=text,
+                timeout_s=_TIMEOUT_S,
+                most_bytes=_MOST_QUOTED,
+            )
+        except URLError as error:
+            raise PushError(
+                f"{self._table.pushgateway} does not answer: {error.reason}", passes=True
+            ) from error
+        if not answer.succeeded:
+            raise PushError(self._refusal(answer), passes=answer.status >= 500 or answer.status in _PASSES)
+
+    def _basic(self) -> str:
+        if self._authorization is None:
+            try:
+                password = resolve(self._table.password or "", environment=self._environment)
+            except SecretError as error:
+                raise PushError(f"[prometheus] password: {error}", passes=True) from error
+            pair = base64.b64encode(f"{self._table.username}:{password}".encode()).decode()
+            self._redactor.know([password, pair])
+            self._authorization = f"Basic {pair}"
+        return self._authorization
+
+    def _refusal(self, answer: Answer) -> str:
+        said = answer.text.strip()
+        advice = "; check [prometheus] username and password" if answer.status in (401, 403) else ""
+        return f"{self._table.pushgateway} answers {answer.status}{f' ({said})' if said else ''}{advice}"
