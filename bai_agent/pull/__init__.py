@@ -1,6 +1,6 @@
 """Brings data and scripts to the machine."""
 
-from bai_agent.pull.problems import NoSpaceError, PullStopped
+from bai_agent.errors import NoSpaceError, PullStopped
 from bai_agent.pull.progress import PullProgress
 from bai_agent.pull.sources import pull
 

@@ -1,7 +1,11 @@
-"""Reading archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, told by content, not by name."""
+"""Reads archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, recognised by content.
+
+Our own limits bound the memory of decompression, not the sizes that a header asks for.
+"""
 
 from __future__ import annotations
 
+import bz2
 import calendar
 import errno
 import gzip
@@ -9,29 +13,42 @@ import lzma
 import os
 import stat
 import struct
+import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
-from bai_agent.pull.decompress import TOO_LARGE, WINDOW_LIMIT, ArchiveError, decompressed
+from bai_agent.light_dataclass import dataclass
 
-__all__ = ["ArchiveError", "Member", "MemberContent", "MemberKind", "open_archive"]
+__all__ = ["ArchiveError", "ArchiveMember", "MemberContent", "MemberKind", "open_archive"]
 
 _LINK_LIMIT = 4096
-"""PATH_MAX: no symbolic link's target is longer."""
+"""PATH_MAX, the longest target of a symbolic link."""
 _BLOCK = 512
 _HEADERS_LIMIT = 4 << 20
-"""Bytes that a tar archive may say about one member: name, extended attributes, sparse map. tarfile keeps all of it in memory."""
+"""Bytes of the headers of one tar member (name, extended attributes, sparse map), all of which tarfile keeps in memory."""
 _SKIP = 1 << 20
 _LATEST = 2.0**33
 """Seconds since the epoch, in the year 2242."""
+WINDOW_LIMIT = 128 << 20
+"""Bytes of the window of a decompressor. `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB; a header may ask for 4 GiB."""
+_LZMA_MEMORY = WINDOW_LIMIT + (16 << 20)
+"""Bytes: the window, and liblzma's own needs."""
+_CHUNK = 64 << 10
+TOO_LARGE = (
+    f"asks for more memory to be unpacked than the {WINDOW_LIMIT >> 20} MiB that are allowed; "
+    "pack it again with a smaller window or dictionary"
+)
+
+
+class ArchiveError(Exception):
+    """The file is damaged or not a supported archive. The text is the end of a sentence."""
 
 
 class MemberKind(Enum):
@@ -43,7 +60,7 @@ class MemberKind(Enum):
 
 
 class MemberContent:
-    """A member's content; a damaged one raises ArchiveError."""
+    """Content of a member. Reading damaged content raises ArchiveError."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -60,8 +77,8 @@ class MemberContent:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One member; its content can be read until the next one is asked for."""
+class ArchiveMember:
+    """A member, whose content can be read until the next member."""
 
     name: str
     kind: MemberKind
@@ -69,12 +86,12 @@ class Member:
     mode: int
     mtime: float | None
     target: str
-    """Of a link: where it points to, as the archive says it."""
+    """Target of a link as the archive has it."""
     open: Callable[[], MemberContent]
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[Iterator[Member]]:
+def open_archive(path: Path) -> Iterator[Iterator[ArchiveMember]]:
     """Open the archive `path` for one pass over its members. Raises ArchiveError, also from the iterator."""
     with ExitStack() as stack:
         with _translated():
@@ -87,12 +104,12 @@ def open_archive(path: Path) -> Iterator[Iterator[Member]]:
                 metered = _Metered(stack.enter_context(decompressed(file, start)))
                 tar = stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|"))
                 members = _tar_members(tar, metered)
-        # What goes wrong while somebody uses them is not always the archive's fault.
+        # Errors while a member is used are not always the archive's.
         yield members
 
 
 class _Metered:
-    """An archive's bytes, of which no more than some are given away while a member's headers are read."""
+    """The archive's bytes, limited while a member's headers are read."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -108,7 +125,7 @@ class _Metered:
         return piece
 
 
-def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[Member]:
+def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMember]:
     while True:
         with _translated():
             metered.left = _HEADERS_LIMIT
@@ -116,9 +133,9 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[Member]:
             metered.left = float("inf")
         if info is None:
             return
-        # tarfile keeps every member it has seen, a kilobyte each.
+        # tarfile keeps every member, a kilobyte each.
         tar.members = []  # type: ignore[attr-defined]
-        yield Member(
+        yield ArchiveMember(
             name=info.name,
             kind=_tar_kind(info),
             size=info.size,
@@ -132,9 +149,9 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[Member]:
 
 
 def _pass_over_content(tar: tarfile.TarFile) -> None:
-    """Leave the last member behind, but for a byte: `next` wants to read that one.
+    """Skip the last member except one byte, which `next` needs.
 
-    tarfile itself would go on in an archive that has ended, for as long as the size in a header says.
+    In an archive that has ended tarfile would go on for the size in a header.
     """
     stream = tar.fileobj
     assert stream is not None
@@ -155,13 +172,13 @@ def _tar_kind(info: tarfile.TarInfo) -> MemberKind:
     return MemberKind.DEVICE
 
 
-def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[Member]:
+def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[ArchiveMember]:
     for info in archive.infolist():
         with _translated():
             _check_window(info, file)
         mode = info.external_attr >> 16
         target = ""
-        if info.filename.endswith("/"):  # not is_dir(): it cannot do with a member that has no name
+        if info.filename.endswith("/"):  # not is_dir(), which fails for a member without a name
             kind = MemberKind.FOLDER
         elif stat.S_ISLNK(mode):
             kind = MemberKind.LINK
@@ -175,7 +192,7 @@ def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[Member]:
             kind = MemberKind.FILE
         else:
             kind = MemberKind.DEVICE
-        yield Member(
+        yield ArchiveMember(
             name=info.filename,
             kind=kind,
             size=info.file_size,
@@ -187,10 +204,11 @@ def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[Member]:
 
 
 def _check_window(info: zipfile.ZipInfo, file: IO[bytes]) -> None:
-    """Raise ArchiveError where a member that LZMA has packed asks for too much memory: zipfile would give it all.
+    """Raise ArchiveError if a member packed with LZMA asks for too much memory, which zipfile would allow.
 
-    APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): after the local header's 30 bytes,
-    the name and the extra field come a version, the properties' length, and the properties: a byte, and the dictionary's size.
+    APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): after the local header's
+    30 bytes, the name and the extra field come a version, the properties' length, and the properties: a byte, and the
+    dictionary's size.
     """
     if info.compress_type != zipfile.ZIP_LZMA:
         return
@@ -221,7 +239,7 @@ def _zip_time(info: zipfile.ZipInfo) -> float | None:
 
 
 def _time(seconds: float) -> float | None:
-    """Return a member's time, if it is one that every file system can keep; an archive may say what it likes."""
+    """Return a member's time, if every file system can store it."""
     return max(0.0, seconds) if seconds < _LATEST else None
 
 
@@ -242,7 +260,7 @@ def _translated() -> Iterator[None]:
     except (
         tarfile.TarError,
         EOFError,
-        UnicodeDecodeError,  # a name in a zip archive that is not as its flag says
+        UnicodeDecodeError,  # a name in a zip archive that does not match its encoding flag
         struct.error,
         zlib.error,
         zipfile.BadZipFile,
@@ -252,16 +270,112 @@ def _translated() -> Iterator[None]:
     except (
         NotImplementedError,
         RuntimeError,
-    ) as error:  # zipfile's words for unknown compressions and for passwords
+    ) as error:  # zipfile's errors for unknown compressions and for passwords
         raise ArchiveError(f"cannot be unpacked: {error}") from error
     except (
         ValueError,
         OverflowError,
-    ) as error:  # a place before the file's start, or beyond what a file can have
-        raise ArchiveError(f"is damaged: it says that something is where nothing can be ({error})") from error
+    ) as error:  # a position before the file's start, or beyond the largest one
+        raise ArchiveError(f"is damaged: it refers to an impossible position ({error})") from error
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise ArchiveError("is damaged: it says that something is where nothing can be") from error
+            raise ArchiveError("is damaged: it refers to an impossible position") from error
         if error.errno is not None:
             raise
-        raise ArchiveError(f"is damaged: {error}") from error  # bz2 has no error of its own
+        raise ArchiveError(f"is damaged: {error}") from error  # bz2 has no error class of its own
+
+
+def decompressed(file: IO[bytes], start: bytes) -> IO[bytes]:
+    """Return the decompressed content of `file`, which begins with `start`; `file` itself if it is not compressed. Raises ArchiveError."""
+    if start.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if start.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.BZ2File(file))
+    if start.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
+        return cast(IO[bytes], _Lzma(file))
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(file)
+    return file
+
+
+class _Lzma:
+    """An .xz or .lzma file with any number of streams. `lzma.LZMAFile` has no memory limit."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._stream: lzma.LZMADecompressor | None = None
+        self._ahead = b""
+        """Bytes read from the file and not yet passed to a stream."""
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if self._stream is None and not self._begin():
+                return b""
+            assert self._stream is not None
+            content = b""
+            if self._stream.needs_input:
+                content = self._ahead or self._file.read(_CHUNK)
+                self._ahead = b""
+                if not content:
+                    raise EOFError("it ends in the middle of the compressed data")
+            piece = self._stream.decompress(content, size)
+            if self._stream.eof:
+                self._ahead, self._stream = self._stream.unused_data, None
+            if piece:
+                return piece
+
+    def __enter__(self) -> _Lzma:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream = None
+
+    def _begin(self) -> bool:
+        """Begin the next stream; return False if there is none."""
+        while True:
+            self._ahead = self._ahead or self._file.read(_CHUNK)
+            if not self._ahead:
+                return False
+            if not self._ahead.startswith(b"\0"):
+                break
+            self._ahead = self._ahead.lstrip(b"\0")
+        self._stream = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+        return True
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    # libzstd refuses windows above 128 MiB by itself (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return cast(IO[bytes], _Zstd(zstd.ZstdFile(file), zstd.ZstdError))
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ArchiveError(
+            "is a zstd archive, and this Python lacks the package zstandard; install it"
+        ) from error
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
+    return cast(IO[bytes], _Zstd(reader, zstandard.ZstdError))
+
+
+class _Zstd:
+    """A zstd stream. Its errors, of a different module in each Python, become ArchiveError."""
+
+    def __init__(self, stream: IO[bytes], error: type[Exception]) -> None:
+        self._stream = stream
+        self._error = error
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except self._error as error:
+            if "memory" in str(error):  # "Frame requires too much memory for decoding"
+                raise ArchiveError(TOO_LARGE) from error
+            raise ArchiveError(f"is damaged: {error}") from error
+
+    def __enter__(self) -> _Zstd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()

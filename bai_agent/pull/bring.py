@@ -1,33 +1,106 @@
-"""One source: found at its origin, compared with what is here, fetched, checked, unpacked."""
+"""Brings one source: finds it at its origin, compares it with the files here, fetches, checks and unpacks it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Protocol
 
 from bai_agent.errors import PullError
+from bai_agent.files.user_rights import User, may_change, user_rights
 from bai_agent.job.descriptor import Source, Unpack
-from bai_agent.job.source_schemes import SCHEMES, scheme_of, schemes_text, source_name
-from bai_agent.job.user_rights import User, user_rights
+from bai_agent.job.schema.source_schemes import SCHEMES, file_path, scheme_of, schemes_text, source_name
+from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.pull.draft import PartialFile, has_sums
 from bai_agent.pull.journal import (
     PREFIX,
     Journal,
+    SourceFacts,
     file_journal,
     folder_journal,
     is_record,
     open_journal,
     read_record,
 )
-from bai_agent.pull.landing import Landing
-from bai_agent.pull.problems import disk_problem
-from bai_agent.pull.progress import PullWatch
+from bai_agent.pull.landing import Landing, disk_problem
+from bai_agent.pull.progress import PullProgress, PullWatch
 from bai_agent.pull.remote import Remote, RemoteListing, Sums
-from bai_agent.pull.task import Pulled, PullTask
 from bai_agent.pull.unpack import unpack
+
+
+@dataclass(frozen=True)
+class PullTask:
+    """A source and its place on this machine."""
+
+    source: Source
+    target: Path
+    tally: PullProgress
+    user: User | None = None
+    """The benchmark's user, if that is not our own."""
+
+    @property
+    def key(self) -> str:
+        """Key of this source with all its options in the manifest."""
+        source = self.source
+        wanted = (source.directory, source.md5, source.sha256, source.unpack.value, source.mode)
+        return " ".join([self.tally.src, str(self.target), *map(str, wanted)])
+
+    @property
+    def group(self) -> Path:
+        return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
+
+    def landing_user(self) -> User | None:
+        """Return the user with whose rights it lands: the benchmark's, if that user can write there. Raises OSError."""
+        root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
+        return self.user if self.user is not None and may_change(self.user, root) else None
+
+    def reader(self) -> User | None:
+        """Return the user with whose rights the source is read. Raises OSError."""
+        path = file_path(self.source.src) if scheme_of(self.source.src) == "file" else None
+        return (
+            self.user if self.user is not None and path is not None and may_change(self.user, path) else None
+        )
+
+    @property
+    def unpack_root(self) -> Path:
+        """Folder of an archive's members."""
+        beside = self.source.unpack is Unpack.IN_PLACE and not self.source.path.endswith("/")
+        return self.target.parent if beside else self.target
+
+    @property
+    def lands_as_file(self) -> bool:
+        source = self.source
+        return source.unpack is Unpack.NO and not (
+            source.directory or source.src.endswith("/") or source.path.endswith("/")
+        )
+
+    @property
+    def sums(self) -> Sums:
+        source = self.source
+        return Sums(
+            md5=source.md5.lower() if source.md5 else None,
+            sha256=source.sha256.lower() if source.sha256 else None,
+        )
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A finished source in the manifest."""
+
+    src: str
+    path: str
+    root: str
+    journal: str
+    files: int
+    bytes: int
+    tag: str | None
+    md5: str | None
+    sha256: str | None
+
+
+_Content = dict[str, str | None]
+"""The known tag and checksums of a source, by the keys of SourceFacts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +110,7 @@ class _Place:
 
 
 def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
-    """Bring one source to its place. `before`: what an earlier run of this job noted of it. Raises PullError."""
+    """Bring one source to its place. before: its entry in the manifest of an earlier agent. Raises PullError."""
     try:
         user = task.landing_user()
         known = _finished_before(before, user) or _bring_anew(task, watch, user)
@@ -51,43 +124,43 @@ def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
 
 
 class Origin(Protocol):
-    """Where a source comes from. All methods raise PullError."""
+    """The origin of a source. All methods raise PullError."""
 
     def survey(self) -> RemoteListing:
-        """Return what the source is, before any of it is fetched."""
+        """Return the content of the source before it is fetched."""
         ...
 
     def fetch(
         self, remotes: Sequence[Remote], landing: Landing, *, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
-        """Fetch `remotes`; each complete draft goes to `keep`, with what it holds by now."""
+        """Fetch `remotes`; call `keep` with each complete draft and its current facts."""
         ...
 
 
 def open_origin(source: Source, watch: PullWatch) -> Origin:
-    """Return where `source` comes from. Raises PullError."""
+    """Return the origin of `source`. Raises PullError."""
     scheme = SCHEMES.get(scheme_of(source.src))
     if scheme is None:
-        raise PullError(f"{source_name(source.src)}: is none of {schemes_text()}")
-    # Only here: what a protocol takes to import is paid for by jobs that use it.
+        raise PullError(f"{source_name(source.src)}: must be one of {schemes_text()}")
+    # Imported here: only jobs that use a protocol pay for its imports.
     kind: Callable[[Source, PullWatch], Origin] = resolve_name(f"bai_agent.pull.{scheme.origin}")
     return kind(source, watch)
 
 
 def _finished_before(before: object, user: User | None) -> Pulled | None:
-    """Return the manifest's entry, if all of it is still in place: nothing is asked of the network then."""
+    """Return the manifest's entry if all of it is still in place, without a request to the network."""
     if not isinstance(before, dict):
         return None
     try:
         known = Pulled(**before)
-    except TypeError:  # another version of the agent wrote it
+    except TypeError:  # written by another version of the agent
         return None
     with user_rights(user):
         record = read_record(Path(known.journal))
         complete = record.done.get(known.src)
         if complete is None or not record.intact(Path(known.root), known.src):
             return None
-    return known if complete.get("tag") == known.tag else None
+    return known if complete.tag == known.tag else None
 
 
 def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
@@ -108,7 +181,7 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
     if listing.folder and listing.is_at(task.target, user=user):
-        # Named as source and as path: there is nothing to do, and no record is needed.
+        # Source and path are the same: nothing to do, and no record is needed.
         return _in_place(listing, task, place)
     with open_journal(place.journal, watch, user=user) as journal:
         landing = Landing(
@@ -121,22 +194,14 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
             user=user,
         )
         if listing.folder:
-            facts = _bring_folder(origin, listing, landing)
+            content = _bring_folder(origin, listing, landing)
         elif source.unpack is Unpack.NO:
-            facts = _bring_file(origin, listing, name, landing, task, journal)
+            content = _bring_file(origin, listing, name, landing, task, journal)
         else:
-            facts = _bring_archive(origin, listing.objects[0], landing, task, journal)
+            content = _bring_archive(origin, listing.objects[0], landing, task, journal)
         landing.remove_stale()
         files, size = landing.counts()
-        facts = {
-            "tag": None,
-            "md5": None,
-            "sha256": None,
-            **facts,
-            "unpack": source.unpack.value,
-            "files": files,
-            "bytes": size,
-        }
+        facts = SourceFacts(**content, unpack=source.unpack.value, files=files, bytes=size)
         if journal.record.done.get(tally.src) != facts:
             journal.done(tally.src, facts)
         return _pulled(task, place, facts)
@@ -144,11 +209,11 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
 
 def _in_place(listing: RemoteListing, task: PullTask, place: _Place) -> Pulled:
     size = sum(remote.size or 0 for remote in listing.objects)
-    unknown = {"tag": None, "md5": None, "sha256": None}
-    return _pulled(task, place, {"files": len(listing.objects), "bytes": size, **unknown})
+    facts = SourceFacts(unpack=task.source.unpack.value, files=len(listing.objects), bytes=size)
+    return _pulled(task, place, facts)
 
 
-def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> dict[str, Any]:
+def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> _Content:
     remotes = [remote for remote in listing.objects if not is_record(remote.name)]
     if not remotes:
         raise PullError(f"{landing.src}: there is nothing below it; check its spelling")
@@ -173,17 +238,17 @@ def _bring_folder(origin: Origin, listing: RemoteListing, landing: Landing) -> d
 
 def _bring_file(
     origin: Origin, listing: RemoteListing, name: str, landing: Landing, task: PullTask, journal: Journal
-) -> dict[str, Any]:
+) -> _Content:
     remote = replace(listing.objects[0], name=name)
     tally = landing.tally
     tally.total_bytes, tally.total_objects = remote.size, 1
     path = landing.root / name
     if listing.is_at(path, user=landing.user):
-        return {"tag": remote.tag}  # the user's own file, named as source and as path: there is nothing to do
+        return {"tag": remote.tag}  # the user's own file is both source and path: nothing to do
     _expect_size(task, remote)
     if landing.holds(remote):
         put = journal.record.puts[name]
-        # The record is no proof: who may write to the folder may have written it.
+        # The record is not proof: anybody who may write to the folder may have written it.
         if not task.sums.wanted or has_sums(path, task.sums, landing.watch, user=landing.user):
             return {
                 "tag": remote.tag,
@@ -192,20 +257,20 @@ def _bring_file(
             }
     landing.require_free(name)
     landing.require_space((remote.size or 0) - landing.unfinished_bytes(name))
-    facts: dict[str, Any] = {}
+    content: _Content = {}
 
     def keep(draft: PartialFile, arrived: Remote) -> None:
         draft.verify(size=_size(task, arrived), sums=task.sums)
         landing.place(draft, tag=arrived.tag, sums=task.sums, mode=arrived.mode)
-        facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
+        content.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 
     origin.fetch([remote], landing, keep=keep)
-    return facts
+    return content
 
 
 def _bring_archive(
     origin: Origin, found: Remote, landing: Landing, task: PullTask, journal: Journal
-) -> dict[str, Any]:
+) -> _Content:
     tally = landing.tally
     tally.total_bytes, tally.total_objects = found.size, 1
     _expect_size(task, found)
@@ -213,28 +278,29 @@ def _bring_archive(
     if (
         facts is not None
         and found.tag is not None
-        and facts["tag"] == found.tag
-        and all(facts[kind] == getattr(task.sums, kind) for kind in task.sums.wanted)
+        and facts.tag == found.tag
+        and all(getattr(facts, kind) == getattr(task.sums, kind) for kind in task.sums.wanted)
         and (journal.trusted or not task.sums.wanted)
-        and facts["unpack"] == task.source.unpack.value
+        and facts.unpack == task.source.unpack.value
         and landing.is_intact()
     ):
         landing.adopt()
-        return {key: facts[key] for key in ("tag", "md5", "sha256")}
+        return {"tag": facts.tag, "md5": facts.md5, "sha256": facts.sha256}
     name = f"{PREFIX}.{found.name}"
     landing.require_space((found.size or 0) - landing.unfinished_bytes(name))
-    facts = {}
+    content: _Content = {}
 
     def keep(draft: PartialFile, arrived: Remote) -> None:
-        # Whole and checked before the first member lands; then read as a stream.
+        # Complete and checked before the first member is written.
         draft.verify(size=_size(task, arrived), sums=task.sums)
-        # The name may become another file's where somebody else can write; what was checked is this one.
+        # If others can write here, the name may refer to another file by now; the descriptor is the file that was
+        # checked.
         unpack(draft.path if landing.user is None else Path(f"/proc/self/fd/{draft.descriptor}"), landing)
-        facts.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
+        content.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 
     origin.fetch([Remote(name=name, key=found.key, size=found.size, tag=found.tag)], landing, keep=keep)
     landing.discard_draft(name)
-    return facts
+    return content
 
 
 def _expect_size(task: PullTask, remote: Remote) -> None:
@@ -258,11 +324,11 @@ def _place(task: PullTask, *, folder: bool, name: str) -> _Place:
     return _Place(target.parent, file_journal(target))
 
 
-def _pulled(task: PullTask, place: _Place, facts: dict[str, Any]) -> Pulled:
+def _pulled(task: PullTask, place: _Place, facts: SourceFacts) -> Pulled:
     return Pulled(
         src=task.tally.src,
         path=str(task.target),
         root=str(place.root),
         journal=str(place.journal),
-        **{key: facts[key] for key in ("files", "bytes", "tag", "md5", "sha256")},
+        **{key: value for key, value in vars(facts).items() if key != "unpack"},
     )

@@ -1,25 +1,26 @@
-"""A file that is being fetched: written under a temporary name, verified before it gets its own."""
+"""An unfinished file: written under a temporary name, and verified before it gets its own."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.errors import PullError
+from bai_agent.files.user_rights import User, user_rights
 from bai_agent.job.run_directory import write_all
-from bai_agent.job.user_rights import User, user_rights
+from bai_agent.light_dataclass import dataclass
 from bai_agent.pull.journal import Journal, PartialTransfer
 from bai_agent.pull.progress import PullWatch
 from bai_agent.pull.remote import Sums
 
 CHUNK = 1 << 20
-"""Bytes that are read and written at a time."""
+"""Bytes read and written at a time."""
 WRITE = 64 << 10
-"""Bytes of one write into a file whose size is reserved. For a larger one the page cache takes larger folios, which cost
-twice the processor's time where their memory is not warm (Linux 6.18, ext4; `benchmarks/s3.py`)."""
+"""Bytes of one write into a file with reserved size. Larger writes make the page cache use larger folios, which cost
+twice the processor time if their memory is cold (Linux 6.18, ext4; `benchmarks/s3.py`).
+"""
 
 
 @dataclass
@@ -33,14 +34,14 @@ class PartialFile:
     path: Path
     descriptor: int
     user: User | None = None
-    """Whose rights are needed for its name."""
+    """User whose rights its name needs."""
 
     @property
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
 
     def reserve(self, size: int) -> None:
-        """Give the file its final size, holes and all."""
+        """Give the file its final size, with holes."""
         if self.size != size:
             os.ftruncate(self.descriptor, size)
 
@@ -59,11 +60,11 @@ class PartialFile:
 
     @property
     def begun(self) -> PartialTransfer:
-        """What an earlier attempt has left, and what this one adds."""
+        """A draft that continues an earlier attempt."""
         return self.journal.record.begun[self.name]
 
     def start_over(self, *, tag: str | None, size: int | None) -> None:
-        """Forget what has arrived: the content at the origin is another one now, or wrong."""
+        """Discard the content: the object at the origin has changed, or the content is wrong."""
         self.journal.begin(self.name, tag=tag, size=size, part_bytes=0)
         os.ftruncate(self.descriptor, 0)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -75,7 +76,7 @@ class PartialFile:
             self.path.unlink(missing_ok=True)
 
     def verify(self, *, size: int | None, sums: Sums) -> None:
-        """Raise PullError unless the whole file has this size and these checksums; a wrong file is not kept."""
+        """Raise PullError unless the whole file has this size and these checksums; a wrong file is deleted."""
         if size is not None and self.size != size:
             found = self.size
             self.discard()
@@ -86,7 +87,7 @@ class PartialFile:
 def check_sums(
     descriptor: int, sums: Sums, *, src: str, watch: PullWatch, on_mismatch: Callable[[], None]
 ) -> None:
-    """Raise PullError unless the file's content has these checksums. It was just written: this reads the page cache."""
+    """Raise PullError unless the content has these checksums. Just written, it is read from the page cache."""
     for name, found in _hash(descriptor, sums.wanted, watch).items():
         if found != getattr(sums, name):
             on_mismatch()
@@ -97,7 +98,7 @@ def check_sums(
 
 
 def has_sums(path: Path, sums: Sums, watch: PullWatch, *, user: User | None = None) -> bool:
-    """Return whether the file `path` is there and its content has these checksums."""
+    """Return whether the file `path` exists and has these checksums."""
     try:
         with user_rights(user):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,48 +1,55 @@
-"""http:// and https://: one file, with the standard library; resumed with a Range where the server can."""
+"""http:// and https://: one file, with the standard library; resumed with a Range if the server supports it.
+
+The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and in `no_proxy` the hosts
+that are asked directly: names, which include all names below them, addresses, networks such as 10.0.0.0/8, each with or without a
+port, or `*`.
+"""
 
 from __future__ import annotations
 
+import base64
 import http.client
+import ipaddress
 import random
 import re
 import socket
 import ssl
-import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_schemes import source_name
+from bai_agent.job.schema.source_schemes import source_name
+from bai_agent.light_dataclass import dataclass, field
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch
-from bai_agent.pull.proxy import ProxyError, basic_credentials, proxy_for
 from bai_agent.pull.remote import Remote, RemoteListing
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0
 ATTEMPTS = 6
-"""Failures in a row, without a byte in between, after which a source is given up."""
+"""Consecutive failures without a new byte after which a source is given up."""
 _REDIRECTS = 10
 _LONGEST_PAUSE_S = 20.0
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 _RETRIED_CODES = (408, 425, 429, 500, 502, 503, 504)
 _IN_PATH = "/%:@!$&'()*+,;=~-._"
 _DIGITS = re.compile(r"[0-9]{1,18}")
-"""What a header may say of bytes or seconds: not all that `isdigit` takes is a number to `int`."""
+"""Number of bytes or seconds in a header. `int` rejects some texts that `isdigit` accepts."""
 _LARGEST = 2**63 - 1
-"""Bytes: no file is larger (off_t)."""
+"""Largest size of a file in bytes (off_t)."""
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".br", ".z", ".zip")
 _REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
-"""What http.client says of a proxy that makes no tunnel."""
+"""Message of http.client about a proxy that refuses a tunnel."""
 
 
 class _PassingError(Exception):
-    """A failure that may pass; its text ends the sentence for a person. `pause_s`: seconds that the server asked for."""
+    """A temporary failure; its text ends the sentence for a person. `pause_s`: seconds that the server asked for."""
 
     def __init__(self, text: str, *, pause_s: float | None = None) -> None:
         super().__init__(text)
@@ -50,18 +57,18 @@ class _PassingError(Exception):
 
 
 class _StartOverError(Exception):
-    """The server has no such range of the file: what was kept is not a beginning of it."""
+    """The server has no such range of the file: the kept bytes are not a beginning of it."""
 
 
 @dataclass(frozen=True)
 class _Answer:
     response: http.client.HTTPResponse
     start: int
-    """The offset of the body's first byte in the file."""
+    """Offset of the body's first byte in the file."""
     size: int | None
-    """The whole file's size, where the server tells it."""
+    """Size of the whole file. None if the server does not report it."""
     tag: str | None
-    """A validator that is good for resuming: a strong ETag, else Last-Modified."""
+    """Validator for resuming: a strong ETag, else Last-Modified."""
 
 
 class HttpOrigin:
@@ -72,20 +79,20 @@ class HttpOrigin:
             raise PullError(
                 f"{source_name(source.src)}: HTTP knows no folders; name an archive and unpack it"
             )
-        self._url = source.src
         self._source = source
         self._src = source_name(source.src)
+        self._first = self._address(source.src)
+        self._path = unquote(self._first.path)
         self._watch = watch
 
     def survey(self) -> RemoteListing:
-        """Return what the server tells of the file. Raises PullError."""
+        """Return the server's facts about the file. Raises PullError."""
         for attempt in range(ATTEMPTS):
             try:
                 with self._get(start=0, tag=None) as answer:
-                    name = urllib.parse.unquote(urllib.parse.urlsplit(self._url).path).rpartition("/")[2]
-                    return RemoteListing(
-                        (Remote(name=name, key=self._url, size=answer.size, tag=answer.tag),), folder=False
-                    )
+                    name, key = self._path.rpartition("/")[2], self._source.src
+                    remote = Remote(name=name, key=key, size=answer.size, tag=answer.tag)
+                    return RemoteListing((remote,), folder=False)
             except _PassingError as failure:
                 self._back_off(attempt, failure)
         raise AssertionError("the last attempt raises")
@@ -99,7 +106,7 @@ class HttpOrigin:
                 keep(draft, self._download(remote, draft, landing))
 
     def _download(self, remote: Remote, draft: PartialFile, landing: Landing) -> Remote:
-        """Fill `draft`; return what it holds, which may be newer than what the survey saw."""
+        """Fill `draft`; return the file's facts, which may be newer than those of the survey."""
         attempt = best = 0
         known = remote
         while True:
@@ -120,7 +127,7 @@ class HttpOrigin:
                 draft.start_over(tag=None, size=None)
                 known = Remote(name=remote.name, key=remote.key, size=None, tag=None)
             except _PassingError as failure:
-                # A server without ranges may break off at the same place for ever: only what is new counts.
+                # A server without ranges may break off at the same place for ever: only new bytes count.
                 attempt = 0 if draft.size > best else attempt
                 best = max(best, draft.size)
                 self._back_off(attempt, failure)
@@ -140,22 +147,21 @@ class HttpOrigin:
         if answer.size is not None and at != answer.size:
             raise _PassingError(f"the connection ended after {at:,} of {answer.size:,} bytes")
         if at == 0 and answer.size is None and not answer.response.chunked:
-            # http.client takes headers that break off for complete ones.
+            # http.client accepts incomplete headers.
             raise _PassingError("the connection ended before the file's length or first byte")
 
     @contextmanager
     def _get(self, *, start: int, tag: str | None) -> Iterator[_Answer]:
-        """Ask for the file from `start` on, provided that it is still the one of `tag`; follows redirects."""
-        url = self._url
+        """Request the file from `start` on, if it still has `tag`; follows redirects."""
+        parts = self._first
         for _ in range(_REDIRECTS):
             self._watch.check()
-            parts = self._split(url)
             connection, target, headers = self._connection(parts)
             headers |= _headers(parts, start=start, tag=tag)
             with closing(connection):
                 with self._translated():
                     connection.connect()
-                # The connection forgets its socket once the answer has begun, and it must be hung up even then.
+                # http.client forgets the socket once the answer has begun, and it must be closed even then.
                 hang_up = partial(_hang_up, connection.sock)
                 with self._watch.interruptible(hang_up):
                     with self._translated():
@@ -166,7 +172,7 @@ class HttpOrigin:
                         if response.status not in _REDIRECT_CODES or not response.headers.get("Location"):
                             yield self._answer(response, start=start)
                             return
-                        url = self._redirected(url, response.headers["Location"])
+                        parts = self._redirected(parts, response.headers["Location"])
         raise PullError(f"{self._src}: is redirected more than {_REDIRECTS} times")
 
     def _answer(self, response: http.client.HTTPResponse, *, start: int) -> _Answer:
@@ -178,7 +184,7 @@ class HttpOrigin:
         if status == HTTPStatus.OK:
             length = response.length
             if length is not None and length > _LARGEST:
-                raise _PassingError("the server says that the file is larger than any file can be")
+                raise _PassingError("the server reports a size that no file can have")
             return _Answer(response, 0, length, tag)
         if status == HTTPStatus.PARTIAL_CONTENT and start:
             span, _, size = headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
@@ -200,56 +206,49 @@ class HttpOrigin:
         )
 
     def _check_encodings(self, headers: http.client.HTTPMessage) -> None:
-        """Raise PullError where the body is not the file itself, though that was asked for."""
+        """Raise PullError if the body is encoded, although the plain file was requested."""
         transfer = headers.get("Transfer-Encoding", "chunked").strip().lower()
         if transfer != "chunked":
             raise PullError(
                 f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
             )
         content = headers.get("Content-Encoding", "identity").strip().lower()
-        # Many servers label an archive so, whose bytes are nevertheless the file. With a checksum it is seen in any case.
-        name = urllib.parse.unquote(urllib.parse.urlsplit(self._url).path).lower()
-        if content not in ("", "identity") and not name.endswith(_COMPRESSED) and not self._source_has_sums():
+        # Many servers send this header for an archive whose bytes are the plain file. A checksum detects the
+        # difference.
+        expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
+        if content not in ("", "identity") and not expected:
             raise PullError(
                 f'{self._src}: the server sends it encoded (Content-Encoding "{content}"), though the plain file was '
                 "asked for; give sha256 to take the bytes as they come"
             )
 
-    def _source_has_sums(self) -> bool:
-        return self._source.sha256 is not None or self._source.md5 is not None
-
-    def _split(self, url: str) -> urllib.parse.SplitResult:
+    def _address(self, url: str, base: str = "") -> SplitResult:
+        """Return the parts of `url`, which may be relative to `base`."""
         try:
-            return urllib.parse.urlsplit(url)
+            parts = urlsplit(urljoin(base, url))
+            parts.port  # noqa: B018 - it raises
         except ValueError as error:
-            raise PullError(f"{self._src}: is not an address ({error}); check its spelling") from error
+            words = "is redirected to an invalid address" if base else "is not an address"
+            raise PullError(f"{self._src}: {words} ({error})") from error
+        return parts
 
-    def _redirected(self, url: str, location: str) -> str:
-        try:
-            new = urllib.parse.urljoin(url, location)
-            old_scheme, scheme = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(new).scheme
-        except ValueError as error:
-            raise PullError(f"{self._src}: is redirected to what is not an address ({error})") from error
-        if scheme not in ("http", "https") or (old_scheme == "https" and scheme == "http"):
+    def _redirected(self, old: SplitResult, location: str) -> SplitResult:
+        new = self._address(location, old.geturl())
+        if new.scheme not in ("http", "https") or (old.scheme, new.scheme) == ("https", "http"):
             raise PullError(
-                f"{self._src}: is redirected from {old_scheme} to {scheme}, which is not followed"
+                f"{self._src}: is redirected from {old.scheme} to {new.scheme}, which is not followed"
             )
         return new
 
-    def _connection(
-        self, parts: urllib.parse.SplitResult
-    ) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-        """Return a connection to the server or the environment's proxy, what to ask it for, and the proxy's headers."""
-        try:
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise PullError(f"{self._src}: {error}") from error
+    def _connection(self, parts: SplitResult) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
+        """Return a connection to the server or the environment's proxy, the request target, and the proxy's headers."""
+        host, port = parts.hostname, parts.port
         if not host:
             raise PullError(f"{self._src}: names no host")
-        # What is escaped already stays as it is; what may not stand in a request is escaped.
-        target = urllib.parse.quote(parts.path or "/", safe=_IN_PATH)
+        # Escapes in the address stay; characters that are not allowed in a request are escaped.
+        target = quote(parts.path or "/", safe=_IN_PATH)
         if parts.query:
-            target += f"?{urllib.parse.quote(parts.query, safe=_IN_PATH + '?[]|')}"
+            target += f"?{quote(parts.query, safe=_IN_PATH + '?[]|')}"
         secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         try:
@@ -268,7 +267,7 @@ class HttpOrigin:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn what the network throws into what may pass and what will not."""
+        """Turn network errors into temporary failures and PullError."""
         try:
             yield
         except ssl.SSLCertVerificationError as error:
@@ -285,15 +284,14 @@ class HttpOrigin:
         except http.client.InvalidURL as error:
             raise PullError(f"{self._src}: {error}") from error
         except UnicodeError as error:
-            raise PullError(f"{self._src}: names no host that there could be ({error})") from error
+            raise PullError(f"{self._src}: has an invalid host name ({error})") from error
         except (OSError, http.client.HTTPException) as error:
             if refusal := _REFUSED_BY_PROXY.match(str(error)):
                 raise PullError(f"{self._src}: {_PROXY_REFUSES.format(refusal[1])}") from error
             raise _PassingError(f"the connection broke ({error or type(error).__name__})") from error
-
         except (ValueError, OverflowError) as error:
-            # http.client's own, from a chunk of a negative size, say.
-            raise _PassingError(f"the server's answer makes no sense ({error})") from error
+            # An error of http.client itself, for example after a chunk of negative size.
+            raise _PassingError(f"the server's answer is malformed ({error})") from error
 
     def _back_off(self, attempt: int, failure: _PassingError) -> None:
         self._watch.check()
@@ -317,7 +315,7 @@ _STATUSES = {
 }
 
 
-def _headers(parts: urllib.parse.SplitResult, *, start: int, tag: str | None) -> dict[str, str]:
+def _headers(parts: SplitResult, *, start: int, tag: str | None) -> dict[str, str]:
     headers = {"User-Agent": "bai-agent", "Accept-Encoding": "identity", "Connection": "close"}
     if credentials := basic_credentials(parts):
         headers["Authorization"] = credentials
@@ -328,6 +326,71 @@ def _headers(parts: urllib.parse.SplitResult, *, start: int, tag: str | None) ->
 
 def _hang_up(waiting: socket.socket) -> None:
     """Wake a thread that waits for this connection."""
-    # It may have been closed by the other side in the meantime.
+    # The other side may have closed it.
     with suppress(OSError):
         waiting.shutdown(socket.SHUT_RDWR)
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class ProxyError(Exception):
+    """The environment's proxy cannot be used. The text names the variable, and never a password."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy that speaks HTTP."""
+
+    host: str
+    port: int
+    headers: dict[str, str] = field(repr=False)
+    """Headers of each request to the proxy itself: credentials, if it has any."""
+
+
+def proxy_for(target: SplitResult) -> Proxy | None:
+    """Return the proxy for a request to `target`; None if the server is asked directly. Raises ProxyError."""
+    text = urllib.request.getproxies().get(target.scheme)
+    if not text or _bypassed(target.hostname or "", target.port or _PORTS[target.scheme]):
+        return None
+    variable = f"{target.scheme}_proxy"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ProxyError(f"{variable} is not an address; write http://host:port") from None
+    if parts.scheme != "http":
+        raise ProxyError(
+            f'{variable} names a proxy with "{parts.scheme}://"; only http:// is supported, which carries https too'
+        )
+    if not host:
+        raise ProxyError(f"{variable} names no host; write http://host:port")
+    return Proxy(host, port or _PORTS["http"], _authorization(parts))
+
+
+def basic_credentials(parts: SplitResult) -> str | None:
+    """Return the user and password of an address as a header value (RFC 7617); None if there are none."""
+    if parts.username is None:
+        return None
+    pair = b":".join(unquote_to_bytes(each) for each in (parts.username, parts.password or ""))
+    return "Basic " + base64.b64encode(pair).decode("ascii")
+
+
+def _authorization(parts: SplitResult) -> dict[str, str]:
+    credentials = basic_credentials(parts)
+    return {"Proxy-Authorization": credentials} if credentials else {}
+
+
+def _bypassed(host: str, port: int) -> bool:
+    return bool(urllib.request.proxy_bypass(f"{host}:{port}")) or _in_network(host)
+
+
+def _in_network(host: str) -> bool:
+    """Return whether a network in `no_proxy` contains `host`: the standard library knows only names and addresses."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        for entry in urllib.request.getproxies().get("no", "").split(","):
+            with suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip(), strict=False):
+                    return True
+    return False

@@ -1,7 +1,8 @@
-"""Where a source lands: nothing of the user's is replaced, and what we put is on record before it is there."""
+"""The place of a source's files: nothing of the user's is replaced, and each file is on record before it is there."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -12,14 +13,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from bai_agent.errors import PullError
-from bai_agent.job.new_files import NO_LINKS
+from bai_agent.errors import NoSpaceError, PullError
+from bai_agent.files.new_files import NO_LINKS
+from bai_agent.files.user_rights import User, user_rights
+from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import boot_id
-from bai_agent.job.user_rights import User, user_rights
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.journal import PREFIX, Journal, PlacedFile, folder_journal, is_record
-from bai_agent.pull.problems import NoSpaceError, printable
-from bai_agent.pull.progress import PullTally, PullWatch
+from bai_agent.pull.progress import PullProgress, PullWatch
 from bai_agent.pull.remote import Remote, Sums
 
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ R = TypeVar("R")
 
 
 def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatenate[Landing, P], R]:
-    """Have a method use names with the rights of the landing's user."""
+    """Decorate a method so that it uses names with the rights of the landing's user."""
 
     @wraps(method)
     def run(self: Landing, /, *arguments: P.args, **more: P.kwargs) -> R:
@@ -38,7 +39,7 @@ def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatena
 
 
 class Landing:
-    """The place where a source lands. Whatever stands there already and is not ours is an error."""
+    """The place of a source's files. Anything there that is not ours is an error."""
 
     def __init__(
         self,
@@ -48,12 +49,12 @@ class Landing:
         src: str,
         mode: int | None,
         watch: PullWatch,
-        tally: PullTally,
+        tally: PullProgress,
         user: User | None = None,
     ) -> None:
         self.root = root
         self.user = user
-        """Whose rights all names here are used with; None: our own."""
+        """User whose rights all names are used with. None for our own."""
         self.src = src
         self.watch = watch
         self.tally = tally
@@ -83,7 +84,7 @@ class Landing:
 
     @_as_user
     def require_free(self, name: str) -> None:
-        """Raise PullError where something that is not ours stands at `name`."""
+        """Raise PullError if something that is not ours is at `name`."""
         path = self.root / name
         if os.path.lexists(path) and self._journal.record.owner(self.root, name) is None:
             raise PullError(
@@ -93,7 +94,7 @@ class Landing:
 
     @_as_user
     def require_space(self, size: int) -> None:
-        """Raise NoSpaceError where the file system has less than `size` bytes left."""
+        """Raise NoSpaceError if the file system has less than `size` bytes left."""
         free = free_bytes(self.root)
         if size > free:
             raise NoSpaceError(
@@ -103,7 +104,7 @@ class Landing:
 
     @_as_user
     def make_folder(self, name: str) -> Path:
-        """Return the folder `name`, made with all above it; never through a symbolic link below the root."""
+        """Return the folder `name`, created with its parents, never through a symbolic link below the root."""
         path = self.root / name
         if path in self._folders:
             return path
@@ -119,7 +120,7 @@ class Landing:
         return path
 
     def temporary(self, name: str) -> Path:
-        """Return the name under which `name` is written until it is complete; the same after a restart."""
+        """Return the temporary name of `name`, which is the same after a restart."""
         if not self._owns_folder:
             return self._journal.path.with_name(f"{self._journal.path.name}.part")
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
@@ -129,10 +130,10 @@ class Landing:
     def draft(
         self, name: str, *, tag: str | None, size: int | None, part_bytes: int = 0
     ) -> Iterator[PartialFile]:
-        """Open the unfinished file for `name`; it keeps what an earlier attempt at the same content has written.
+        """Open the unfinished file for `name`, with the content of an earlier attempt.
 
-        `part_bytes` is 0 where it grows from the start, else the size of the parts that may arrive in any order.
-        A tag of None says that the content cannot be recognised again: it begins anew.
+        part_bytes: 0 if it grows from the start, else the size of the parts, which may arrive in any order. Without a
+        tag the content cannot be recognised again, so it begins anew.
         """
         self.require_free(name)
         begun = self._journal.record.begun.get(name)
@@ -146,7 +147,7 @@ class Landing:
             and is_there
         )
         if not resumes:
-            # Said before the file is emptied: a kill in between must not leave parts on record that are gone.
+            # Recorded before the file is emptied: a kill in between must not leave lost parts on record.
             self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
         descriptor = self._open_draft(path, os.O_RDWR | (0 if resumes else os.O_TRUNC))
         try:
@@ -156,7 +157,7 @@ class Landing:
 
     @contextmanager
     def small(self, name: str) -> Iterator[PartialFile]:
-        """Open a file for `name` that is written at one go and not worth resuming."""
+        """Open a file for `name` that is written in one go and is not worth resuming."""
         self.require_free(name)
         path = self.temporary(name)
         descriptor = self._open_draft(path, os.O_RDWR | os.O_TRUNC)
@@ -197,7 +198,7 @@ class Landing:
 
     @_as_user
     def place_link(self, name: str, target: str, *, tag: str | None = None) -> None:
-        """Put a symbolic link in place."""
+        """Create a symbolic link."""
         self.require_free(name)
         temporary = self.temporary(name)
         temporary.unlink(missing_ok=True)
@@ -206,7 +207,7 @@ class Landing:
 
     @_as_user
     def place_hard_link(self, name: str, existing: str) -> None:
-        """Give the file `existing`, which this source placed, a second name; a copy where the file system has no hard links."""
+        """Give the file `existing`, which this source placed, a second name; a copy if the file system has no hard links."""
         self.require_free(name)
         put = self._journal.record.puts[existing]
         temporary = self.temporary(name)
@@ -218,7 +219,7 @@ class Landing:
                 raise
             shutil.copy2(self.root / existing, temporary)
         self._put(name, temporary, put)
-        # A rename between two names of one file does nothing, and the temporary one would stay.
+        # A rename between two names of one file does nothing, and the temporary name would remain.
         temporary.unlink(missing_ok=True)
 
     @_as_user
@@ -231,27 +232,27 @@ class Landing:
 
     @_as_user
     def is_intact(self) -> bool:
-        """Return whether all that this source has put here is still in place, unchanged."""
+        """Return whether all files of this source are still in place, unchanged."""
         return self._journal.record.intact(self.root, self.src)
 
     def adopt(self) -> None:
-        """Count all that this source has put here as placed by this attempt."""
+        """Count all files of this source as placed by this attempt."""
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Take out of account what turned out to be no object."""
+        """Subtract something that turned out not to be an object."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:
             self.tally.total_bytes -= remote.size
 
     def placed(self, name: str) -> bool:
-        """Return whether this attempt has put a file or link at `name`."""
+        """Return whether this attempt placed a file or link at `name`."""
         return name in self._placed
 
     @_as_user
     def remove_stale(self) -> None:
-        """Remove what this source put here earlier and does not hold any more, unless somebody changed it since."""
+        """Remove earlier files of this source that it no longer contains, unless they were changed since."""
         record = self._journal.record
         for name, put in list(record.puts.items()):
             if put.src == self.src and name not in self._placed:
@@ -259,12 +260,12 @@ class Landing:
                     (self.root / name).unlink()
                 self._journal.gone(name)
         if self._owns_folder:
-            # Of members and objects that a killed attempt had begun and that exist no more.
+            # Drafts of members and objects that a killed attempt had begun and that no longer exist.
             for leftover in self.root.glob(f"{PREFIX}.*.part"):
                 leftover.unlink()
 
     def counts(self) -> tuple[int, int]:
-        """Return how many files this source has in place, and their bytes."""
+        """Return the number of this source's files in place, and their bytes."""
         puts = [self._journal.record.puts[name] for name in self._placed]
         return len(puts), sum(put.size for put in puts)
 
@@ -289,7 +290,7 @@ class Landing:
         self.make_folder(str(Path(name).parent))
         path = self.root / name
         if path.is_dir() and not path.is_symlink():
-            raise PullError(f"{self.src}: {path} is a folder, and a file shall land there; move it away")
+            raise PullError(f"{self.src}: {path} is a folder where a file is to be; move it away")
         self._journal.put(name, put)
         temporary.rename(path)
         self._placed.add(name)
@@ -303,7 +304,27 @@ class Landing:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that are free for us in the file system of `path`, or of the folder that it will be made in."""
+    """Return the bytes available to us in the file system of `path`, or of its nearest existing parent."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def printable(name: str) -> str:
+    """Return a file's name in a form that a message can show."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def disk_problem(src: str, error: OSError, *, root: Path) -> PullError:
+    """Return the error for a failed operation on files below `root`."""
+    where = error.filename2 or error.filename or root
+    if error.errno in FULL:
+        return NoSpaceError(
+            f"{src}: the file system of {root} ran full; free space there or choose another path"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PullError(
+            f"{src}: {where} cannot be written ({error.strerror}); give the job's user the right, choose another path, "
+            "or, on your own machine, put all absolute paths below a folder of yours with --data-root DIR"
+        )
+    return PullError(f"{src}: {where}: {error.strerror or error}")

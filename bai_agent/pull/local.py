@@ -1,4 +1,4 @@
-"""file:///absolute/path: a file or a folder of this machine, copied (as a clone where the file system can)."""
+"""file:///absolute/path: a file or a folder of this machine, copied (as a clone if the file system can)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bai_agent.errors import PullError
+from bai_agent.files.user_rights import User, open_as, user_rights
 from bai_agent.job.descriptor import Source
 from bai_agent.job.run_directory import write_all
-from bai_agent.job.source_schemes import file_path, source_name
-from bai_agent.job.user_rights import User, open_as, user_rights
+from bai_agent.job.schema.source_schemes import file_path, source_name
 from bai_agent.pull.draft import CHUNK, PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch
@@ -34,7 +34,7 @@ class LocalOrigin:
         self._path = path
         self._folder = source.directory or source.src.endswith("/")
         self.reader: User | None = None
-        """Whose rights it is read with; None: our own."""
+        """User with whose rights it is read. None for our own."""
 
     def survey(self) -> RemoteListing:
         """Return the file, or all in the folder. Raises PullError."""
@@ -92,7 +92,7 @@ class LocalOrigin:
                     if error.errno not in _NO_CLONE:
                         raise
             if count == 0:
-                # Nothing copied is the end, but also what some special file systems say instead of an error.
+                # No bytes copied means the end, but some special file systems answer so instead of with an error.
                 clone = False
                 piece = os.read(origin, CHUNK)
                 if not piece:
@@ -112,10 +112,10 @@ class LocalOrigin:
                 if not Path(target).is_absolute() and path.resolve().is_relative_to(self._path.resolve()):
                     yield Remote(name=name, key=entry.path, size=0, tag=f"link:{target}", link=target)
                     continue
-                status = path.stat()  # a link that leads out of the folder: what it points to is copied
+                status = path.stat()  # A link that leads out of the folder: its target is copied.
                 if not stat.S_ISREG(status.st_mode):
                     raise PullError(
-                        f"{self._src}: {name} is a link to {target}, outside the folder and no file; remove it"
+                        f"{self._src}: {name} is a link to {target}, which is outside the folder and not a file; remove it"
                     )
             if stat.S_ISDIR(status.st_mode):
                 yield from self._walk(path)

@@ -1,29 +1,20 @@
-"""How a pull's threads hear that they shall end, and how the caller hears how far they are."""
+"""The progress of a pull, and the order to its threads to end."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class PullProgress:
-    """How far one source is. What was there already counts as arrived."""
-
-    src: str
-    path: str
-    bytes: int
-    total_bytes: int | None
-    objects: int
-    total_objects: int | None
-    done: bool
+from bai_agent.light_dataclass import dataclass
 
 
 @dataclass
-class PullTally:
-    """The same, as it grows: written by the one thread that pulls the source, read by the caller's."""
+class PullProgress:
+    """Progress of one source. Content that was in place already counts as arrived.
+
+    The source's thread writes it. A report has a copy.
+    """
 
     src: str
     path: str
@@ -33,24 +24,13 @@ class PullTally:
     total_objects: int | None = None
     done: bool = False
 
-    def snapshot(self) -> PullProgress:
-        return PullProgress(
-            src=self.src,
-            path=self.path,
-            bytes=self.bytes,
-            total_bytes=self.total_bytes,
-            objects=self.objects,
-            total_objects=self.total_objects,
-            done=self.done,
-        )
-
 
 class PullEndedError(Exception):
-    """Unwinds a thread whose work nobody wants any more; the caller's thread knows why."""
+    """Unwinds a thread whose work is no longer wanted; the caller's thread knows why."""
 
 
 class PullWatch:
-    """Tells the threads of one pull to end, whatever they are waiting for."""
+    """Tells the threads of one pull to end, even if they wait."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -62,7 +42,7 @@ class PullWatch:
         return self._ended.is_set()
 
     def end(self) -> None:
-        """Make every `check` raise, and wake who waits in an `interruptible` call."""
+        """Make every `check` raise, and interrupt `interruptible` calls."""
         self._ended.set()
         with self._lock:
             interrupts = list(self._interrupts)
@@ -70,18 +50,18 @@ class PullWatch:
             interrupt()
 
     def check(self) -> None:
-        """Raise EndedError once the end was ordered."""
+        """Raise PullEndedError once the pull was ended."""
         if self._ended.is_set():
             raise PullEndedError
 
     def pause(self, pause_s: float) -> None:
-        """Wait so long; raise EndedError as soon as the end is ordered."""
+        """Wait `pause_s` seconds; raise PullEndedError as soon as the pull is ended."""
         self._ended.wait(pause_s)
         self.check()
 
     @contextmanager
     def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Have `interrupt` called (from another thread) when the end is ordered within this block."""
+        """Call `interrupt` (from another thread) if the pull is ended within this block."""
         with self._lock:
             self._interrupts.append(interrupt)
         try:

@@ -1,17 +1,17 @@
-"""What is known of an object before it is fetched."""
+"""Facts about objects that are known before they are fetched."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.job.user_rights import User, user_rights
+from bai_agent.files.user_rights import User, user_rights
+from bai_agent.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The checksums that a source promises, lower-case hexadecimal."""
+    """Checksums of a source in the descriptor, in lower-case hexadecimal."""
 
     md5: str | None = None
     sha256: str | None = None
@@ -23,28 +23,28 @@ class Sums:
 
 @dataclass(frozen=True)
 class Remote:
-    """One object or file at its origin."""
+    """An object or file at its origin."""
 
     name: str
-    """Where it lands, relative to the root."""
+    """Path below the root."""
     key: str
-    """What the origin calls it."""
+    """Key at the origin."""
     size: int | None
     tag: str | None
-    """Changes when the content does."""
+    """Tag that changes with the content. None if there is none."""
     mode: int | None = None
     link: str | None = None
-    """The target, where it is a symbolic link."""
+    """Target of a symbolic link. None for a file."""
 
 
 @dataclass(frozen=True)
 class RemoteListing:
-    """What a source turned out to be."""
+    """The content of a source."""
 
     objects: tuple[Remote, ...]
     folder: bool
     here: Path | None = None
-    """Where it lies, if that is on this machine."""
+    """Its path on this machine. None if it is elsewhere."""
 
     def is_at(self, path: Path, *, user: User | None) -> bool:
         """Return whether `path`, as `user` finds it, is this very file or folder."""

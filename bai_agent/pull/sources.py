@@ -1,4 +1,4 @@
-"""Brings all sources of a job to their places: several at a time, each once."""
+"""Brings all sources of a job to their places, several at a time, each once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bai_agent.errors import PullError
+from bai_agent.errors import PullError, PullStopped
+from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.run_directory import read_json, write_json
-from bai_agent.job.source_schemes import source_name
-from bai_agent.job.user_rights import User
-from bai_agent.pull.bring import bring
-from bai_agent.pull.problems import PullStopped
-from bai_agent.pull.progress import PullEndedError, PullProgress, PullTally, PullWatch
-from bai_agent.pull.task import Pulled, PullTask
+from bai_agent.job.schema.source_schemes import source_name
+from bai_agent.light_dataclass import replace
+from bai_agent.pull.bring import Pulled, PullTask, bring
+from bai_agent.pull.progress import PullEndedError, PullProgress, PullWatch
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ AT_A_TIME = 4
 _TICK_S = 0.1
 _REPORT_EVERY_S = 1.0
 _LAST_WAIT_S = 5.0
-"""Seconds that threads get to notice the end; one may be stuck in a name look-up, and then does nothing more."""
+"""Seconds for threads to end; one that is stuck in a name look-up does nothing more."""
 
 
 def pull(
@@ -38,15 +37,15 @@ def pull(
     stopping: Callable[[], bool],
     user: User | None = None,
 ) -> None:
-    """Bring every source to its place: checked, unpacked where asked, and never over what is the user's own.
+    """Bring every source to its place: checked, unpacked if asked, and never over the user's own files.
 
-    Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a time
-    of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping` are
-    called on this thread only. `user`: another one as which the benchmark runs; where that user can write, nothing lands or is read
-    with rights that the user lacks.
+    Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a
+    time of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping`
+    are called on this thread only. `user`: the benchmark's, if it is another one; in folders that this user can
+    write, nothing is written or read with greater rights.
 
-    Raises PullError for the first source that fails or when the deadline passes (what has arrived is kept for the next
-    attempt), NoSpaceError where there is no room, PullStopped once `stopping()` is true.
+    Raises PullError for the first source that fails or when the deadline passes (arrived content is kept for the next
+    attempt), NoSpaceError if there is no room, PullStopped once `stopping()` is true.
     """
     tasks = [_task(source, folders, user) for source in sources]
     _refuse_conflicts(tasks)
@@ -80,7 +79,7 @@ def pull(
 
 
 class _Run:
-    """The threads that pull, and what they have brought so far."""
+    """The threads that pull, and the finished sources."""
 
     def __init__(self, tasks: Sequence[PullTask], before: Mapping[str, object]) -> None:
         self.tasks = tasks
@@ -91,7 +90,7 @@ class _Run:
         self._before = before
         self._watch = PullWatch()
         self._groups: queue.SimpleQueue[list[PullTask]] = queue.SimpleQueue()
-        # What lands in one folder, and so has one lock, comes one after the other.
+        # Sources with one folder share its lock, so they are pulled one after the other.
         groups: dict[Path, list[PullTask]] = {}
         for task in tasks:
             groups.setdefault(task.group, []).append(task)
@@ -103,7 +102,7 @@ class _Run:
         ]
 
     def end(self) -> None:
-        """End all threads, within a bound."""
+        """End all threads, within a time limit."""
         self._watch.end()
         last = time.monotonic() + _LAST_WAIT_S
         for thread in self.threads:
@@ -127,8 +126,8 @@ class _Run:
         except PullEndedError:
             return
         except BaseException as error:
-            # Raised again on the caller's thread, whatever it is: a panic of obstore's is not an Exception, and unseen it would let
-            # the benchmark run without its data.
+            # Raised again on the caller's thread, including obstore's panics, which are BaseExceptions: otherwise the
+            # benchmark would run without its data.
             self.failures.append(error)
         finally:
             self.news.set()
@@ -144,7 +143,7 @@ def _task(source: Source, folders: Mapping[SourceKind, Path], user: User | None)
     return PullTask(
         source=source,
         target=target,
-        tally=PullTally(src=source_name(source.src), path=str(target)),
+        tally=PullProgress(src=source_name(source.src), path=str(target)),
         user=user,
     )
 
@@ -172,7 +171,7 @@ def _report(
     run: _Run, reported: dict[int, float], report: Callable[[PullProgress], None], now: float
 ) -> None:
     for index, task in enumerate(run.tasks):
-        progress = task.tally.snapshot()
+        progress = replace(task.tally)
         last = reported.get(index)
         if last == float("inf"):
             continue

@@ -1,27 +1,107 @@
-"""Unpacking an archive into a folder, member by member. What would leave the folder is refused by name.
+"""Unpacks an archive into a folder, member by member. A member that would leave the folder is refused by name.
 
-A killed run starts again from the archive's first member: what is in place already is ours, and is replaced by itself.
+An archive may hold a link and then a member "below" that link, or a link whose target leads through other links, so that a
+harmless name ends outside the folder. `MemberTree` therefore follows links without touching the disk, and links are created only
+after all other members: nothing is ever written through a link.
+
+A killed run starts again with the first member: members in place are ours, and are replaced by themselves.
 """
 
 from __future__ import annotations
 
 import stat
+from collections import deque
 from pathlib import Path
 
 from bai_agent.errors import PullError
-from bai_agent.pull.archive import ArchiveError, Member, MemberKind, open_archive
+from bai_agent.pull.archive import ArchiveError, ArchiveMember, MemberKind, open_archive
 from bai_agent.pull.draft import CHUNK
 from bai_agent.pull.journal import is_record
-from bai_agent.pull.landing import Landing
-from bai_agent.pull.member_paths import MemberTree, UnsafeMemberError
-from bai_agent.pull.problems import printable
+from bai_agent.pull.landing import Landing, printable
+
+_MOST_LINKS = 40
+"""Longest chain of links, as in Linux: path_resolution(7)."""
+
+
+class UnsafeMemberError(Exception):
+    """A member would lead out of the folder; the text says how."""
+
+
+class MemberTree:
+    """The symbolic links of the members so far."""
+
+    def __init__(self) -> None:
+        self.links: dict[str, str] = {}
+        """Place in the folder → target."""
+
+    def locate(self, name: str, *, follow: bool = False) -> str:
+        """Return the place of the member `name`, relative to the folder and free of links; "" is the folder itself.
+
+        `follow`: a link at the very end is followed as well. Raises UnsafeMemberError.
+        """
+        if name.startswith("/"):
+            raise UnsafeMemberError("its name is absolute")
+        if "\0" in name:
+            raise UnsafeMemberError("its name holds a NUL character")
+        parts = name.split("/")
+        if ".." in parts:
+            raise UnsafeMemberError('its name has a ".." part')
+        return self._walk([], parts, follow=follow)
+
+    def add_link(self, place: str, target: str) -> None:
+        """Add a symbolic link. Raises UnsafeMemberError if it leads out of the folder."""
+        if "\0" in target:
+            raise UnsafeMemberError("its target holds a NUL character")
+        self._walk(place.split("/")[:-1], target.split("/"), follow=True, absolute=target.startswith("/"))
+        self.links[place] = target
+
+    def remove(self, place: str) -> None:
+        """Forget a link that another member replaces."""
+        self.links.pop(place, None)
+
+    def verify(self) -> None:
+        """Raise UnsafeMemberError if a link leads out of the folder, now that all links are known."""
+        for place, target in self.links.items():
+            try:
+                self._walk(
+                    place.split("/")[:-1], target.split("/"), follow=True, absolute=target.startswith("/")
+                )
+            except UnsafeMemberError as error:
+                raise UnsafeMemberError(f'the link "{place}" to "{target}": {error}') from error
+
+    def _walk(self, base: list[str], parts: list[str], *, follow: bool, absolute: bool = False) -> str:
+        if absolute:
+            raise UnsafeMemberError("it points to an absolute path")
+        at = list(base)
+        todo = deque(parts)
+        followed = 0
+        while todo:
+            part = todo.popleft()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not at:
+                    raise UnsafeMemberError("it leads out of the folder")
+                at.pop()
+                continue
+            at.append(part)
+            target = self.links.get("/".join(at))
+            if target is None or not (todo or follow):
+                continue
+            followed += 1
+            if followed > _MOST_LINKS:
+                raise UnsafeMemberError("it leads through links in a circle")
+            at.pop()
+            todo.extendleft(reversed(target.split("/")))
+        return "/".join(at)
+
 
 _LOOK_AT_SPACE = 1 << 20
-"""Members above this size are compared with the free space before they are written."""
+"""Size (bytes) from which a member is compared with the free space before it is written."""
 
 
 def unpack(archive: Path, landing: Landing) -> None:
-    """Put the members of `archive` into `landing`. Raises PullError, ArchiveError as one too."""
+    """Put the members of `archive` into `landing`. Raises PullError."""
     tree = MemberTree()
     try:
         with open_archive(archive) as members:
@@ -44,7 +124,7 @@ def unpack(archive: Path, landing: Landing) -> None:
         landing.place_link(place, target)
 
 
-def _unpack_member(member: Member, tree: MemberTree, landing: Landing) -> None:
+def _unpack_member(member: ArchiveMember, tree: MemberTree, landing: Landing) -> None:
     if member.kind is MemberKind.DEVICE:
         raise UnsafeMemberError(f"it is a {member.kind.value}")
     place = tree.locate(member.name, follow=member.kind is MemberKind.FOLDER)
@@ -72,7 +152,7 @@ def _unpack_member(member: Member, tree: MemberTree, landing: Landing) -> None:
         landing.place(draft, mode=_permissions(member.mode), mtime=member.mtime)
 
 
-def _hard_link(member: Member, place: str, tree: MemberTree, landing: Landing) -> None:
+def _hard_link(member: ArchiveMember, place: str, tree: MemberTree, landing: Landing) -> None:
     existing = tree.locate(member.target)
     if existing == place:
         return
@@ -82,11 +162,11 @@ def _hard_link(member: Member, place: str, tree: MemberTree, landing: Landing) -
         landing.place_hard_link(place, existing)
     else:
         raise UnsafeMemberError(
-            f'it is a hard link to "{printable(member.target)}", which the archive does not hold before it'
+            f'it is a hard link to "{printable(member.target)}", which is not an earlier member of the archive'
         )
 
 
 def _permissions(mode: int) -> int:
-    """Return `mode` without what no data needs: other people's right to write, setuid, setgid, sticky."""
+    """Return `mode` without bits that data does not need: setuid, setgid, sticky, and write permission of others."""
     allowed = (mode & 0o755) | stat.S_IRUSR | stat.S_IWUSR
     return allowed if mode & stat.S_IXUSR else allowed & ~0o111

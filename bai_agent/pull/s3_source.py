@@ -1,4 +1,4 @@
-"""s3://bucket/key and s3://bucket/folder/: large objects in parallel ranges, many small ones side by side."""
+"""s3://bucket/key and s3://bucket/folder/: large objects in parallel ranges, several small ones at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from bai_agent.aws.s3_client import Patience, connect
-from bai_agent.aws.s3_errors import DENIED_OR_MISSING, S3Error, classify_s3_error
-from bai_agent.errors import PullError
+from bai_agent.aws.s3_client import DENIED_OR_MISSING, RetryPolicy, classify_s3_error, connect
+from bai_agent.errors import PullError, S3Error
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_schemes import source_name
+from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullEndedError, PullWatch
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PART = 16 << 20
-"""Objects above this size arrive in parts of it. A kill loses at most the parts under way."""
+"""Size (bytes) of the parts of larger objects. A kill loses at most the unfinished parts."""
 RANGES = 16
-"""Parts at a time."""
+"""Parts fetched at a time."""
 PIECE = 1 << 20
-"""Each part is taken from the network in pieces of this size: each crosses two threads' borders on its way."""
+"""Bytes in which a part is taken from the network, each of which is handed between two threads."""
 OBJECTS = 64
-"""Small objects at a time."""
-PATIENCE = Patience(
+"""Small objects fetched at a time."""
+PATIENCE = RetryPolicy(
     retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
 )
-"""With the pauses between, some 35 seconds of an endpoint that does not answer at all."""
+"""Retries: with the pauses some 35 seconds of an endpoint that does not answer at all."""
 
 
 class S3Origin:
@@ -47,7 +46,7 @@ class S3Origin:
             raise PullError(f"{self._src}: names no bucket; write s3://bucket/key")
         if key and any(part in ("", ".", "..") for part in key.removesuffix("/").split("/")):
             raise PullError(
-                f'{self._src}: the key has an empty, "." or ".." part and can be no file; rename it'
+                f'{self._src}: the key has an empty, "." or ".." part and cannot be a file; rename it'
             )
         self._source = source
         self._key = key
@@ -55,13 +54,17 @@ class S3Origin:
         self._part_bytes = part_bytes
         try:
             self._store: S3Store = connect(
-                bucket, patience=PATIENCE, region=source.region, anonymous=source.anonymous
+                bucket,
+                patience=PATIENCE,
+                region=source.region,
+                endpoint=source.endpoint,
+                anonymous=source.anonymous,
             )
         except S3Error as error:
             raise PullError(f"{self._src}: {error}") from error
 
     def survey(self) -> RemoteListing:
-        """Return the object, or all below the prefix. Raises PullError."""
+        """Return the object, or all objects below the prefix. Raises PullError."""
         return self._run(self._survey())
 
     def fetch(
@@ -84,7 +87,7 @@ class S3Origin:
             denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
             if not denied and not isinstance(error, FileNotFoundError):
                 raise _problem(self._src, error) from error
-            # An answer to HEAD has no body that would tell why; that to a listing does.
+            # Unlike the answer to a listing, the answer to HEAD has no body with a reason.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
                 return RemoteListing(below, folder=True)
@@ -104,7 +107,7 @@ class S3Origin:
                 for meta in metas:
                     path = meta["path"]
                     name = path[len(prefix) :].lstrip("/")
-                    if name:  # else it is the marker of the folder itself
+                    if name:  # else it is the folder's own marker
                         remotes.append(Remote(name=name, key=path, size=meta["size"], tag=meta["e_tag"]))
         except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
             raise _problem(self._src, error, missing=missing) from error
@@ -129,7 +132,7 @@ class S3Origin:
                 content = await answer.bytes_async()
             except FileNotFoundError as error:
                 if remote.size == 0:
-                    # A listing cannot tell the marker "a/" of a folder from an empty object "a"; this can.
+                    # A listing cannot tell the marker "a/" of a folder from an empty object "a"; HEAD can.
                     landing.forget(remote)
                     continue
                 raise _problem(f"{self._src} (key {remote.key})", error) from error
@@ -144,7 +147,7 @@ class S3Origin:
         self, remote: Remote, landing: Landing, keep: Callable[[PartialFile, Remote], None]
     ) -> None:
         if remote.size is None:
-            raise PullError(f"{self._src}: S3 tells no size of {remote.key}")
+            raise PullError(f"{self._src}: S3 reports no size of {remote.key}")
         with landing.draft(
             remote.name, tag=remote.tag, size=remote.size, part_bytes=self._part_bytes
         ) as draft:
@@ -153,8 +156,8 @@ class S3Origin:
             arrived = draft.begun.parts
             landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
             missing = iter([number for number in range(count) if number not in arrived])
-            # One thread writes while this one receives; several would wait for each other at the file's lock in the kernel.
-            # It has ended before the draft is closed: a pull that is ended early writes into no other file.
+            # One thread writes while this one receives; several would wait for the file's lock in the kernel. It ends
+            # before the draft is closed, so that it never writes into another file.
             with ThreadPoolExecutor(max_workers=1) as writer:
                 await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing, writer))
             await asyncio.to_thread(keep, draft, remote)
