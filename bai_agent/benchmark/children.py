@@ -1,4 +1,4 @@
-"""The end of a child process, within a bound: one that hangs in the kernel, on a disk or a driver, outlives even SIGKILL."""
+"""Ends child processes within a time limit: a process that hangs in the kernel, on a disk or a driver, survives even SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 10.0
-"""For a killed process to be gone."""
+"""Seconds for a killed process to be gone."""
 _GRACE_SECONDS = 5.0
-"""From SIGTERM to SIGKILL for a child that takes too long."""
+"""Seconds from SIGTERM to SIGKILL for a child that takes too long."""
 _TICK_SECONDS = 0.05
 
 
@@ -25,10 +25,10 @@ class Stopped(Exception):  # noqa: N818 - it is not an error
 
 
 def wait_within(child: subprocess.Popen[Any], *, deadline: float, stopping: Callable[[], bool]) -> int:
-    """Return the exit code of a child that leads a session of its own, and prints into no pipe.
+    """Return the exit code of a child that leads a session of its own and prints into no pipe.
 
-    Raises TimeoutExpired at `deadline` (of `time.monotonic()`) and Stopped once `stopping()`; it has been ended then, with what it
-    started.
+    Raises TimeoutExpired at `deadline` (of `time.monotonic()`) and Stopped once `stopping()`, after ending the child
+    and its descendants.
     """
     while child.poll() is None:
         late = time.monotonic() >= deadline
@@ -42,7 +42,7 @@ def wait_within(child: subprocess.Popen[Any], *, deadline: float, stopping: Call
 
 
 def end_session(child: subprocess.Popen[Any]) -> None:
-    """End a child and what it started: its session is its own, and it is not yet reaped."""
+    """End a child that is not reaped yet, with its session."""
     os.killpg(child.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         child.wait(_GRACE_SECONDS)
@@ -58,7 +58,7 @@ def kill(child: subprocess.Popen[Any]) -> bool:
 
 
 def reap(child: subprocess.Popen[Any]) -> bool:
-    """Wait for a child that was killed; return whether it is gone. If not, it is left behind, with a line in the log."""
+    """Wait for a killed child; return whether it is gone. If not, leave it behind with a warning in the log."""
     try:
         child.wait(timeout=KILL_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,47 +1,47 @@
-"""Reads exit.json: how did the benchmark end, in one outcome and one sentence."""
+"""Reads exit.json and summarises the benchmark's end in one outcome and one sentence."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from typing import Any
 
 from bai_agent.job.outcome import Outcome, signal_name
+from bai_agent.job.record_types import BenchmarkExit
 from bai_agent.strategy.failure import Cause
 
 _SHELL_SIGNAL = 128
 
 
-def classify(ended: Mapping[str, Any], cause: Cause | None = None) -> tuple[Outcome, str]:
-    """Return the outcome that `ended` (the content of exit.json) stands for, and a sentence for a person.
+def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome, str]:
+    """Return the outcome of `ended`, and a sentence for a person.
 
-    cause: the process that failed first, where a launcher started several and exited with a code that says little. In this order: nobody saw its end; it never ran; we ended it; we were told to end; the kernel took its memory away;
-    somebody else's signal; its own exit code.
+    cause: the process that failed first, if a launcher started several and its own exit code says little. Checked in
+    this order: the end was not recorded; it never ran; we ended it; we were told to end; the kernel killed it for
+    memory; a signal from elsewhere; its own exit code.
     """
-    if ended["lost"]:
+    if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
-    error, stop = ended["exec_error"], ended["stop"]
+    error, stop = ended.exec_error, ended.stop
     if error is not None:
         outcome = Outcome.NOT_FOUND if error["not_found"] else Outcome.NOT_EXECUTABLE
         return outcome, str(error["message"])
-    after = f"after {_seconds(ended['wall_seconds'])}"
+    after = f"after {_seconds(ended.wall_seconds or 0)}"
     if stop is not None:
         return _stopped(str(stop), ended, after)
-    if ended["stop_signal"] is not None:
-        name = signal_name(ended["stop_signal"])
+    if ended.stop_signal is not None:
+        name = signal_name(ended.stop_signal)
         return (
             Outcome.INTERRUPTED,
             f"The benchmark was ended {after}: what watches it received {name}, as in a shutdown.",
         )
-    if ended["oom"] and ended["code"] != 0:
+    if ended.oom and ended.code != 0:
         end = f"{cause.process} {_end_of(cause)}" if cause else _end(ended)
         return Outcome.OOM, (
             f"The benchmark ran out of memory {after}: the kernel killed a process of it ({end}). "
-            f"Its largest process had used {_size(ended['peak_memory_bytes'])}."
+            f"Its largest process had used {_size(ended.peak_memory_bytes or 0)}."
         )
-    if ended["signal"] is not None:
-        return _killed(ended["signal"], after)
-    code = ended["code"]
+    if ended.signal is not None:
+        return _killed(ended.signal, after)
+    code = ended.code
     if code == 0:
         return Outcome.SUCCEEDED, f"The benchmark finished successfully {after}."
     if cause is not None:
@@ -49,40 +49,40 @@ def classify(ended: Mapping[str, Any], cause: Cause | None = None) -> tuple[Outc
     return Outcome.FAILED, f"The benchmark failed {after}: it exited with code {code}{_shell_hint(code)}."
 
 
-def classify_server(ended: Mapping[str, Any]) -> tuple[Outcome, str]:
-    """The same for a node that only serves another one: what it started ends when it is told to, and not before."""
+def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
+    """Return the same for a node that only serves another one: what it started ends when told to, and not before."""
     outcome, sentence = classify(ended)
-    if outcome is Outcome.SUCCEEDED and ended["stop"] is not None:
+    if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence
-    if ended["oom"]:
+    if ended.oom:
         return Outcome.OOM, (
             "The benchmark ran out of memory on this node: the kernel killed a process of it. "
-            f"Its largest process had used {_size(ended['peak_memory_bytes'])}."
+            f"Its largest process had used {_size(ended.peak_memory_bytes or 0)}."
         )
-    if ended["lost"] or ended["exec_error"] or ended["stop"] is not None or ended["stop_signal"] is not None:
+    if ended.lost or ended.exec_error or ended.stop is not None or ended.stop_signal is not None:
         return outcome, sentence
     return Outcome.LOST, (
-        f"sshd, through which node 0 starts processes on this node, ended by itself after {_seconds(ended['wall_seconds'])}: "
+        f"sshd, through which node 0 starts processes on this node, ended by itself after {_seconds(ended.wall_seconds or 0)}: "
         f"{_end(ended)}."
     )
 
 
-def classify_process(ended: Mapping[str, Any], cause: Cause) -> tuple[Outcome, str]:
-    """The same for a node that only serves, where one of the processes on it failed by itself before it was told to end."""
-    wall = ended["wall_seconds"]
+def classify_process(ended: BenchmarkExit, cause: Cause) -> tuple[Outcome, str]:
+    """Return the same for a serving node on which a process failed by itself before it was told to end."""
+    wall = ended.wall_seconds or 0
     if cause.failed is not None:
-        wall = max(0.0, wall - max(0, ended["time"] - cause.failed) / 1000)
+        wall = max(0.0, wall - max(0, (ended.time or 0) - cause.failed) / 1000)
     return _failed_process(cause, f"after {_seconds(wall)}")
 
 
-def _stopped(reason: str, ended: Mapping[str, Any], after: str) -> tuple[Outcome, str]:
+def _stopped(reason: str, ended: BenchmarkExit, after: str) -> tuple[Outcome, str]:
     try:
         outcome = Outcome(reason)
     except ValueError:  # a stop.json written by hand
         outcome = Outcome.INTERRUPTED
-    if ended["code"] is None and ended["signal"] is None:
+    if ended.code is None and ended.signal is None:
         return outcome, f"{outcome.sentence.removesuffix('.')}; it was not started or could not be ended."
-    killed = ended["signal"] == signal.SIGKILL
+    killed = ended.signal == signal.SIGKILL
     how = "it did not end on SIGTERM and was killed" if killed else _end(ended)
     return outcome, f"{outcome.sentence.removesuffix('.')} {after}; {how}."
 
@@ -115,7 +115,7 @@ def _failed_process(cause: Cause, after: str) -> tuple[Outcome, str]:
 
 
 def _end_of(cause: Cause) -> str:
-    """Say how a process ended; what it said of that comes last, without its full stop."""
+    """Describe the end of a process; its own last words follow, without their full stop."""
     said = f": {cause.message.rstrip('.')}" if cause.message else ""
     if cause.signal is not None:
         verb = "crashed with" if cause.signal in _CRASHES else "ended by"
@@ -123,14 +123,16 @@ def _end_of(cause: Cause) -> str:
     return f"exited with code {cause.code}{said}" if cause.code is not None else f"failed{said}"
 
 
-def _end(ended: Mapping[str, Any]) -> str:
-    if ended["signal"] is not None:
-        return f"it ended by {signal_name(ended['signal'])}"
-    return f"it exited with code {ended['code']}"
+def _end(ended: BenchmarkExit) -> str:
+    if ended.signal is not None:
+        return f"it ended by {signal_name(ended.signal)}"
+    return f"it exited with code {ended.code}"
 
 
-def _shell_hint(code: int) -> str:
-    """Say what a shell means by 137: its command died of signal 9."""
+def _shell_hint(code: int | None) -> str:
+    """Explain a shell's exit code such as 137: its command died of signal 9."""
+    if code is None:
+        return ""
     number = code - _SHELL_SIGNAL
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_CRASHES):
         return f", by which a shell says that its command was ended by {signal_name(number)}"

@@ -1,4 +1,4 @@
-"""What the benchmark is run with: its environment, its command, its folder, its user."""
+"""The benchmark's environment, command, folder and user."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 import bai_agent
-from bai_agent.benchmark.proc import RUN_MARKER
-from bai_agent.errors import BaiError
+from bai_agent.errors import SetupError
+from bai_agent.files.user_rights import User, user_rights
 from bai_agent.job.descriptor import ARM, Benchmark, Buffering, Job, SourceKind
 from bai_agent.job.run_directory import RunDir, write_atomic
-from bai_agent.job.user_rights import User, user_rights
+from bai_agent.shim.proc import RUN_MARKER
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FIFO_WAIT_SECONDS = 60
-"""How long the client library waits for the FIFO; it is there before the benchmark starts."""
+"""Seconds that the client library waits for the FIFO, which exists before the benchmark starts."""
 
 STARTUP = Path(__file__).parent / "startup"
-"""A folder for PYTHONPATH: its sitecustomize.py sets how Python buffers its output."""
+"""Folder for PYTHONPATH, whose sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Where AWS's deep learning images keep their frameworks; the only one there is taken without being asked for."""
+"""Place of the frameworks in AWS's deep learning images. If there is only one, it is used without being asked for."""
 
 _STDBUF_FOLDERS = (
     "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux
@@ -38,12 +38,8 @@ _STDBUF_FOLDERS = (
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
-class SetupError(BaiError):
-    """What the benchmark is to be run with does not exist on this machine."""
-
-
 def find_user(name: str | None) -> User | None:
-    """Return the account that the benchmark is to run as; None where that is our own. Raises SetupError."""
+    """Return the account of the benchmark; None if it is our own. Raises SetupError."""
     if name is None:
         return None
     try:
@@ -70,9 +66,8 @@ def prepare_environment(
 ) -> dict[str, str]:
     """Return the benchmark's whole environment.
 
-    `base` is the agent's own, passed on where the job says so; `secrets` are the resolved ones; `scripts` is the
-    scripts' folder where there is one; `node` tells about the nodes. Later ones win: base, the job's variables, its secrets, the
-    contract's.
+    `base` is the agent's own, passed on if the job says so. `secrets` are resolved. `scripts` is the scripts' folder,
+    if any. `node` describes the nodes. Later ones win: base, the job's variables, its secrets, the contract's.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
@@ -111,7 +106,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def command(job: Job, file: Path, *, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the job's command, expanded; its script, where it holds one, is written to `file`, with `argv` as arguments."""
+    """Return the job's command, expanded. If it is a script, write it to `file`, with `argv` as its arguments."""
     expanded = tuple(expand(argument, env) for argument in job.benchmark.argv)
     script = job.benchmark.script
     if script is None:
@@ -123,19 +118,19 @@ def command(job: Job, file: Path, *, env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
-    """Return the scripts' folder, where the job has scripts."""
+    """Return the scripts' folder; None if the job has no scripts."""
     has_scripts = any(source.kind is SourceKind.SCRIPTS for source in job.sources)
     return rundir.scripts if has_scripts else None
 
 
 def workspaces(job: Job, rundir: RunDir) -> list[tuple[Job, RunDir]]:
-    """Return each arm as a job of its own with its own folders, where arms have such; else the job itself with its run directory."""
+    """Return each arm as a job with its own folders, if arms have their own; else the job itself with its run directory."""
     arms = job.arms_apart
     return [(job.of_arm(each), rundir.of_arm(each.name)) for each in arms] or [(job, rundir)]
 
 
 def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
-    """Return the folder that the benchmark starts in."""
+    """Return the folder in which the benchmark starts."""
     if job.benchmark.cwd is not None:
         return rundir.work / job.benchmark.cwd
     return scripts if scripts is not None else rundir.work
@@ -144,13 +139,13 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
 def make_command_executable(
     argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
 ) -> None:
-    """Let whoever may read the command execute it too, where it is a file of the scripts' folder: the copy there is ours.
+    """Make the command executable for everybody who may read it, if it is in the scripts' folder: that copy is ours.
 
     Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
     """
     if scripts is None or not argv or "/" not in argv[0]:
         return
-    with suppress(OSError), user_rights(user):  # starting it says what is wrong with it
+    with suppress(OSError), user_rights(user):  # the start of the command reports the error
         file = (cwd / argv[0]).resolve(strict=True)
         mode = file.stat().st_mode
         if file.is_file() and not mode & 0o100 and file.is_relative_to(scripts.resolve()):
@@ -158,7 +153,7 @@ def make_command_executable(
 
 
 def benchmark_python(benchmark: Benchmark) -> Path | None:
-    """Return the Python that comes first on the benchmark's PATH; None: whichever PATH has."""
+    """Return the first Python on the benchmark's PATH as the job chose it; None: any on PATH."""
     if benchmark.python is not None:
         return Path(benchmark.python)
     found = [python for python in IMAGE_PYTHONS if python.exists()]
@@ -166,7 +161,7 @@ def benchmark_python(benchmark: Benchmark) -> Path | None:
 
 
 def _without_ours(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's environment without what only makes the agent itself run, or says of which run of another job the caller is."""
+    """Return the caller's environment without the variables of the agent itself and of a surrounding run of another job."""
     env = {name: value for name, value in base.items() if name not in ("BAI_REPEAT", ARM)}
     ours = Path(bai_agent.__file__).resolve().parent.parent
     theirs = [
@@ -205,11 +200,11 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Into a file, Python and C write whole blocks: nothing would be live, and a SIGTERM would lose the last one."""
+    """Python and C write whole blocks into a file: nothing would appear live, and a SIGTERM would lose the last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value
-    # A Python may end with an error if a folder of PYTHONPATH is below one that its user cannot enter, as pip does.
+    # A Python may fail if a folder of PYTHONPATH is below one that its user cannot enter; pip does.
     with suppress(PermissionError), user_rights(user):
         STARTUP.stat()
         env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))

@@ -1,20 +1,22 @@
-"""Finds what a strategy's launch needs on this machine, or says what to install."""
+"""Finds on this machine what a strategy's launch needs, or says what to install."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.benchmark.environment import SetupError
-from bai_agent.benchmark.programs import NoAnswerError, ask
-from bai_agent.job.user_rights import User
+from bai_agent.benchmark.programs import ask
+from bai_agent.errors import NoAnswerError, SetupError
+from bai_agent.files.user_rights import User
 from bai_agent.strategy.launch import Launch
 
 _LOOK_SECONDS = 60.0
-"""For a Python to start and look for a module, from a cold disk."""
+"""Seconds for a Python to start and find a module, from a cold disk."""
 
 _HAS_MODULE = (
     "import importlib.util, sys; sys.exit(41 if importlib.util.find_spec(sys.argv[1]) is None else 0)"
@@ -25,14 +27,16 @@ _NOT_THERE = 41
 def meet_needs(
     launch: Launch, *, command: Sequence[str], env: Mapping[str, str], cwd: Path, user: User | None
 ) -> tuple[str, ...]:
-    """Return what `launch` starts, its program with a folder where PATH has it not. Raises SetupError.
+    """Return the arguments to start, with the program's folder if it is not on PATH. Raises SetupError.
 
     command: the benchmark's own, in the environment `env` and the folder `cwd`, as `user`.
     """
     needs, argv = launch.needs, launch.argv
     _require(needs.cpus, len(_cpus()), "CPUs")
     _require(needs.cores, len(_cores()), "cores")
-    # By its name alone where that is enough: an mpirun with a folder puts its own before the PATH of what it starts.
+    if needs.own_program is not None and user is not None:
+        _require_own_program(needs.own_program, user)
+    # By name if PATH has it: an mpirun with a folder would put that folder before the PATH of its processes.
     if needs.program is not None and shutil.which(argv[0], path=env["PATH"]) is None:
         found = shutil.which(argv[0], path=":".join(needs.folders))
         if found is None:
@@ -55,13 +59,25 @@ def _require(wanted: int, found: int, what: str) -> None:
         )
 
 
+def _require_own_program(program: str, user: User) -> None:
+    """Raise SetupError if the user cannot run a program of ours with the agent's Python."""
+    look = [sys.executable, "-I", "-S", "-c", "import sys; open(sys.argv[1]).close()", program]
+    with suppress(NoAnswerError):
+        if ask(look, env={}, user=user, timeout_s=_LOOK_SECONDS).code == 0:
+            return
+    raise SetupError(
+        f'[benchmark] user "{user.name}" cannot run {program} with the Python of bai-agent, {Path(sys.executable).resolve()}, which '
+        "stands between mpirun and each process: install bai-agent and its Python where that user may enter, not below /root"
+    )
+
+
 def _cpus() -> set[int]:
-    """Return those that the benchmark may use."""
+    """Return the CPUs that the benchmark may use."""
     return os.sched_getaffinity(0)
 
 
 def _cores() -> set[str]:
-    """Return the same as cores, each by the list of its CPUs."""
+    """Return the cores that it may use, each as its list of CPUs."""
     return {_siblings(cpu) for cpu in _cpus()}
 
 
@@ -73,12 +89,12 @@ def _siblings(cpu: int) -> str:
 
 
 def _is_python(program: str) -> bool:
-    """Return whether `program` is a Python by its name; what another one uses is not known before it runs."""
+    """Return whether `program` is a Python by its name; the needs of other programs are not known before they run."""
     return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
 
 
 def _has(python: str, module: str, *, env: Mapping[str, str], cwd: Path, user: User | None) -> bool:
-    """Return whether `python` finds `module`; it does not import it, which may take long. Raises SetupError."""
+    """Return whether `python` finds `module`, without importing it, which may take long. Raises SetupError."""
     try:
         answer = ask(
             [python, "-c", _HAS_MODULE, module], env=env, cwd=cwd, user=user, timeout_s=_LOOK_SECONDS

@@ -1,34 +1,29 @@
-"""Finds out, before the nodes meet, whether this one has what the job's strategy needs on each of them."""
+"""Checks, before the nodes meet, that this node has what the job's strategy needs on each of them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from bai_agent.benchmark.environment import (
-    SetupError,
-    command,
-    find_user,
-    prepare_environment,
-    working_folder,
-)
+from bai_agent.benchmark.environment import command, find_user, prepare_environment, working_folder
 from bai_agent.benchmark.launch_needs import meet_needs
 from bai_agent.benchmark.openssh import public_key, require_openssh
-from bai_agent.benchmark.programs import NoAnswerError, ask
+from bai_agent.benchmark.programs import ask
+from bai_agent.errors import NoAnswerError, SetupError
+from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import RunDir, make_folder
-from bai_agent.job.user_rights import User
+from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy.launch import Launch, Setup
 
 _VERSION_SECONDS = 60.0
-"""For a program to say its version, from a cold disk."""
+"""Seconds for a program to report its version, from a cold disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What the other nodes learn of this one."""
+    """Facts about this node for the other nodes."""
 
     public_key: str | None = None
     engine: str | None = None
@@ -39,17 +34,17 @@ def set_up_node(
     rundir: RunDir,
     setup: Setup,
     *,
-    serves: bool,
+    serves: bool | None,
     may_install: bool,
     scripts: Path | None,
     stopping: Callable[[], bool],
 ) -> NodeFacts:
-    """Return what the others are to know of this node, once it has all that `setup` asks for. Raises SetupError, Stopped.
+    """Return this node's facts for the others once it has all that `setup` asks for. Raises SetupError, Stopped.
 
-    serves: others log in to it, rather than it to them. may_install: this machine is the job's alone.
+    serves: others log in to it, and it does not log in to them; None: both. may_install: this machine is the job's alone.
     """
     user = find_user(job.benchmark.user)
-    # Neither secrets nor the other nodes change which programs there are.
+    # The programs found depend neither on secrets nor on the other nodes.
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
     make_folder(rundir.work, private=rundir.path)
     cwd = working_folder(job, rundir, scripts=scripts)
@@ -70,8 +65,8 @@ def _version(program: str, env: Mapping[str, str], user: User | None) -> str:
         raise SetupError(f"{program} could not be asked for its version: {error}") from error
     said = next(iter(answer.lines), "nothing")
     if answer.code:
-        raise SetupError(f"{program} cannot say its version: it says {said[:200]}")
-    # What others read it by: see `Peer`.
+        raise SetupError(f"{program} cannot report its version: it printed {said[:200]}")
+    # As the others read it: see `Peer`.
     return "".join(
         each if each.isascii() and (each.isalnum() or each in " ().,+~_-") else "_" for each in said
     )[:100]

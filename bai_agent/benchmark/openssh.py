@@ -1,4 +1,8 @@
-"""OpenSSH for one job: its programs, this node's keys, and the files that ssh and sshd are told with. All of it goes when the run ends."""
+"""OpenSSH for one job: its programs, this node's keys, and the files of ssh and sshd, all in one folder that is deleted after the run.
+
+The machine's own configuration is neither read nor changed. Sources: sshd_config(5), ssh_config(5), sshd(8) for
+known_hosts and authorized_keys.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +10,75 @@ import logging
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.children import wait_within
-from bai_agent.benchmark.environment import DEFAULT_PATH, SetupError
-from bai_agent.benchmark.programs import NoAnswerError, ask
-from bai_agent.benchmark.ssh_config import CLIENTS, KEY, SSHD_CONFIG, client_files, server_files
+from bai_agent.benchmark.environment import DEFAULT_PATH
+from bai_agent.benchmark.programs import ask
 from bai_agent.benchmark.user_access import give_to, open_way
+from bai_agent.errors import NoAnswerError, SetupError
+from bai_agent.files.user_rights import User
+from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, make_folder, write_atomic
-from bai_agent.job.user_rights import User
 from bai_agent.strategy.launch import SshFrom, SshTo
 
 log = logging.getLogger(__name__)
 
+KEY = "key"
+"""Name of this node's key: its client key, or the host key of its sshd. `key.pub` is the public part."""
+SSHD_CONFIG = "sshd_config"
+CLIENTS = "bin"
+"""Name of a folder for PATH, whose `ssh` uses the configuration below."""
+_ENTER = "enter"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
-"""Where the programs may be beside the benchmark's PATH."""
+"""Folders in which the programs may be, in addition to the benchmark's PATH."""
 _INSTALL_SECONDS = 300.0
-"""For all that it takes together."""
+"""Seconds for the whole installation."""
 _LAST_BYTES = 2000
-"""Of what an installer printed, in our log."""
+"""Bytes of an installer's output in our log."""
 _KEYGEN_SECONDS = 30.0
 _RUN_SSHD = Path("/run/sshd")
-"""Debian's sshd does not start as root without this folder, which only its service makes."""
+"""Folder without which Debian's sshd does not start as root, and which only its service creates."""
 _PLAIN = re.compile(r"[A-Za-z0-9/._+,=@-]+")
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""What a process that another node starts here has of the agent's own environment; the rest may hold secrets."""
-_INSTALLERS: Mapping[str, Sequence[str]] = {
-    "apt-get": (
-        "apt-get -o DPkg::Lock::Timeout=120 update",
-        "apt-get -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends openssh-server openssh-client",
-    ),
-    "dnf": ("dnf --assumeyes install openssh-server openssh-clients",),
-    "zypper": ("zypper --non-interactive install openssh",),
-    "yum": ("yum --assumeyes install openssh-server openssh-clients",),
-    "apk": ("apk add openssh",),
+"""Variables of the agent's environment that a process gets which another node starts here; others may hold secrets."""
+_APT = "apt-get -o DPkg::Lock::Timeout=120"
+_INSTALLERS = {
+    "apt-get": f"{_APT} update; {_APT} install --yes --no-install-recommends openssh-server openssh-client",
+    "dnf": "dnf --assumeyes install openssh-server openssh-clients",
+    "zypper": "zypper --non-interactive install openssh",
+    "yum": "yum --assumeyes install openssh-server openssh-clients",
+    "apk": "apk add openssh",
 }
+"""Package manager → its command that installs OpenSSH."""
+_NO_SERVICE = "systemctl mask --runtime ssh.service ssh.socket sshd.service; "
+"""Keeps the packaged service from starting, which would let in everybody with a password on this machine."""
 
 
 def require_openssh(
     *,
-    serves: bool,
+    serves: bool | None,
     path: str,
     may_install: bool,
     user: User | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Find what a node that logs in to others, or one that `serves` them, needs of OpenSSH. Raises SetupError, Stopped.
+    """Find the OpenSSH programs of a node that logs in to others, or that `serves` them (None: both). Raises SetupError, Stopped.
 
-    may_install: this machine is the job's alone; what is missing is installed, once, by its distribution's package manager.
-    path: the benchmark's. `user` may put programs there, so those that run as root are not looked for on it.
+    may_install: this machine is the job's alone, so its package manager installs missing programs, once. path: the
+    benchmark's. `user` may put programs there, so programs that run as root are not looked for on it.
     """
     own_path = path if user is None else DEFAULT_PATH
-    wanted = {"ssh-keygen": own_path, "sshd" if serves else "ssh": path}
+    roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)
+    wanted = {"ssh-keygen": own_path, **dict.fromkeys(roles, path)}
     missing = [each for each, where in wanted.items() if _find(each, where) is None]
     tried = ""
     if missing and may_install and os.geteuid() == 0:
@@ -77,16 +92,16 @@ def require_openssh(
 
 
 def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
-    """Return the public part of this node's key, which is made where it is not there. Raises SetupError.
+    """Return the public part of this node's key, creating the key if needed. Raises SetupError.
 
-    The key itself belongs to the benchmark's user, and never leaves this machine. Its folder stays ours: nobody else can replace
-    what we write there.
+    The key belongs to the benchmark's user and never leaves this machine. Its folder remains ours, so that no other
+    user can replace its files.
     """
     folder = rundir.ssh
     key = folder / KEY
     public = key.with_suffix(".pub")
     if not public.exists():
-        # What a kill left may be a half.
+        # A kill may have left half a key.
         key.unlink(missing_ok=True)
         make_folder(folder, private=rundir.path)
         _keygen(key, path if user is None else DEFAULT_PATH)
@@ -107,7 +122,8 @@ def ready_server(
     cwd: Path,
     user: User | None,
 ) -> tuple[str, ...]:
-    """Write the files of an sshd, and return its command. What it starts has `env`, less secrets and what is only `inherited`.
+    """Write the files of an sshd, and return its command. Its processes get `env` without secrets and without variables
+    that are only `inherited`.
 
     Raises SetupError.
     """
@@ -124,20 +140,15 @@ def ready_server(
     use_pam = user is None and _is_locked(account)
     files = server_files(rundir.ssh, server, account=account, use_pam=use_pam, env=handed_on, cwd=cwd)
     _write(files, rundir, user)
-    # It starts itself anew for each connection, by this name: the whole path.
+    # It starts itself for each connection by this name, so the path is complete.
     return (str(sshd), "-D", "-e", "-f", str(rundir.ssh / SSHD_CONFIG))
 
 
 def ready_client(client: SshTo, rundir: RunDir, *, env: Mapping[str, str], user: User | None) -> str:
-    """Write the files with which `ssh ADDRESS` reaches the others, and return the PATH on which that `ssh` is. Raises SetupError."""
+    """Write the files with which `ssh ADDRESS` reaches the others, and return the PATH of that `ssh`. Raises SetupError."""
     _require_plain(rundir.ssh)
     _write(client_files(rundir.ssh, client.hosts, ssh=_require("ssh", env["PATH"])), rundir, user)
     return f"{rundir.ssh / CLIENTS}:{env['PATH']}"
-
-
-def discard_ssh(rundir: RunDir) -> None:
-    """Delete the keys and all that was written for ssh and sshd."""
-    shutil.rmtree(rundir.ssh, ignore_errors=True)
 
 
 def _find(program: str, path: str) -> Path | None:
@@ -148,14 +159,14 @@ def _find(program: str, path: str) -> Path | None:
 def _require(program: str, path: str) -> Path:
     found = _find(program, path)
     if found is None:
-        raise SetupError(f"{program} was on this machine when the node joined, and has gone")
+        raise SetupError(f"{program} was on this machine when the node joined, and is gone")
     return found
 
 
 def _require_plain(folder: Path) -> None:
     if _PLAIN.fullmatch(str(folder)) is None:
         raise SetupError(
-            f"sshd cannot be told of files in {folder}: its path may hold letters, digits and / . _ + , = @ - alone; "
+            f"sshd cannot use files in {folder}: its path may hold letters, digits and / . _ + , = @ - alone; "
             "keep the job elsewhere (--store or BAI_STORE; bai-agent: --dir)"
         )
 
@@ -172,7 +183,7 @@ def _account(user: User | None) -> str:
 
 
 def _is_locked(account: str) -> bool:
-    """Return whether the account's password is locked, with which sshd lets nobody in, unless PAM decides."""
+    """Return whether the account's password is locked, so that sshd lets nobody in unless PAM decides."""
     with suppress(OSError):
         for line in Path("/etc/shadow").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -204,47 +215,123 @@ def _keygen(key: Path, path: str) -> None:
 
 
 def _install(path: str, stopping: Callable[[], bool]) -> str:
-    """Install OpenSSH from this machine's distribution, if its package manager is a known one; return what failed of that, for a
-    sentence."""
-    commands = next((each for name, each in _INSTALLERS.items() if shutil.which(name, path=path)), ())
-    if not commands:
+    """Install OpenSSH with this machine's package manager, if it is a known one; return the failure as a part of a sentence.
+
+    Raises Stopped.
+    """
+    manager = next((name for name in _INSTALLERS if shutil.which(name, path=path)), None)
+    if manager is None:
         return ""
     log.info("OpenSSH is missing; installing it")
-    deadline = time.monotonic() + _INSTALL_SECONDS
-    # The service that comes along is not wanted: it would let in whoever has a password here.
-    hidden = "systemctl mask --runtime ssh.service ssh.socket sshd.service"
-    if shutil.which("systemctl", path=path):
-        _run_installer(hidden.split(), path, deadline, stopping)
-    tries = (_run_installer(each.split(), path, deadline, stopping) for each in commands)
-    failures = [failure for failure in tries if failure]
-    return f", and could not be installed ({failures[-1]})" if failures else ""
-
-
-def _run_installer(command: Sequence[str], path: str, deadline: float, stopping: Callable[[], bool]) -> str:
-    """Return what failed; "" where nothing did. deadline: of `time.monotonic()`. Raises Stopped."""
-    # The job's own PATH need not have what a package manager starts.
-    env = {"PATH": f"{path}:{DEFAULT_PATH}", "HOME": "/root", "LANG": "C.UTF-8"}
-    env["DEBIAN_FRONTEND"] = "noninteractive"
+    line = (_NO_SERVICE if shutil.which("systemctl", path=path) else "") + _INSTALLERS[manager]
+    # The job's own PATH may lack programs that a package manager starts.
+    env = {
+        "PATH": f"{path}:{DEFAULT_PATH}",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
     with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", line],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         try:
-            child = subprocess.Popen(
-                command,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return f"{command[0]}: {error.strerror}"
-        try:
-            code = wait_within(child, deadline=deadline, stopping=stopping)
+            code = wait_within(child, deadline=time.monotonic() + _INSTALL_SECONDS, stopping=stopping)
         except subprocess.TimeoutExpired:
-            return f"{command[0]} was not done after {_INSTALL_SECONDS:.0f} s, and was ended"
-        if not code:
-            return ""
+            return f", and could not be installed ({manager} did not finish within {_INSTALL_SECONDS:.0f} s, and was ended)"
         output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_BYTES))
         text = output.read().decode(errors="replace")
-    log.warning("%s ended with %d: %s", command[0], code, text)
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-    return f"{command[0]} ended with {code}: {last[:200]}".removesuffix(": ")
+    if not code:
+        return ""
+    log.warning("%s ended with %d: %s", manager, code, text)
+    last = next((each.strip() for each in reversed(text.splitlines()) if each.strip()), "")
+    why = f"{manager} ended with {code}: {last[:200]}".removesuffix(": ")
+    return f", and could not be installed ({why})"
+
+
+def server_files(
+    folder: Path, server: SshFrom, *, account: str, use_pam: bool, env: Mapping[str, str], cwd: Path
+) -> dict[str, str]:
+    """Return the files of an sshd that admits only the holder of one key, as `account`: name → text.
+
+    Each command starts in `cwd`, with `env` without names that are invalid in a shell. use_pam: needed if the account
+    is locked.
+    """
+    address = f"[{server.address}]" if ":" in server.address else server.address
+    config = {
+        "ListenAddress": f"{address}:{server.port}",
+        "HostKey": folder / KEY,
+        "AuthorizedKeysFile": folder / "authorized_keys",
+        # StrictModes checks the owners of all folders above, and a job store may be in a folder that others can write.
+        # This folder is the account's alone.
+        "StrictModes": "no",
+        "UsePAM": "yes" if use_pam else "no",
+        "AllowUsers": account,
+        "PermitRootLogin": "prohibit-password",
+        "AuthenticationMethods": "publickey",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "DisableForwarding": "yes",
+        "PermitTTY": "no",
+        "PermitUserRC": "no",
+        "PidFile": "none",
+        "UseDNS": "no",
+        "PrintMotd": "no",
+        "LogLevel": "ERROR",
+        "ForceCommand": folder / _ENTER,
+    }
+    assigned = [shlex.quote(f"{name}={value}") for name, value in env.items() if _VARIABLE.fullmatch(name)]
+    enter = [
+        "#!/bin/sh",
+        f"cd -- {shlex.quote(str(cwd))} || exit",
+        # Not by `export`: names that a shell reserves, such as bash's UID, would end this script.
+        " ".join(["exec /usr/bin/env", *assigned, '/bin/sh -c "$SSH_ORIGINAL_COMMAND"']),
+    ]
+    return {
+        SSHD_CONFIG: _lines(f"{name} {value}" for name, value in config.items()),
+        "authorized_keys": _lines([server.public_key]),
+        _ENTER: _lines(enter),
+    }
+
+
+def client_files(folder: Path, hosts: Sequence[Peer], *, ssh: Path) -> dict[str, str]:
+    """Return the files of an `ssh` that logs in to `hosts` and trusts only their published keys: name → text.
+
+    `ssh` is the machine's own program. Other hosts are reached as usual.
+    """
+    addresses = [peer.address for peer in hosts]
+    config = []
+    for peer in hosts:
+        config += [f"Host {peer.address}", f"    Port {peer.port}"]
+    known_hosts = folder / "known_hosts"
+    config += [
+        f"Host {' '.join(addresses)}",
+        f"    IdentityFile {folder / KEY}",
+        "    IdentitiesOnly yes",
+        "    IdentityAgent none",
+        f"    UserKnownHostsFile {known_hosts}",
+        "    GlobalKnownHostsFile none",
+        "    StrictHostKeyChecking yes",
+        "    UpdateHostKeys no",
+        "    BatchMode yes",
+        "    ConnectTimeout 20",
+        "    LogLevel ERROR",
+        f"Host * {' '.join(f'!{each}' for each in addresses)}",
+        "    Include ~/.ssh/config",
+        "    Include /etc/ssh/ssh_config",
+    ]
+    config_file = folder / "ssh_config"
+    return {
+        config_file.name: _lines(config),
+        known_hosts.name: _lines(f"[{peer.address}]:{peer.port} {peer.public_key}" for peer in hosts),
+        f"{CLIENTS}/ssh": _lines(["#!/bin/sh", f'exec {ssh} -F {config_file} "$@"']),
+    }
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Ends what is left of a benchmark whose shim is gone."""
+"""Ends the remaining processes of a benchmark whose shim is dead."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import signal
 import time
 from collections.abc import Callable
 
-from bai_agent.benchmark.proc import Process, all_processes, descendants, send_signal
-from bai_agent.benchmark.started import Started, find_shim, is_marked, is_of_run, read_started
+from bai_agent.benchmark.state import Started, find_shim, is_marked, is_of_run, read_started
 from bai_agent.errors import BusyError
 from bai_agent.job.repeats import read_repeats
 from bai_agent.job.run_directory import RunDir, is_locked
+from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
 
 _LIMIT_S = 10.0
 """Seconds after which processes that survive SIGKILL are given up."""
 
 
 def kill_remains(rundir: RunDir, started: Started | None) -> int:
-    """Kill every process of the LOST benchmark of `rundir`; return how many there were.
+    """Kill every process of the LOST benchmark of `rundir`; return their number.
 
-    Known are those with the run's mark in their environment, the session that `started` (what started.json says) names, if
-    there is a proof that the shim of this run began it, and all that descend from these. Raises BusyError where the shim lives.
+    These are the processes with the run's mark in their environment, the session of `started` (started.json) if there
+    is proof that the shim of this run began it, and all their descendants. Raises BusyError if the shim lives.
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(
@@ -31,7 +31,7 @@ def kill_remains(rundir: RunDir, started: Started | None) -> int:
 
 
 def find_remains(rundir: RunDir) -> list[Process]:
-    """Return every living process of the benchmark of `rundir`, whether its shim lives or not; none after a reboot."""
+    """Return every living process of the benchmark of `rundir`, with or without its shim; none after a reboot."""
     started = read_started(rundir)
     if started is not None and not started.of_this_boot:
         return []
@@ -39,7 +39,7 @@ def find_remains(rundir: RunDir) -> list[Process]:
 
 
 def kill_marked(mark: str) -> int:
-    """Kill every process whose environment carries our mark with this value, and their descendants."""
+    """Kill every process with this value of our mark in its environment, and its descendants."""
     return _kill_all(lambda processes: _marked(mark, processes))
 
 
@@ -58,7 +58,7 @@ def _kill_all(find_roots: Callable[[list[Process]], list[Process]]) -> int:
 
 
 def _with_descendants(find_roots: Callable[[list[Process]], list[Process]]) -> list[Process]:
-    """Return what is found in the process table and all below it, but for ourselves and our ancestors."""
+    """Return the found processes and their descendants, without ourselves and our ancestors."""
     processes = all_processes()
     spared = _ourselves(processes)
     roots = [process for process in find_roots(processes) if process.pid not in spared]
@@ -79,7 +79,7 @@ def _marked(mark: str, processes: list[Process]) -> list[Process]:
 
 
 def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list[Process]:
-    """Return the processes of the session that the benchmark's first process leads or led: of several runs, the last one's."""
+    """Return the processes of the session of the benchmark's first process; with several runs, of the last one."""
     pid, start = started.pid, started.start
     runs = read_repeats(rundir.repeats).runs
     if runs and runs[-1].boot_id == started.boot_id:
@@ -88,14 +88,14 @@ def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list
     shim = find_shim(rundir, started)
     leader = next((process for process in processes if process.pid == pid), None)
     if leader is None:
-        # The number stays the session's as long as a member lives.
+        # The number remains the session's as long as a member lives.
         return [process for process in members if is_of_run(process, rundir, shim=shim)]
-    # Another start: all have gone, and another process took the number.
+    # Another start time: all have ended, and another process reused the number.
     return members if leader.start == start and is_of_run(leader, rundir, shim=shim) else []
 
 
 def _ourselves(processes: list[Process]) -> set[int]:
-    """Return our own pid and those that we descend from: a mark that we inherited is not the benchmark's."""
+    """Return our own pid and those of our ancestors: a mark that we inherited is not the benchmark's."""
     parents = {process.pid: process.parent for process in processes}
     line = {os.getpid()}
     pid = os.getpid()

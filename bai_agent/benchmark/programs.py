@@ -1,40 +1,140 @@
-"""Asks programs of this machine something: within a time limit, with a limited answer, and without a shell."""
+"""Asks programs of this machine questions, within a time limit, with a limited answer, without a shell; and recognises static programs.
+
+A preloaded library cannot reach a program without a dynamic linker, so its output cannot be made to appear line by
+line.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.benchmark.children import reap
-from bai_agent.errors import BaiError
-from bai_agent.job.pipes import read_to_end
-from bai_agent.job.user_rights import User, process_options
+from bai_agent.decode import decode
+from bai_agent.errors import NoAnswerError, RecordError
+from bai_agent.files.pipes import read_to_end
+from bai_agent.files.user_rights import User, process_options
+from bai_agent.light_dataclass import dataclass
+from bai_agent.shim.proc import all_processes, descendants
 
 _MOST_BYTES = 1 << 20
-"""Of an answer that are read."""
+"""Bytes of an answer that are read."""
 _TICK_S = 0.005
 
+_PT_INTERP = 3
+_HEADER, _PROGRAM_HEADER = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ")
+"""Header of 64-bit ELF files, little-endian, as on x86_64 and aarch64: elf(5)."""
+_MOST_HEADERS = 256
 
-class NoAnswerError(BaiError):
-    """A program did not run, or did not end in time; the message says why."""
+MOST_DISTRIBUTIONS = 2000
+"""Most distributions that a Python lists."""
+_PYTHON_MARK = "bai: this Python is "
+# The names of folders contain names and versions. importlib.metadata would read a file for each, and takes several
+# times as long.
+# Syntax of Python 3.6: the benchmark's Python may be older than the agent's.
+DESCRIBE_PYTHON = r"""
+import json, os, re, site, sys
+sources = {sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg")}
+for name in ("sitecustomize", "usercustomize"):
+    sources.add(getattr(sys.modules.get(name), "__file__", None))
+def listed(folder):
+    found = {}
+    sources.add(os.path.abspath(folder or os.curdir))
+    try:
+        names = sorted(os.listdir(folder or os.curdir))
+    except OSError:
+        return found
+    for name in names[:20000]:
+        stem, kind = os.path.splitext(name)
+        if kind == ".pth":
+            sources.add(os.path.join(folder, name))
+        if kind not in (".dist-info", ".egg-info"):
+            continue
+        project, _, version = stem.partition("-")
+        version = re.sub(r"-py\d.*$", "", version)
+        if not version:
+            for part in ("METADATA", "PKG-INFO", ""):
+                path = os.path.join(folder, name, part) if part else os.path.join(folder, name)
+                sources.add(path)
+                if not os.path.isfile(path):
+                    continue
+                with open(path, "rb") as file:
+                    head = file.read(4096).decode("utf-8", "replace")
+                match = re.search(r"(?m)^Version:[ \t]*(\S+)", head)
+                version = match.group(1) if match else ""
+                break
+        found.setdefault(re.sub(r"[-_.]+", "-", project).lower()[:100], version[:100])
+        if len(found) >= MOST:
+            break
+    return found
+packages = getattr(site, "getsitepackages", list)()
+# A venv that sees its Python's packages sees the user's (~/.local) too, and pip takes those for installed.
+installed = packages + [getattr(site, "getusersitepackages", str)()]
+folders = {each: listed(each) for each in sys.path + installed}
+distributions = {}
+for each in reversed(sys.path):
+    distributions.update(folders[each])
+about = {
+    "executable": sys.executable or "", "version": sys.version.split()[0], "tag": sys.implementation.cache_tag or "",
+    "prefix": sys.prefix, "venv": sys.prefix != sys.base_prefix, "packages": packages,
+    "distributions": distributions, "installed": [folders[each] for each in installed],
+    "sources": sorted(filter(None, sources)),
+}
+sys.stdout.write("\n" + MARK + json.dumps(about) + "\n")
+""".replace("MOST", str(MOST_DISTRIBUTIONS)).replace("MARK", repr(_PYTHON_MARK))
+"""Program with which a Python describes itself; `read_description` reads its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonDescription:
+    """A Python's description of itself."""
+
+    executable: str
+    version: str
+    tag: str
+    """Tag of its byte code, such as "cpython-312"."""
+    prefix: str
+    venv: bool
+    """Whether it is the Python of a virtual environment."""
+    packages: list[str]
+    """Its own folders of packages."""
+    distributions: dict[str, str]
+    """Versions by normalised name, as imports find them."""
+    installed: list[dict[str, str]]
+    """Versions by normalised name in each of `packages`, and in its user's own folder."""
+    sources: list[str]
+    """Paths of the files and folders that the description depends on."""
+
+
+def read_description(output: str, *, python: str) -> PythonDescription:
+    """Return the description that `DESCRIBE_PYTHON` printed, among lines of a loader and of start-up files.
+
+    Raises NoAnswerError.
+    """
+    for line in output.splitlines():
+        _, mark, rest = line.partition(_PYTHON_MARK)
+        if mark:
+            with suppress(RecordError):
+                return decode(PythonDescription, rest, where=python)
+    raise NoAnswerError(f"{python} is not a Python that describes itself: it printed {output[:200]!r}")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a program printed, and its exit code (negative: the signal that ended it)."""
+class ProgramOutput:
+    """Output of a program, and its exit code (negative: the signal that ended it)."""
 
     code: int
     text: str
 
     @property
     def lines(self) -> list[str]:
-        """Those that say something, without the space around them."""
+        """Lines that are not blank, stripped."""
         return [line.strip() for line in self.text.split("\n") if line.strip()]
 
 
@@ -46,10 +146,10 @@ def ask(
     user: User | None = None,
     cwd: Path = Path("/"),
     with_stderr: bool = False,
-) -> Answer:
-    """Run a program to its end. Raises NoAnswerError. What it has started ends with it, in time or not.
+) -> ProgramOutput:
+    """Run a program to its end. Raises NoAnswerError. Processes that it started end with it, in time or not.
 
-    Not with subprocess.run: after its timeout it waits for whoever has the pipe open, without a limit.
+    Not subprocess.run: after its timeout it waits without a limit for every process that has the pipe open.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -69,7 +169,7 @@ def ask(
     try:
         with child.stdout:
             said = read_to_end(child.stdout.fileno(), timeout_s=timeout_s, most=_MOST_BYTES)
-        # Not reaped before its session is killed: until then no other process can have its number.
+        # Killed before it is reaped: until then its number cannot be reused.
         while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
             if time.monotonic() > deadline:
                 raise TimeoutError
@@ -80,4 +180,38 @@ def ask(
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         reap(child)
-    return Answer(child.returncode, said.decode(errors="replace"))
+    return ProgramOutput(child.returncode, said.decode(errors="replace"))
+
+
+def static_program(shim: int) -> str | None:
+    """Return the name of a static program among the processes of the benchmark with this shim; None if there is none."""
+    for process in descendants({shim}, all_processes()):
+        program = Path(f"/proc/{process.pid}/exe")
+        if is_static(program):
+            try:
+                return program.readlink().name
+            except OSError:  # gone
+                continue
+    return None
+
+
+def is_static(path: Path) -> bool:
+    """Return whether a file is a program without a dynamic linker; False if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size or header[:6] != b"\x7fELF\x02\x01":
+                return False
+            fields = _HEADER.unpack(header)
+            start, size, count = fields[5], fields[9], fields[10]
+            if size < _PROGRAM_HEADER.size or not 0 < count <= _MOST_HEADERS:
+                return False
+            file.seek(start)
+            table = file.read(size * count)
+    except (OSError, OverflowError, ValueError):
+        return False
+    kinds = [
+        struct.unpack_from("<I", table, index)[0]
+        for index in range(0, len(table) - _PROGRAM_HEADER.size + 1, size)
+    ]
+    return bool(kinds) and _PT_INTERP not in kinds

@@ -1,30 +1,154 @@
-"""What the files of a run directory say about its benchmark."""
+"""The state of a benchmark, from the files of its run directory.
+
+`started.json` names the process that the shim started. It is only a claim, since another user may have written it: `find_shim` and
+`is_of_run` prove it.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import time
+from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
-from bai_agent.benchmark.proc import read_process
-from bai_agent.benchmark.started import Started, read_started
+from bai_agent.decode import checked
+from bai_agent.errors import RecordError
+from bai_agent.job.record_types import RunEnd
 from bai_agent.job.repeats import RepeatedRun
 from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
+from bai_agent.light_dataclass import dataclass
+from bai_agent.shim.proc import RUN_MARKER, Process, read_process
+
+_SHIMS = ("bai_agent/shim/shim.py", "bai_agent/benchmark/shim.py")
+"""Paths of our shim, in this version and in versions whose jobs may still run."""
+_MOST_PID = 2**22
+"""Upper bound of pids: proc_sys_kernel(5)."""
+_OUTPUT = (1, 2)
+"""Descriptors of a benchmark that refer to its log: stdout and stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """Content of `started.json`."""
+
+    shim_pid: int
+    shim_start: int
+    pid: int
+    """The benchmark's first process."""
+    start: int
+    boot_id: str
+    time: int
+    """Start of the benchmark (ms UTC)."""
+    output_bytes: int = 0
+    """Size of the output at that time (bytes)."""
+    emit_bytes: int = 0
+    """Size of the emitted bytes at that time."""
+    port: int = 0
+    """Port on which the shim listens as long as it lives. 0 if it does not."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def of_this_boot(self) -> bool:
+        return self.boot_id == boot_id()
+
+
+def read_started(rundir: RunDir) -> Started | None:
+    """Return the content of `started.json`; None if it is missing, or names no process."""
+    said = read_json(rundir.started)
+    if said is None:
+        return None
+    numbers: dict[str, Any] = {name: said.get(name) for name in ("shim_pid", "shim_start", "pid", "start")}
+    # Older versions wrote fewer keys.
+    numbers |= {name: said.get(name, 0) for name in ("time", "output_bytes", "emit_bytes", "port")}
+    if any(type(each) is not int or each < 0 for each in numbers.values()):
+        return None
+    if not (0 < numbers["pid"] <= _MOST_PID and 0 < numbers["shim_pid"] <= _MOST_PID):
+        return None
+    warnings = said.get("warnings", [])
+    return Started(
+        **numbers,
+        boot_id=str(said.get("boot_id")),
+        warnings=tuple(each for each in warnings if isinstance(each, str) and each)
+        if isinstance(warnings, list)
+        else (),
+    )
+
+
+def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
+    """Return the living shim of `rundir`; None unless that process was started as a shim for this very folder."""
+    if started is None or not started.of_this_boot:
+        return None
+    process = read_process(started.shim_pid)
+    if process is None or process.start != started.shim_start:
+        return None
+    words = _read(process.pid, "cmdline")
+    is_ours = (
+        len(words) > 1 and words[-2].endswith(_SHIMS) and _same_folder(words[-1], str(rundir.shim_folder))
+    )
+    return process if is_ours else None
+
+
+def is_of_run(process: Process, rundir: RunDir, *, shim: Process | None) -> bool:
+    """Return whether `process` was started by a shim of `rundir`.
+
+    The proof: the living shim is its parent. An orphan has another parent; then it has the run's mark in its
+    environment, or writes to the run's log.
+    """
+    return (
+        (shim is not None and process.parent == shim.pid)
+        or is_marked(process.pid, str(rundir.path))
+        or _writes_log(process.pid, rundir.output)
+    )
+
+
+def is_marked(pid: int, mark: str) -> bool:
+    """Return whether a process was started with our mark of this value in its environment."""
+    name = f"{RUN_MARKER}="
+    values = [each[len(name) :] for each in _read(pid, "environ") if each.startswith(name)]
+    return any(_same_folder(value, mark) for value in values)
+
+
+def _same_folder(one: str, other: str) -> bool:
+    # One folder may have two names, through a symbolic link.
+    return one == other or os.path.realpath(one) == os.path.realpath(other)
+
+
+def _writes_log(pid: int, log: Path) -> bool:
+    """Return whether the output of a process is the file `log` itself, not the target of a link with that name."""
+    try:
+        there = log.lstat()
+        found = [Path(f"/proc/{pid}/fd/{each}").stat() for each in _OUTPUT]
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    return stat.S_ISREG(there.st_mode) and any(
+        (each.st_dev, each.st_ino) == (there.st_dev, there.st_ino) for each in found
+    )
+
+
+def _read(pid: int, name: str) -> list[str]:
+    try:
+        content = Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended, or belongs to another user
+        return []
+    return [os.fsdecode(each) for each in content.rstrip(b"\0").split(b"\0")]
+
 
 _TICK_S = 0.01
 
 
 class State(Enum):
-    """The state of a benchmark. It only moves down this list."""
+    """State of a benchmark. It only moves down this list."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
     """Its shim lives: adopt it."""
     EXITED = "exited"
-    """exit.json is there."""
+    """exit.json exists."""
     LOST = "lost"
-    """It was started and nobody saw its end: the machine rebooted, or the shim was killed. Never to be started again."""
+    """It was started and its end was not recorded: the machine rebooted, or the shim was killed. It is never started again."""
 
 
 def state(rundir: RunDir) -> State:
@@ -33,20 +157,20 @@ def state(rundir: RunDir) -> State:
         return State.EXITED
     if is_locked(rundir.shim_lock):
         return State.RUNNING
-    if read_json(rundir.exit) is not None:  # it was written while we looked at the lock
+    if read_json(rundir.exit) is not None:  # it was written while we checked the lock
         return State.EXITED
     return State.LOST if rundir.started.exists() else State.NOT_STARTED
 
 
 class StartedBenchmark:
-    """The benchmark's first process, as started.json names it. A look costs one small file of /proc."""
+    """The benchmark's first process, by started.json. A look reads one small file of /proc."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
         self._started: Started | None = None
 
     def alive(self) -> bool:
-        """Return whether it runs, or has not been started: False only where it has surely ended."""
+        """Return whether it runs or has not been started: False only if it has certainly ended."""
         if self._started is None:
             self._started = read_started(self._rundir)
             if self._started is None:
@@ -55,7 +179,7 @@ class StartedBenchmark:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether the process with this pid that started then runs: False only where it has surely ended."""
+    """Return whether the process with this pid and start time runs: False only if it has certainly ended."""
     process = read_process(pid)
     if process is not None:
         return process.start == start and process.state not in "ZX"
@@ -63,7 +187,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether there is a process `pid` although /proc does not show it: a set-user-id program, under hidepid."""
+    """Return whether a process `pid` exists that /proc hides: a set-user-id program, under hidepid."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -74,7 +198,7 @@ def _is_hidden(pid: int) -> bool:
 
 
 def wait_started(rundir: RunDir, *, timeout_s: float) -> Started | None:
-    """Return started.json as soon as it is there; None where nothing was started, at the latest after `timeout_s` seconds."""
+    """Return started.json as soon as it exists; None if nothing was started, or after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while (started := read_started(rundir)) is None:
         if state(rundir) is not State.RUNNING or time.monotonic() >= deadline:
@@ -84,7 +208,7 @@ def wait_started(rundir: RunDir, *, timeout_s: float) -> Started | None:
 
 
 def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
-    """Return the state as soon as it is not RUNNING, at the latest after `timeout_s` seconds."""
+    """Return the state as soon as it is not RUNNING, or after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while (now := state(rundir)) is State.RUNNING and time.monotonic() < deadline:
         time.sleep(_TICK_S)
@@ -92,16 +216,28 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
 
 
 def running_seconds(started: Started | RepeatedRun | None) -> float:
-    """Return how long ago the benchmark was started, as started.json says; 0 where it was not, in this boot."""
+    """Return the seconds since the benchmark's start, by started.json; 0 if it was not started in this boot."""
     if started is None or started.boot_id != boot_id():
         return 0.0
     begun = started.start / os.sysconf("SC_CLK_TCK")
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may be set meanwhile
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)  # the time of day may have been set
 
 
-def read_exit(rundir: RunDir) -> dict[str, Any]:
-    """Return exit.json of a benchmark that has EXITED. Raises FileNotFoundError."""
-    ended = read_json(rundir.exit)
-    if ended is None:
-        raise FileNotFoundError(f"{rundir.exit} is not there: the benchmark has not ended")
-    return ended
+def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time) -> float:
+    """Return the seconds since the first generation started, including pauses; 0 if not known. now: the time of day."""
+    first = read_started(rundir.of_generation(0))
+    if first is None:
+        return 0.0
+    # The clock of another boot is gone.
+    return running_seconds(first) if first.of_this_boot else max(0.0, now() - first.time / 1000)
+
+
+def read_exit(rundir: RunDir) -> RunEnd | None:
+    """Return the benchmark's end, by exit.json; None if it has not ended. After a malformed exit.json it is lost."""
+    table = read_json(rundir.exit)
+    if table is None:
+        return None
+    try:
+        return checked(RunEnd, table, where=str(rundir.exit))
+    except RecordError:
+        return RunEnd(lost=True)

@@ -1,4 +1,4 @@
-"""Ends a benchmark: by an order to its shim, by a signal where there is no room for one, or without a shim that is dead or hangs."""
+"""Ends a benchmark: by an order to its shim, by a signal if the disk has no room for an order, or without a shim that is dead or hangs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from bai_agent.benchmark.orphans import kill_remains
-from bai_agent.benchmark.proc import send_signal
-from bai_agent.benchmark.started import Started, find_shim, read_started
-from bai_agent.benchmark.state import State, state, wait_exited
-from bai_agent.errors import BusyError
+from bai_agent.benchmark.state import Started, State, find_shim, read_started, state, wait_exited
+from bai_agent.decode import checked
+from bai_agent.errors import BusyError, RecordError
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.record_checks import checked
 from bai_agent.job.record_types import BenchmarkExit
 from bai_agent.job.run_directory import (
     RunDir,
@@ -26,15 +24,16 @@ from bai_agent.job.run_directory import (
     write_json,
     write_new,
 )
-from bai_agent.job.store import RecordError
+from bai_agent.shim.memory_group import remove_abandoned_groups
+from bai_agent.shim.proc import send_signal
 
 log = logging.getLogger(__name__)
 
 _SHIM_DEATH_LIMIT_S = 10.0
-"""Seconds for a killed shim to let go of its lock."""
+"""Seconds for a killed shim to release its lock."""
 
 _SHIM_END_LIMIT_S = 30.0
-"""Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL to work, 5 for the FIFO, and a slow disk."""
+"""Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and a slow disk."""
 
 _UNKNOWN = (
     "code",
@@ -55,13 +54,13 @@ _UNKNOWN = (
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
-    """Ask the shim to end the benchmark. The first request stands: return whether this is it."""
+    """Ask the shim to end the benchmark. Only the first request counts: return whether this is it."""
     order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 
 
 def ordered_grace(rundir: RunDir) -> timedelta | None:
-    """Return the grace of the first request; None where there is none, or what is there is not one of ours."""
+    """Return the grace of the first request; None if there is none, or it is not one of ours."""
     order = read_json(rundir.stop) or {}
     seconds = order.get("grace_seconds")
     try:
@@ -71,21 +70,22 @@ def ordered_grace(rundir: RunDir) -> timedelta | None:
 
 
 def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
-    """End what is left of a benchmark that is LOST, or whose shim does not do what it is asked, and write its exit.json.
+    """End the processes of a benchmark that is LOST, or whose shim does not obey, and write its exit.json.
 
-    started: what started.json said, for where the benchmark may have taken it away. Raises BusyError where the shim cannot
-    even be killed.
+    started: the content of started.json, in case the benchmark deleted it. Raises BusyError if the shim cannot even
+    be killed.
     """
     started = started or read_started(rundir)
     _kill_shim(rundir, started)
     killed = kill_remains(rundir, started)
-    make_folder(rundir.path, private=rundir.path)
-    if read_json(rundir.exit) is None:  # the shim may have come to its end at the last moment
+    remove_abandoned_groups()
+    make_folder(rundir.shim_folder, private=rundir.path)
+    if read_json(rundir.exit) is None:  # the shim may have finished at the last moment
         _write_lost(rundir, left_behind=killed)
 
 
 def require_valid_exit(rundir: RunDir) -> None:
-    """Replace an exit.json that is malformed by that of a lost benchmark, with an error in the log: it does not tell how the benchmark ended."""
+    """Replace a malformed exit.json by that of a lost benchmark, with an error in the log."""
     table = read_json(rundir.exit)
     if table is None:
         return
@@ -117,9 +117,9 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """End a benchmark that runs where the disk has no room for a stop.json: the shim ends it on SIGTERM too.
+    """End a benchmark whose disk has no room for a stop.json: the shim ends it on SIGTERM, too.
 
-    Raises what `end_lost` raises, which is the last resort.
+    Raises the errors of `end_lost`, which is the last resort.
     """
     if state(rundir) is State.RUNNING:
         _signal_shim(rundir, read_started(rundir), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What the benchmark's own user may enter and write, where that is not the agent's."""
+"""Access of the benchmark's own user to folders and files, if that is not the agent's."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bai_agent.benchmark.children import kill
-from bai_agent.benchmark.environment import SetupError
-from bai_agent.job.user_rights import User, writable_folder
+from bai_agent.errors import SetupError
+from bai_agent.files.user_rights import User, writable_folder
 
 _SEARCH = 0o011
-"""What everybody else needs on a folder to pass through it to a name that they know; it shows nobody what is in it."""
+"""Mode bits that let others pass through a folder to a name that they know, without listing it."""
 
 _LIMIT_S = 30.0
-"""Seconds for entering a few folders; a file system that hangs must not hang us."""
+"""Seconds for entering a few folders; a file system may hang."""
 
-# The kernel's own answer: access lists, capabilities and mount options all have a say.
+# Asks the kernel: access lists, capabilities and mount options all matter.
 _ENTER = 'for folder do cd "$folder" 2>/dev/null || { printf %s "$folder"; exit 9; }; done'
 
 
 def open_way(rundir: Path, *, top: Path) -> None:
     """Let everybody pass through the private folders from `top` down to `rundir`; only the owner can list them.
 
-    Folders of somebody else, and those above `top`, stay as they are. Raises OSError.
+    Folders of other users, and folders above `top`, stay as they are. Raises OSError.
     """
     way = [folder for folder in (rundir, *rundir.parents) if folder.is_relative_to(top)]
     for folder in way or [rundir]:
@@ -34,7 +34,7 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 
 def give_to(user: User, path: Path) -> None:
-    """Make a file or folder the user's, but nothing in it. It lies in a folder that only we can write. Raises SetupError."""
+    """Give a file or folder to the user, without its content. Only we can write in its parent. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -45,9 +45,9 @@ def give_to(user: User, path: Path) -> None:
 
 
 def give_all_to(user: User, folder: Path) -> None:
-    """Make a folder of ours the user's, with all in it; one that is the user's already stays as it is. Raises SetupError.
+    """Give a folder of ours to the user, with its content; a folder that is the user's already stays as it is. Raises SetupError.
 
-    It is closed meanwhile, and itself becomes the user's last: nobody can exchange a name in it before.
+    The folder is closed meanwhile, and changes its owner last: nobody can exchange a name in it before.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -74,7 +74,7 @@ def _not_theirs(user: User, path: Path) -> SetupError:
 
 
 def require_own_way(user: User, rundir: Path) -> None:
-    """Raise SetupError if the user could exchange the run directory or a folder above it."""
+    """Raise SetupError if the user could replace the run directory or a folder above it."""
     folder = writable_folder(user, rundir)
     if folder is not None:
         raise SetupError(
@@ -84,7 +84,7 @@ def require_own_way(user: User, rundir: Path) -> None:
 
 
 def require_access(user: User, folders: Sequence[Path]) -> None:
-    """Raise SetupError where the user cannot enter one of `folders`, which names the folder that is in the way."""
+    """Raise SetupError if the user cannot enter one of `folders`; the message names the folder that is in the way."""
     way = list(dict.fromkeys(each for folder in folders for each in (*reversed(folder.parents), folder)))
     try:
         child = subprocess.Popen(

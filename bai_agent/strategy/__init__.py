@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.peers import Peer
-from bai_agent.strategy.failure import Cause, Remains
-from bai_agent.strategy.launch import Launch, Role, Setup
-from bai_agent.strategy.mpi import Horovod, Mpi
-from bai_agent.strategy.single_node import SingleNode
-from bai_agent.strategy.torchrun import Torchrun
+
+if TYPE_CHECKING:
+    from bai_agent.job.peers import Peer
+    from bai_agent.strategy.failure import Cause, Remains
+    from bai_agent.strategy.launch import Launch, Role, Setup
 
 
 class Strategy(Protocol):
@@ -52,17 +52,26 @@ class SetsUp(Strategy, Protocol):
         ...
 
 
-_STRATEGIES: Mapping[str, Strategy] = {
-    "single_node": SingleNode(),
-    "horovod": Horovod(),
-    "mpi": Mpi(),
-    "torchrun": Torchrun(),
+_STRATEGIES: Mapping[str, str] = {
+    "single_node": "single_node:SingleNode",
+    "horovod": "mpi:Horovod",
+    "mpi": "mpi:Mpi",
+    "torchrun": "torchrun:Torchrun",
 }
+"""Module and class by name: a job imports its own alone."""
+
+
+def _find_strategy(name: str) -> Strategy | None:
+    module, _, kind = _STRATEGIES.get(name, "").partition(":")
+    if not module:
+        return None
+    strategy: Strategy = getattr(import_module(f"bai_agent.strategy.{module}"), kind)()
+    return strategy
 
 
 def strategy_of(job: Job) -> Strategy:
     """Return the job's strategy. Raises DescriptorError for one that this agent does not know, or that cannot run the job."""
-    found = _STRATEGIES.get(job.strategy.name)
+    found = _find_strategy(job.strategy.name)
     if found is None:
         known = ", ".join(f'"{name}"' for name in _STRATEGIES)
         raise DescriptorError(f'[strategy] name: this agent runs {known}, not "{job.strategy.name}"')
@@ -72,7 +81,7 @@ def strategy_of(job: Job) -> Strategy:
 
 def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     """Return which process of the node `me` failed first, as far as its strategy can tell."""
-    strategy = _STRATEGIES.get(job.strategy.name)
+    strategy = _find_strategy(job.strategy.name)
     return strategy.explain(job, remains, me, peers) if isinstance(strategy, ExplainsFailure) else None
 
 
@@ -90,6 +99,9 @@ def node_environment(job: Job, me: Peer, peers: Sequence[Peer], *, hostfile: str
         "BAI_ATTEMPT": str(job.job.attempt),
         "BAI_HOSTFILE": hostfile,
         "BAI_MASTER_ADDR": peers[0].address,
+        "BAI_MAX_NODES": str(job.strategy.nodes),
+        "BAI_MIN_NODES": str(job.strategy.min_nodes or job.strategy.nodes),
+        "BAI_NODE": str(me.node),
         "BAI_NODE_ADDRS": ",".join(peer.address for peer in peers),
         "BAI_NODE_RANK": str(me.rank),
         "BAI_NUM_NODES": str(len(peers)),

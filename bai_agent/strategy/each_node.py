@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""What is emitted around a run is no metric; there, nobody tells it from what the run emits."""
+"""Values emitted around a run are not metrics; elsewhere they could not be distinguished from the run's."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Return the child; where it could not be started, what a shell would exit with."""
+    """Return the child; if it could not be started, the exit code of a shell."""
     try:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:

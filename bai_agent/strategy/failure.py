@@ -1,11 +1,11 @@
-"""What a launch that failed has left on its node, and what its strategy can tell of it."""
+"""The traces of a failed launch on its node, and the cause that its strategy finds in them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from bai_agent.job.process_ends import ProcessEnd
+from bai_agent.light_dataclass import dataclass
+from bai_agent.strategy.process_ends import ProcessEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,23 +15,23 @@ class LeftFile:
     path: str
     """Relative to that folder."""
     content: str
-    """All of it, or its beginning where it is large. Whatever somebody wrote there."""
+    """Content of a file, or its beginning if it is large. The benchmark may have written it."""
     modified: int
     """ms UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
-    """What a launch that failed has left on its node. The benchmark may have written anything of it."""
+    """The traces of a failed launch on its node. The benchmark may have written any of them."""
 
     log: str
     """The end of what the launcher and its processes printed."""
     code: int | None = None
-    """What the launcher exited with."""
+    """Exit code of the launcher."""
     files: Sequence[LeftFile] = ()
-    """Of the launcher's folder, `LAUNCHER_FOLDER`; in no order."""
+    """Files of the launcher's folder, `LAUNCHER_FOLDER`, in any order."""
     processes: Sequence[ProcessEnd] = ()
-    """How processes on this node ended, where that is noted of each."""
+    """Ends of processes on this node, if they were recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +39,18 @@ class Cause:
     """The process that failed first, of those that a launch started."""
 
     process: str
-    """What a person calls it: "process 3 (local rank 1)"."""
+    """Name for people: "process 3 (local rank 1)"."""
     code: int | None = None
     """It exited with; None: unknown, or it did not exit."""
     signal: int | None = None
-    """That ended it."""
+    """Signal that ended it."""
     message: str = ""
-    """What it said of it, in one line: "ValueError: bad weights"."""
+    """Its own words, in one line: "ValueError: bad weights"."""
     traceback: Sequence[str] = ()
-    """The lines of its exception, where it left them."""
+    """Lines of its exception, if it left them."""
     failed: int | None = None
     """When, in ms UTC; None: unknown."""
     printed: str | None = None
-    """What the processes printed: the log up to where the launcher speaks of the failure. None: that is unknown."""
+    """Output of the processes: the log up to the launcher's report of the failure. None if not known."""
     rank: int | None = None
-    """Of the process: what it printed is in its own log, where this node has that."""
+    """Rank of the process, whose output is in its own log, if this node has that."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from bai_agent.job.peers import Peer
+from bai_agent.light_dataclass import dataclass, field
 
 
 class Role(Enum):
@@ -38,6 +38,8 @@ class Needs:
     """How many CPUs the node's processes are to have together."""
     cores: int = 0
     """The same in cores: where one runs several threads it counts once."""
+    own_program: str | None = None
+    """File of ours that the agent's Python runs as the benchmark's user, around each process."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ class Mpi:
 
     def setup(self, job: Job, rank: int) -> Setup:
         # A command that starts mpirun itself may have one that PATH has not.
-        users = job.strategy.launch is MpiLaunch.USER and rank == COORDINATOR
+        users = job.strategy.launch is MpiLaunch.USER and (rank == COORDINATOR or job.is_elastic)
         needs = self._needs(job)
         return Setup(program=None if users else "mpirun", needs=needs, ssh=True)
 
@@ -112,7 +112,7 @@ class Mpi:
             )
         slots = sum(peer.slots for peer in peers)
         # The number behind a host counts, not how many cores it has; bound processes of two jobs would share cores.
-        hosts = ",".join(f"{peer.address}:{peer.slots}" for peer in peers)
+        hosts = ",".join(f"{'127.0.0.1' if alone else peer.address}:{peer.slots}" for peer in peers)
         options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
         if not alone:
             # The other nodes have the rest of the environment; secrets are on no disk. By their names: values could be read in ps.
@@ -143,6 +143,7 @@ class Mpi:
             program="install Open MPI (Debian, Ubuntu: openmpi-bin)",
             modules=self.modules,
             cores=processes * (table.cpus_per_process or 0),
+            own_program=mpi_process.__file__,
         )
 
 

@@ -1,4 +1,4 @@
-"""What mpirun says of a failure: Open MPI's pages of help text, of its versions 4 and 5 (ORTE's and PRRTE's help-*.txt)."""
+"""Failures in mpirun's output: Open MPI's help texts, of versions 4 and 5 (ORTE's and PRRTE's help-*.txt)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from bai_agent.job.peers import Peer
-from bai_agent.job.process_ends import ProcessEnd
 from bai_agent.strategy.failure import Cause
+from bai_agent.strategy.process_ends import ProcessEnd
 
 _RULE = "-" * 74 + "\n"
 """Before and after each page."""
@@ -32,7 +32,7 @@ _NOT_STARTED = re.compile(r"unable to reliably start one or more daemons")
 def explain(
     log: str, peers: Sequence[Peer], *, ends: Sequence[ProcessEnd] = (), code: int | None = None
 ) -> Cause | None:
-    """Return which process failed first; None: nobody says. log: the end of what mpirun and the processes printed.
+    """Return the process that failed first; None if not known. log: the end of the output of mpirun and the processes.
 
     ends: what is known of processes on this node. Where mpirun names another one, on another node or killed together with what
     would have noted its end, that one counts; else the first that failed by itself.

@@ -8,7 +8,7 @@ process starts the FIFO of its node is told which run what follows is of: on nod
 mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do, SIGKILL too. We pass
 on what was sent to us alone. With our death the process is killed.
 
-It runs as a plain file, on every node, and stays in memory as long as the process: standard library only, and little of it.
+Each node runs this file by its path, and it stays in memory as long as the benchmark's process: so it imports little, and only the standard library.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import sys
 import time
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""What Open MPI 4 and 5 call the rank of a process; 5 still sets the first."""
+"""Variables with the rank of a process in Open MPI 4 and 5; 5 still sets the first."""
 RUN_DIR = "BAI_RUN_DIR"
 RUN = "BAI_REPEAT"
+GENERATION = "BAI_GENERATION"
 """The run, in a job with `[repeat]`: from 0, or `warmup-` and its number."""
 FIFO = "BENCHMARK_AI_FIFO_FILEPATH"
 NOT_STARTED = 127
@@ -59,9 +60,9 @@ class LineCopy:
         self._whole = 0
         """Bytes of `_held` that are whole lines, or a part of a line that is too long to wait for its end."""
         self.end: int | None = None
-        """Where copying stops; None: at the file's end."""
+        """Offset at which copying stops. None: the file's end."""
         self.broken = False
-        """Whether nobody reads `target`."""
+        """Whether `target` has no reader."""
 
     def copy(self, *, to_the_end: bool = False) -> bool:
         """Copy what can be without waiting; return whether that was anything."""
@@ -148,7 +149,7 @@ class RankProcess:
             continue
         _, status = os.waitpid(self._pid, 0)
         self._write_end(status, size)
-        # What it left behind may print faster than can be copied, and for ever.
+        # Processes that it left behind may print faster than can be copied, and for ever.
         self._copy.end = size
         while self._copy.copy(to_the_end=True) or self._copy.blocked:
             # A signal that would end us does so now: mpirun does not want the rest.
@@ -160,7 +161,7 @@ class RankProcess:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _wait(self, pause: float, *, over: bool = False) -> bool:
-        """Wait for a signal, or for the reader of our copy where it is behind; return whether a signal came.
+        """Wait for a signal, or until the reader of our copy catches up; return whether a signal came.
 
         over: the process has ended, and only a signal that ends us counts.
         """
@@ -191,7 +192,7 @@ class RankProcess:
             _quietly(os.kill, self._pid, number)
 
     def _write_end(self, status: int, size: int) -> None:
-        """Say how the process ended; where the disk is full that stays unsaid."""
+        """Record the end of the process. On a full disk it is not recorded."""
         killed = os.WIFSIGNALED(status)
         ended = {
             "code": None if killed else os.WEXITSTATUS(status),
@@ -218,7 +219,12 @@ def main() -> int:
         missing = RUN_DIR if rank is not None else " or ".join(RANKS)
         return _refuse(f"{missing} is not set on this node, so the process has no place for its output")
     run = os.environ.get(RUN)
-    name = str(int(rank)) if not run else f"{int(rank)}-{run}"
+    generation = os.environ.get(GENERATION, "")
+    name = str(int(rank))
+    if run:
+        name += f"-{run}"
+    elif generation.isdecimal() and int(generation):
+        name += f"-g{int(generation)}"
     try:
         if run:
             _tell_fifo(run)

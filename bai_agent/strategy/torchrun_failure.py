@@ -1,4 +1,4 @@
-"""What torchrun and the processes that it starts leave of a failure: https://docs.pytorch.org/docs/stable/elastic/errors.html
+"""Traces of a failure that torchrun and its processes leave: https://docs.pytorch.org/docs/stable/elastic/errors.html
 
 A process whose main function has the decorator `record` writes its exception into a file of its own, below the folder of
 `--log-dir`. torchrun prints a summary of all that failed when it ends, and writes what went wrong with itself into
@@ -7,15 +7,16 @@ TORCHELASTIC_ERROR_FILE.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
 from bai_agent.job.peers import Peer
+from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy.failure import Cause, LeftFile, Remains
 
 OWN_FILE = "torchrun.json"
@@ -34,7 +35,7 @@ _FIRST_WORD = re.compile(
     r"^[A-Z]\d{4} [\d:.]+ +\d+ [^\n]*torch/distributed/elastic/[^\n]*\] (?:failed \(exitcode: |Sending process \d+ closing signal )",
     re.MULTILINE,
 )
-"""torchrun ends the others, and says of the one that failed how, before its summary."""
+"""torchrun ends the other processes, and reports the end of the failed one before its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """A process that another one's end brings down raises an exception, or aborts."""
 _CONSEQUENCE_S = 5.0
@@ -55,18 +56,18 @@ class _Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class _Exception:
-    """What a process, or torchrun itself, wrote of its exception."""
+    """Description of an exception by a process, or by torchrun itself."""
 
     message: str
     traceback: Sequence[str]
     written: int
 
 
-def explain(remains: Remains, me: Peer, peers: Sequence[Peer], *, ranks_are_ours: bool) -> Cause | None:
+def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     """Return which process failed first.
 
     That is one that was killed, which no other one's end can have caused; else the first to write of its exception, in its
-    file's precise time; else the one that torchrun saw first. ranks_are_ours: nodes have their processes in the order of `peers`.
+    file's precise time; else the one that torchrun saw first.
     """
     root, listed = _summary(remains.log)
     told = _told(remains.files)
@@ -87,7 +88,7 @@ def explain(remains: Remains, me: Peer, peers: Sequence[Peer], *, ranks_are_ours
         listed.get(local),
         told.get(local),
         local=local,
-        rank=sum(peer.slots for peer in peers[: me.rank]) + local if ranks_are_ours else None,
+        rank=sum(peer.slots for peer in peers[: me.rank]) + local,
         printed=_printed(remains.log),
     )
 
@@ -172,14 +173,14 @@ def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
 
 
 def _exception(file: LeftFile) -> _Exception | None:
-    """Return what a file of torchelastic's says; None where it is something else."""
+    """Return the content of a file of torchelastic; None if it is something else."""
     try:
-        message = json.loads(file.content)["message"]
+        message = parse_json(file.content, where=file.path)["message"]
         stack = ""
         if isinstance(message, dict):
             stack = message["extraInfo"]["py_callstack"]
             message = message["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (RecordError, KeyError, TypeError):
         return None
     if not isinstance(message, str) or not isinstance(stack, str):
         return None

@@ -1,1 +1,1 @@
-"""Nothing of ours but a folder for PYTHONPATH; see sitecustomize.py."""
+"""A folder for PYTHONPATH; see sitecustomize.py."""

@@ -1,10 +1,10 @@
-"""Runs at the start of every Python of a benchmark, through PYTHONPATH: makes what it prints appear while it runs.
+"""Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes its output appear while it runs.
 
-BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two, the text's and the newline's, between
-which another process's text gets into the line. timed: flushed ten times a second; SIGTERM costs at most what was
-printed in the last tenth. After that the `sitecustomize` that would have run without us runs.
+BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two, of the text and of the newline, between
+which text of another process gets into the line. timed: a flush ten times a second, so SIGTERM costs at most the last
+tenth. Then the `sitecustomize` of the Python itself runs.
 
-No annotations beyond Python 3.6's: the benchmark's Python may be older than the agent's.
+Annotations as in Python 3.6: the benchmark's Python may be older than the agent's.
 """
 
 import os
@@ -21,7 +21,7 @@ def _write_whole_lines() -> None:
 
 
 def _flush_often() -> None:
-    import threading  # only where a timer flushes: this runs in every Python process of the benchmark
+    import threading  # imported only for a timer: this runs in every Python process of the benchmark
 
     streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
 
@@ -30,10 +30,10 @@ def _flush_often() -> None:
             try:
                 stream.flush()
             except (OSError, ValueError):
-                pass  # the disk is full, or the benchmark closed it: its own write will tell it
+                pass  # the disk is full, or the benchmark closed it: its own write will report that
 
     class Flusher:
-        """The thread, which steps aside at a fork: it would hold locks in the child, and Python 3.12 warns of it."""
+        """The flushing thread. It stops at a fork, since the child would inherit its locks, and Python 3.12 warns about it."""
 
         def __init__(self) -> None:
             self.start()
@@ -44,7 +44,7 @@ def _flush_often() -> None:
             try:
                 self.thread.start()
             except RuntimeError:
-                pass  # the interpreter is shutting down, or no thread is to be had; it flushes at its end
+                pass  # the interpreter shuts down, or a thread cannot start; output is flushed at the end
 
         def run(self) -> None:
             while not self.stopped.wait(INTERVAL):
@@ -57,18 +57,18 @@ def _flush_often() -> None:
             flush()
 
     flusher = Flusher()
-    if hasattr(os, "register_at_fork"):  # not in Python 3.6
+    if hasattr(os, "register_at_fork"):  # missing in Python 3.6
         os.register_at_fork(before=flusher.stop, after_in_parent=flusher.start, after_in_child=flusher.start)
 
 
 def _run_the_next() -> None:
-    """Run the sitecustomize that stands behind ours on the path, as if ours were not there."""
+    """Run the next sitecustomize on the path, as if ours did not exist."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
-    from importlib.util import module_from_spec  # only where there is another one
+    from importlib.util import module_from_spec  # imported only if there is another one
 
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module

@@ -1,4 +1,4 @@
-"""Launches the benchmark's shim, with all that the benchmark needs."""
+"""Launches the benchmark's shim with the order to run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
-from bai_agent.benchmark import shim
 from bai_agent.benchmark.children import kill
 from bai_agent.benchmark.environment import (
     command,
@@ -25,43 +24,40 @@ from bai_agent.benchmark.environment import (
     working_folder,
 )
 from bai_agent.benchmark.launch_needs import meet_needs
-from bai_agent.benchmark.openssh import ready_client, ready_server
 from bai_agent.benchmark.orphans import kill_marked
+from bai_agent.benchmark.prepared_shim import SHIM, PreparedShim
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
-from bai_agent.errors import BaiError
+from bai_agent.errors import ShimError
+from bai_agent.files.pipes import read_to_end, write_within
+from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import ARM, Arm, Job, Repeat
 from bai_agent.job.peers import Peer
-from bai_agent.job.pipes import read_to_end, write_within
 from bai_agent.job.run_directory import RunDir, make_folder
-from bai_agent.job.user_rights import User
+from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, SshFrom, SshTo
 
 OOM_SCORE_ADJ = 500
-"""How much likelier than us the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
+"""How much likelier than the agent the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
 
 _USUAL_UMASK = 0o022
 
 _LAUNCH_LIMIT_S = 60.0
-"""Seconds for the shim to say that the benchmark runs; its fsyncs on a slow disk are in them."""
+"""Seconds for the shim to report that the benchmark runs, including its fsyncs on a slow disk."""
 
 _DEATH_SECONDS = 1.0
-"""For a shim that has closed its streams to be dead, if it is dying."""
-
-
-class ShimError(BaiError):
-    """The benchmark's shim could not be started; the benchmark did not run."""
+"""Seconds for a shim that has closed its streams to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """All that the shim needs to know, resolved."""
+    """The order to the shim, resolved."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
     grace: timedelta
-    """For processes that the benchmark leaves behind, and for a shutdown; at most 5 s of it are used."""
+    """Grace period for processes that the benchmark leaves behind, and in a shutdown (at most 5 s of it)."""
     user: User | None = None
     umask: int = _USUAL_UMASK
     oom_score_adj: int = OOM_SCORE_ADJ
@@ -70,13 +66,15 @@ class Order:
     discard_stdout: bool = False
     """Whether the standard output of a run is /dev/null."""
     runs_together: bool = False
-    """Whether a run but the first waits for a word that it begins on all nodes."""
+    """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
-    """What stands in front of a command around a run."""
+    """Prefix of a command around a run."""
     arms: tuple[Order, ...] = ()
-    """What each arm of `repeat` starts."""
+    """Command of each arm of `repeat`."""
+    listens_at: str | None = None
+    """Address of this node at which the shim listens as long as it lives. None if no other node asks."""
     hosts: tuple[Peer, ...] = ()
-    """Those that `ssh` of the environment has to reach before it starts."""
+    """Hosts that the environment's `ssh` must reach before the start."""
 
 
 def make_order(
@@ -89,83 +87,51 @@ def make_order(
     umask: int = _USUAL_UMASK,
     script: Path | None = None,
 ) -> Order:
-    """Return what to launch for `job`. Makes the work folder, and the script's file where the job holds its text.
+    """Return the order for `job`. Creates the work folder, and the script's file if the job contains its text.
 
-    `launch` is the strategy's: the job, and the benchmark's own command → what this node starts. `node`: the variables that tell the
-    benchmark about the nodes. `secrets` are resolved ones; `umask` is the caller's, for a benchmark that runs as the same user.
-    Raises SetupError.
+    launch: the strategy's function from the job and the benchmark's command to the start of this node. node: the
+    variables that describe the nodes. secrets: resolved. umask: the caller's, for a benchmark that runs as the same
+    user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
-    # Where another node starts the processes, it does the runs as well.
+    # If another node starts the processes, it also does the runs.
     serves = isinstance(launch(job, ()).ssh, SshFrom)
     if arms and not serves:
-        orders = tuple(
-            make_order(
-                _job_of_arm(job, arm),
-                rundir.of_arm(arm.name) if job.arms_apart else rundir,
-                launch=launch,
-                node=node,
-                secrets=secrets,
-                umask=umask,
-                script=_script_of_arm(rundir, arm),
-            )
-            for arm in arms
-        )
-        # What is the same for both.
-        return replace(orders[0], repeat=job.repeat, arms=orders)
+        make = partial(make_order, launch=launch, node=node, secrets=secrets, umask=umask)
+        return _order_of_arms(job, rundir, arms, make)
     scripts = scripts_folder(job, rundir)
-    script = script or rundir.script
-    user = find_user(job.benchmark.user)
+    place = _Place(
+        rundir=rundir,
+        scripts=scripts,
+        cwd=working_folder(job, rundir, scripts=scripts),
+        user=find_user(job.benchmark.user),
+    )
     env = prepare_environment(
-        job, rundir, node=node, scripts=scripts, secrets=secrets, base=os.environ, user=user
+        job, rundir, node=node, scripts=scripts, secrets=secrets, base=os.environ, user=place.user
     )
     make_folder(rundir.work, private=rundir.path)
     if job.strategy.process_logs:
         make_folder(rundir.processes, private=rundir.path)
-    words = command(job, script, env=env)
-    cwd = working_folder(job, rundir, scripts=scripts)
-    if user is not None:
-        own = (
-            *(rundir.work, script, rundir.hostfile, rundir.processes),
-            *([scripts] if scripts is not None else []),
-        )
-        for each in own:
-            if each.exists():
-                give_to(user, each)
-        # What is not there at all, or is not a folder, the shim will say.
-        require_access(user, [each for each in (*own, cwd) if each.is_dir()])
-    make_command_executable(words, scripts=scripts, cwd=cwd, user=user)
+    words = command(job, file := script or rundir.script, env=env)
+    place.give_files(file)
+    make_command_executable(words, scripts=scripts, cwd=place.cwd, user=place.user)
     starts = launch(job, words)
-    if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
-        make_folder(rundir.launcher, private=rundir.path)
-        if user is not None:
-            give_to(user, rundir.launcher)
-    names = {**env, LAUNCHER_FOLDER: str(rundir.launcher)}
-    env |= {name: expand(value, names) for name, value in starts.env.items()}
-    if starts.ssh is not None:
-        env["BAI_WORK_PATH"] = str(cwd)
-    if isinstance(starts.ssh, SshTo):
-        env["PATH"] = ready_client(starts.ssh, rundir, env=env, user=user)
+    env |= place.launch_environment(starts, env)
     if isinstance(starts.ssh, SshFrom):
-        inherited = os.environ if job.benchmark.inherit_env else {}
-        argv = ready_server(
-            starts.ssh, rundir, env=env, secrets=secrets, inherited=inherited, cwd=cwd, user=user
-        )
+        argv = _serve(job, starts.ssh, place, env=env, secrets=secrets)
     else:
-        argv = meet_needs(starts, command=words, env=env, cwd=cwd, user=user)
+        argv = meet_needs(starts, command=words, env=env, cwd=place.cwd, user=place.user)
     for arm in arms:
-        # The node that starts processes here names these files.
         words = command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
-        make_command_executable(words, scripts=scripts, cwd=cwd, user=user)
-        if user is not None and file.exists():
-            give_to(user, file)
+        make_command_executable(words, scripts=scripts, cwd=place.cwd, user=place.user)
+        place.give(file)
     return Order(
         argv=argv,
         env=env,
-        cwd=cwd,
+        cwd=place.cwd,
         grace=job.limits.grace,
-        user=user,
-        umask=umask if user is None else _USUAL_UMASK,
+        user=place.user,
+        umask=umask if place.user is None else _USUAL_UMASK,
         py_spy=find_py_spy(),
         repeat=None if serves else job.repeat,
         discard_stdout=job.output.discard_stdout and not serves,
@@ -175,45 +141,107 @@ def make_order(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Folders of a benchmark, and its user if that is not the agent's."""
+
+    rundir: RunDir
+    scripts: Path | None
+    cwd: Path
+    user: User | None
+
+    def give(self, file: Path) -> None:
+        """Give a file or folder to the user, if it exists."""
+        if self.user is not None and file.exists():
+            give_to(self.user, file)
+
+    def give_files(self, script: Path) -> None:
+        """Give the benchmark's files to the user. Raises SetupError if one of its folders cannot be entered."""
+        if self.user is None:
+            return
+        own = [self.rundir.work, script, self.rundir.hostfile, self.rundir.processes]
+        if self.scripts is not None:
+            own.append(self.scripts)
+        for each in own:
+            self.give(each)
+        # The shim reports paths that are missing or not directories.
+        require_access(self.user, [each for each in (*own, self.cwd) if each.is_dir()])
+
+    def launch_environment(self, starts: Launch, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that a launch adds to `env`. Creates the launcher's folder and the SSH client's files."""
+        rundir = self.rundir
+        if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
+            make_folder(rundir.launcher, private=rundir.path)
+            self.give(rundir.launcher)
+        names = {**env, LAUNCHER_FOLDER: str(rundir.launcher)}
+        added = {name: expand(value, names) for name, value in starts.env.items()}
+        if starts.ssh is not None:
+            added["BAI_WORK_PATH"] = str(self.cwd)
+        if isinstance(starts.ssh, SshTo):
+            # Imported here, as below: most jobs need no SSH.
+            from bai_agent.benchmark.openssh import ready_client
+
+            added["PATH"] = ready_client(starts.ssh, rundir, env={**env, **added}, user=self.user)
+        return added
+
+
+def _order_of_arms(job: Job, rundir: RunDir, arms: Sequence[Arm], make: Callable[..., Order]) -> Order:
+    """Return the order of the first arm with the commands of all arms."""
+    orders = tuple(
+        make(
+            _job_of_arm(job, arm),
+            rundir.of_arm(arm.name) if job.arms_apart else rundir,
+            script=_script_of_arm(rundir, arm),
+        )
+        for arm in arms
+    )
+    return replace(orders[0], repeat=job.repeat, arms=orders)
+
+
+def _serve(
+    job: Job, ssh: SshFrom, place: _Place, *, env: Mapping[str, str], secrets: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the SSH server through which another node starts processes here."""
+    from bai_agent.benchmark.openssh import ready_server
+
+    inherited = os.environ if job.benchmark.inherit_env else {}
+    return ready_server(
+        ssh, place.rundir, env=env, secrets=secrets, inherited=inherited, cwd=place.cwd, user=place.user
+    )
+
+
 def _script_of_arm(rundir: RunDir, arm: Arm) -> Path:
     return rundir.script.with_name(f"{rundir.script.name}-{arm.name}")
 
 
 def _job_of_arm(job: Job, arm: Arm) -> Job:
-    """Return `job` as if the arm were all that it runs, again and again."""
+    """Return `job` with this arm as its only command."""
     assert job.repeat is not None
     own = job.of_arm(arm)
     benchmark = replace(own.benchmark, env={**own.benchmark.env, ARM: arm.name})
     return replace(own, benchmark=benchmark, repeat=replace(job.repeat, arms=()))
 
 
-def launch(order: Order, rundir: RunDir) -> State:
+def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -> State:
     """Start the benchmark, unless it was started before; return the state afterwards.
 
-    Raises LaunchError where it did not come to run and may be launched again.
+    Raises ShimError if it did not come to run and may be launched again.
     """
     if (now := state(rundir)) is not State.NOT_STARTED:
         return now
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-X", "utf8", shim.__file__, str(rundir.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        start_new_session=True,
-    )
+    child = (prepared or PreparedShim(rundir)).take()
     _reap_in_the_end(child)
     try:
         said = _hand_over(child, _order_bytes(order, rundir))
     except TimeoutError:
         said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
-            # With SIGKILL before it, it does nothing more; but its lock would make it look alive.
+            # After this SIGKILL it does nothing more; but its lock would make it look alive.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
         if not _ended(child):
-            # It started the benchmark, which has deleted or renamed what would say so.
+            # It started the benchmark, which deleted or renamed the files that record it.
             kill(child)
             kill_marked(str(rundir.path))
             said = "it deleted or renamed the files of its run directory at once"
@@ -225,8 +253,8 @@ def launch(order: Order, rundir: RunDir) -> State:
 
 def find_py_spy() -> Path | None:
     """Return the py-spy that came with the agent, else the one on PATH."""
-    # In an environment it lies beside its Python, in a bundle beside our package.
-    for folder in (Path(sys.executable).parent, Path(shim.__file__).parents[2] / "bin"):
+    # In an environment it is beside its Python, in a bundle beside our package.
+    for folder in (Path(sys.executable).parent, SHIM.parents[2] / "bin"):
         if (folder / "py-spy").exists():
             return folder / "py-spy"
     found = shutil.which("py-spy")
@@ -242,7 +270,7 @@ def _ended(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _reap_in_the_end(child: subprocess.Popen[bytes]) -> None:
-    """Leave no zombie: the shim is our child, though we never need its exit code."""
+    """Reap the shim, whose exit code is not needed."""
     threading.Thread(target=child.wait, name="shim", daemon=True).start()
 
 
@@ -263,6 +291,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
         "discard_stdout": order.discard_stdout,
+        "listens_at": order.listens_at,
         "repeat": order.repeat and _repeat_table(order.repeat, order),
         "files": {
             "lock": str(rundir.shim_lock),
@@ -306,7 +335,7 @@ def _repeat_table(repeat: Repeat, order: Order) -> dict[str, object]:
 
 
 def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, list[str]]:
-    """Return the commands around a run, with the variables in them replaced by their values."""
+    """Return the commands around a run with their variables expanded."""
     steps = {
         "prepare": (arm.prepare if arm is not None else ()) or repeat.prepare,
         "cleanup": (arm.cleanup if arm is not None else ()) or repeat.cleanup,
@@ -318,7 +347,7 @@ def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, li
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
-    """Write the order; return what the shim said until it closed its stderr: the benchmark runs, or the shim ended.
+    """Write the order; return the shim's messages until it closed its stderr, when the benchmark runs or the shim ended.
 
     Raises TimeoutError.
     """
@@ -328,6 +357,6 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
         with child.stdin:
             write_within(child.stdin.fileno(), order, timeout_s=_LAUNCH_LIMIT_S)
     except BrokenPipeError:
-        pass  # it died; its state says the rest
+        pass  # it died; its state tells the rest
     with child.stderr:
         return read_to_end(child.stderr.fileno(), timeout_s=_LAUNCH_LIMIT_S).decode(errors="replace").strip()

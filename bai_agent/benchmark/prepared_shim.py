@@ -1,0 +1,46 @@
+"""Starts the benchmark's shim before its order is known: it imports in parallel with the agent, and then waits for the order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import bai_agent
+from bai_agent.benchmark.children import kill
+from bai_agent.job.run_directory import RunDir
+
+SHIM = Path(bai_agent.__file__).parent / "shim" / "shim.py"
+"""Program of the shim. The agent does not import it."""
+
+
+class PreparedShim:
+    """A shim that waits for its order. It ends by itself if the agent dies first."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._child: subprocess.Popen[bytes] | None = self._start()
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """Return the waiting shim, or a new one if it has died or was taken."""
+        child, self._child = self._child, None
+        return child if child is not None and child.poll() is None else self._start()
+
+    def close(self) -> None:
+        """End a shim that was not taken."""
+        if self._child is not None:
+            kill(self._child)
+            for stream in (self._child.stdin, self._child.stderr):
+                if stream is not None:
+                    stream.close()
+            self._child = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(self._rundir.shim_folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+        )

@@ -1,0 +1,158 @@
+"""The ends of the processes that mpirun started, as recorded by `strategy/mpi_process.py` beside each log.
+
+They lie in a folder of the benchmark's own user, who may put anything there: no link is followed, no pipe is waited for, and root
+reads them with that user's rights.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
+from bai_agent.files.user_rights import folder_owner, user_rights
+from bai_agent.light_dataclass import dataclass
+
+_NUMBER = r"0|[1-9][0-9]{0,5}"
+_LOG = re.compile(rf"({_NUMBER})(?:-(warmup-)?({_NUMBER})|-g({_NUMBER}))?\.log")
+_MOST_LOGS = 100_000
+_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessLog:
+    """The log of one process; in a `[repeat]` job of one run, with restarts of one generation."""
+
+    path: Path
+    rank: int
+    run: int | None = None
+    """The run's number, from 0, among the warm-up runs or among those after them; None in a job without `[repeat]`."""
+    warmup: bool = False
+    generation: int = 0
+
+    @property
+    def repeat(self) -> int | None:
+        """Number of the run in records. None if there is none."""
+        return None if self.warmup else self.run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessEnd:
+    """How one process ended."""
+
+    rank: int
+    log: Path | None = None
+    """File of its output."""
+    code: int | None
+    """It exited with; None: a signal ended it."""
+    signal: int | None
+    asked: bool
+    """Whether mpirun had asked it to end before."""
+    time: int
+    """ms UTC."""
+    output_bytes: int
+    """How long its log was then."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed by itself."""
+        return not self.asked and self.code != 0
+
+
+def process_logs(folder: Path) -> list[ProcessLog]:
+    """Return the logs in `folder`, by rank, and run by run; of very many the first ones."""
+    try:
+        with user_rights(folder_owner(folder)):
+            names = [each.name for each in folder.iterdir()]
+    except OSError:
+        return []
+    found = [
+        ProcessLog(
+            path=folder / match[0],
+            rank=int(match[1]),
+            run=None if match[3] is None else int(match[3]),
+            warmup=match[2] is not None,
+            generation=int(match[4] or 0),
+        )
+        for match in map(_LOG.fullmatch, names)
+        if match
+    ]
+    found.sort(key=lambda each: (each.rank, not each.warmup, each.run or 0, each.generation))
+    return found[:_MOST_LOGS]
+
+
+def open_regular(path: Path) -> int:
+    """Return a descriptor for reading a file of that folder. Raises FileNotFoundError if it is missing, or is not a file."""
+    try:
+        with user_rights(folder_owner(path.parent)):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # it is there, for all that is known
+        raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "not a file", str(path))
+    return descriptor
+
+
+def process_end(log: ProcessLog) -> ProcessEnd | None:
+    """Return the end of a log's process; None if not known."""
+    try:
+        descriptor = open_regular(log.path.with_suffix(".json"))
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(log, parse_json(os.read(descriptor, _BYTES), where=str(log.path)))
+    except (OSError, RecordError, ValueError, TypeError, KeyError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
+    """Return how those ended that noted it, in the order of `logs`."""
+    ends = (process_end(each) for each in logs)
+    return [each for each in ends if each is not None]
+
+
+def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]]:
+    """Return the start (ms UTC) of each run and its number in records: the end of the run before on this node.
+
+    That is known of runs that have ended alone; of a job without `[repeat]` there are none.
+    """
+    ends: dict[tuple[bool, int], int] = {}
+    for log in logs:
+        if log.run is not None:
+            ended = process_end(log)
+            key = not log.warmup, log.run
+            ends[key] = max(ends.get(key, 0), ended.time if ended is not None else 0)
+    found: list[tuple[int, int | None]] = []
+    begin = 0
+    for (measured, run), end in sorted(ends.items()):
+        found.append((begin, run if measured else None))
+        begin = max(begin, end + 1)
+    return found
+
+
+def _read(log: ProcessLog, value: Mapping[str, Any]) -> ProcessEnd:
+    """Raises ValueError, KeyError and TypeError where `value` is something else."""
+    code, signal = value["code"], value["signal"]
+    numbers = [code if signal is None else signal, value["time"], value["output_bytes"]]
+    if not all(type(each) is int and each >= 0 for each in numbers):
+        raise ValueError
+    return ProcessEnd(
+        rank=log.rank,
+        log=log.path,
+        code=code if signal is None else None,
+        signal=signal,
+        asked=value["asked"] is not None,
+        time=value["time"],
+        output_bytes=value["output_bytes"],
+    )
