@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.files.utf8 import speak_utf8
 from bai_agent.job.agent_start import AgentStartError, say_ready, say_refused, start_agent
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.events import EventLog
 from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import WarningEvent
@@ -26,12 +26,14 @@ from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import RunDir, locked, make_folder, read_json, write_atomic
 from bai_agent.job.store import open_store
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.job.utf8 import speak_utf8
-from bai_agent.run.machine import Node
+from bai_agent.machine.readiness import Node
+from bai_agent.runtime.event_log import EventLog
 
 if TYPE_CHECKING:
-    from bai_agent.aws.s3_client import Patience
-    from bai_agent.run.peer_monitor import PeerMonitor
+    from bai_agent.aws.s3_client import RetryPolicy
+    from bai_agent.job.attempt import AttemptRecord
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.peer_monitor import PeerMonitor
     from bai_agent.run.spot import SpotNotice
     from bai_agent.sinks.job_store.node_store import NodeStore
 
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.job.outcome`)."""
     if arguments is None:
         speak_utf8()
-        # What is loaded makes very many objects that stay: to look for cycles often is in vain.
+        # Loaded modules make very many objects that stay, so frequent searches for cycles are useless.
         gc.set_threshold(20_000)
     parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
@@ -68,6 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="ID",
         help="this EC2 instance; the run waits for its GPUs and disks to be ready",
     )
+    command.add_argument(
+        "--launch",
+        type=_rank,
+        default=0,
+        metavar="K",
+        help="the number of the launch that this machine is of, if the job had others before",
+    )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     redactor = Redactor()
@@ -81,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             directory=options.dir,
             detach=options.detach,
             quiet=options.quiet,
-            node=Node(rank=options.rank, instance_id=options.instance_id),
+            node=Node(rank=options.rank, instance_id=options.instance_id, launch=options.launch),
             ready=options.ready_fd,
             redactor=redactor,
         )
@@ -118,12 +127,13 @@ def run_job(
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
     job = read_job(descriptor)
     record = _record_of(job)
-    if node.rank >= job.strategy.nodes:
+    if node.rank >= job.strategy.nodes and not job.is_elastic:
         raise DescriptorError(f"--rank {node.rank}: this job has {job.strategy.nodes} nodes, counted from 0")
     rundir = RunDir(_directory(job, record, directory, rank=node.rank))
     _make(rundir, record)
     if detach:
         where = [] if node.instance_id is None else [f"--instance-id={node.instance_id}"]
+        where += [f"--launch={node.launch}"] if node.launch else []
         start_agent(descriptor, rundir, [f"--rank={node.rank}", *where])
         return ExitCode.SUCCEEDED
     # What of ours is private is so by its own permissions. What the benchmark's user reads (data, packages) must not depend on
@@ -148,28 +158,40 @@ def _run(
     quiet: bool,
     umask: int,
 ) -> Outcome:
-    # Only here, so that a wrong usage is answered before anything heavy is imported.
-    from bai_agent.run.background import heartbeat, shown
-    from bai_agent.run.context import RunContext
-    from bai_agent.run.environment import EnvironmentProbe
-    from bai_agent.run.extractor import ExtractorProcess
-    from bai_agent.run.run import finish_publishing, run
-    from bai_agent.run.stop import StopWatch
-    from bai_agent.run.stop_sources import DiskFull, Signals, stop_sources
-    from bai_agent.sinks.job_store.node_store import NodeStore
+    # All imports only here, so that a wrong usage is answered before anything heavy is imported.
+    from bai_agent.benchmark.prepared_shim import PreparedShim
+    from bai_agent.benchmark.state import State, state
 
     node_store = None
     if record is not None and not isinstance(record.store, DirectoryStore):
-        node_store = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt)
+        from bai_agent.sinks.job_store.node_store import NodeStore
+
+        node_store = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt, launch=node.launch)
     if (result := read_json(rundir.result)) is not None:
+        from bai_agent.phases.run import finish_publishing
+
         log.info("this run has ended before: %s", result["sentence"])
         outcome = Outcome(result["outcome"])
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
+    rundir = rundir.newest_generation()
+    # These two first: the shim imports beside what follows, and the probe looks twice at other processes.
+    prepared_shim = PreparedShim(rundir) if state(rundir) is State.NOT_STARTED else None
+    from bai_agent.machine.probe import EnvironmentProbe
+
+    probe = EnvironmentProbe(job, rundir, node=node)
+    from bai_agent.phases.run import run
+    from bai_agent.run.background import heartbeat, shown
+    from bai_agent.run.extractor import ExtractorProcess
+    from bai_agent.run.run_context import RunContext
+    from bai_agent.run.stop_sources import DiskFull, Signals, stop_sources
+    from bai_agent.runtime.stop import StopMonitor
+
     events = EventLog(rundir.events, redactor=redactor)
     signals, disk = Signals(), DiskFull(rundir)
     signals.listen()
-    monitor = _monitor(job, record, node)
+    elastic = _elastic_monitor(job, record, node) if job.is_elastic else None
+    monitor = _monitor(job, record, node) if elastic is None else None
     sources = stop_sources(
         job,
         rundir,
@@ -177,14 +199,15 @@ def _run(
         disk=disk,
         cancelled=_cancelled(record, node_store),
         spot=_spot(node, events),
-        peers=monitor,
+        peers=monitor or elastic,
+        elastic=elastic,
     )
     extractor = ExtractorProcess(rundir)
     ctx = RunContext(
         job=job,
         rundir=rundir,
         events=events,
-        watch=StopWatch(sources),
+        watch=StopMonitor(sources),
         signals=signals,
         disk=disk,
         redactor=redactor,
@@ -193,16 +216,20 @@ def _run(
         node=node,
         node_store=node_store,
         monitor=monitor,
+        elastic=elastic,
         umask=umask,
+        probe=probe,
+        prepared_shim=prepared_shim,
     )
-    ctx.probe = EnvironmentProbe(job, rundir, node=node)
     with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
         try:
             return run(ctx)
         finally:
             extractor.stop()
-            if monitor is not None:
-                monitor.end()
+            if prepared_shim is not None:
+                prepared_shim.close()
+            if ctx.others is not None:
+                ctx.others.end()
 
 
 def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callable[[], bool]:
@@ -211,7 +238,7 @@ def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callab
     if node_store is None:
         return record.cancelled
     # As above; only a job with a store in a bucket needs the thread.
-    from bai_agent.run.cancel import CancelLook
+    from bai_agent.run.stop_sources import CancelLook
 
     look = CancelLook(record)
     look.start()
@@ -221,15 +248,32 @@ def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callab
 def _monitor(job: Job, record: JobRecord | None, node: Node) -> PeerMonitor | None:
     if job.strategy.nodes == 1:
         return None
+    from bai_agent.peers.peer_monitor import PeerMonitor
+
+    return PeerMonitor(
+        _attempt(job, record),
+        rank=node.rank,
+        nodes=job.strategy.nodes,
+        limits=job.limits,
+        restart=job.restart_policy,
+    )
+
+
+def _elastic_monitor(job: Job, record: JobRecord | None, node: Node) -> ElasticMonitor:
+    from bai_agent.nodes.membership import new_monitor
+
+    return new_monitor(job, _attempt(job, record), node=node.rank)
+
+
+def _attempt(job: Job, record: JobRecord | None) -> AttemptRecord:
     if record is None:
         raise DescriptorError(
             "[store] is missing: nodes find each other through the job store; name one in [store] url"
         )
     from bai_agent.job.attempt import AttemptRecord
-    from bai_agent.run.peer_monitor import SIGN_PATIENCE, PeerMonitor
+    from bai_agent.peers.node_monitor import SIGN_PATIENCE
 
-    attempt = AttemptRecord(_record_of(job, patience=SIGN_PATIENCE) or record, job.job.attempt)
-    return PeerMonitor(attempt, rank=node.rank, nodes=job.strategy.nodes, limits=job.limits)
+    return AttemptRecord(_record_of(job, patience=SIGN_PATIENCE) or record, job.job.attempt)
 
 
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:
@@ -243,7 +287,7 @@ def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     return notice
 
 
-def _record_of(job: Job, *, patience: Patience | None = None) -> JobRecord | None:
+def _record_of(job: Job, *, patience: RetryPolicy | None = None) -> JobRecord | None:
     if job.store is None:
         return None
     store = open_store(job.store.url, region=job.store.region, endpoint=job.store.endpoint, patience=patience)
@@ -294,7 +338,7 @@ def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
 
 
 def _register(record: JobRecord | None, descriptor: Path) -> None:
-    """Put the job on record in a store that is a folder, where nobody has: whoever lists its jobs then finds it."""
+    """Record the job in a store that is a folder, unless it was recorded, so that listings of the store find it."""
     if record is None or not isinstance(record.store, DirectoryStore) or record.exists():
         return
     record.store.put(record.key("job.toml"), descriptor.read_bytes(), if_absent=True)
@@ -338,7 +382,7 @@ def _rank(text: str) -> int:
 
 
 def _leave(code: ExitCode) -> NoReturn:
-    """End with `code`, even where the last words cannot be written, or a thread waits for a network that is away."""
+    """End with `code`, even if the last messages cannot be written, or a thread waits for an unreachable network."""
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

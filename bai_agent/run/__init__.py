@@ -1,1 +1,1 @@
-"""The phases of a run, from `prepare` to `end`; `run.py` is the table of contents."""
+"""The context of a run, its reasons to stop, its extractor and its heartbeat."""

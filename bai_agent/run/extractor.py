@@ -1,70 +1,78 @@
-"""The extractor's process: the agent starts it, and again whenever it dies before its work is done; `python -m bai_agent.run.extractor DIR`.
+"""Process of the extractor, which the agent restarts until its work is done: `python -m bai_agent.run.extractor DIR`.
 
-Its work is `bai_agent/metrics/process.py`. What only one of the two sides needs is imported there.
+`bai_agent/metrics/process.py` does the work. Modules that only one of the two sides needs are imported in functions.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import bai_agent
 from bai_agent.backoff import Backoff
-from bai_agent.benchmark.children import kill
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor_file import read_job
-from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, locked
-from bai_agent.metrics.checkpoint import logs_done, read_checkpoint
-from bai_agent.metrics.search_limit import ENDS_WITH
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from bai_agent.job.redaction import Redactor
 
 log = logging.getLogger("bai_agent.run.extractor")
 
-# By these the agent controls the process.
+# Arguments, each before the run directory, and the signal by which the agent controls the process.
+_PARENT = "--parent="
+"""Process id of the parent: the process ends when the parent does."""
 CAREFUL = "--careful"
+"""Note each search, and time it by itself."""
 BLAME = "--blame"
+"""Switch off the search that the last process was at."""
 SECRETS = "--secrets"
+"""Standard input is a JSON list of what is not to be quoted."""
 NO_QUOTES = "--no-quotes"
+"""Quote nothing that the benchmark printed."""
 LEAVE_REST = signal.SIGUSR1
-"""Not SIGTERM, which a machine that shuts down sends to everybody: the benchmark may still print then."""
+"""Signal to leave the rest of the output. Not SIGTERM, which all processes get when a machine shuts down, while the
+benchmark may still print.
+"""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 STALL_SECONDS = 120.0
-"""Without any progress the extractor does not work slowly, it does not work."""
+"""Seconds without any progress after which the extractor counts as stuck."""
 _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 
 _LIVED = 10.0
-"""Seconds after which a process counts as having worked: the next pause is the first again."""
+"""Seconds after which a process counts as working, so that the backoff starts again."""
 _PR_SET_PDEATHSIG = 1
 _LOCK_SECONDS = 5.0
-"""For a predecessor that is just dying."""
+"""Seconds to wait for the lock of a process that is ending."""
 
 
 def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
     """Return the flags for the next process, after one with `flags` ended with `returncode` (as subprocess has it).
 
-    `watchdog.py` tells what they are about: the timer's signal leads from none to careful to blame; any other end
-    starts afresh.
+    `watchdog.py` explains them: the timer's signal leads from none to careful to blame; any other end clears them.
     """
+    # Imported here, as in `_progress`: it imports all readers of numbers.
+    from bai_agent.metrics.search_limit import ENDS_WITH
+
     if returncode != -ENDS_WITH:
         return []
     return [CAREFUL, BLAME] if CAREFUL in flags else [CAREFUL]
 
 
 class RunningExtractor(Protocol):
-    """What the phases of a run need of an extractor; `ExtractorProcess` tells what each promises."""
+    """Interface of an extractor that the phases use; see `ExtractorProcess`."""
 
     @property
     def finished(self) -> bool: ...
@@ -105,7 +113,7 @@ class ExtractorProcess:
     def start(self, *, secrets: Sequence[str] | None = ()) -> None:
         """Start the process unless it runs already.
 
-        `secrets` are what it must not quote of the benchmark's output; None: they are not known, so it quotes nothing.
+        secrets: texts that it must not quote from the benchmark's output; None: not known, so it quotes nothing.
         """
         self._wanted = True
         self._secrets = secrets
@@ -113,7 +121,7 @@ class ExtractorProcess:
             self._spawn()
 
     def poll(self) -> None:
-        """Start the process again if it has died with its work undone; cheap, to be called many times a second."""
+        """Restart the process if it died before its work was done. Cheap enough to be called many times a second."""
         if not self._wanted:
             return
         if self._child is None:
@@ -140,12 +148,12 @@ class ExtractorProcess:
         )
 
     def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Wait until everything is extracted, however long that takes while it makes progress; return whether it is.
+        """Wait until everything is extracted, as long as there is progress; return whether it is.
 
-        Not longer than until `over()`, and not for an extractor that has made no progress for STALL_SECONDS.
+        Ends at `over()`, or if there was no progress for STALL_SECONDS.
         """
-        progress, since = self._progress(), self._clock()
-        next_look = since
+        progress, since = None, self._clock()
+        next_look = since + _PROGRESS_LOOK
         while not self.finished:
             if over():
                 return False
@@ -161,26 +169,32 @@ class ExtractorProcess:
         return True
 
     def finish_early(self, *, within: float) -> bool:
-        """Let the process leave the rest, and say in `extracted.json` how much that is; return whether it has said so.
+        """Make the process skip the rest and count it in `extracted.json`; return whether it did.
 
-        After `within` seconds it is killed.
+        It is killed after `within` seconds.
         """
+        from subprocess import TimeoutExpired
+
         self._wanted = False
         if self._child is not None and not self.finished:
             self._child.send_signal(LEAVE_REST)
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutExpired):
                 self._child.wait(timeout=within)
         self.stop()
         return self.finished
 
     def stop(self) -> None:
-        """End the process; what it has not extracted stays to be extracted."""
+        """End the process. Output that is not extracted yet can be extracted later."""
+        from bai_agent.benchmark.children import kill
+
         self._wanted = False
         if self._child is not None:
             kill(self._child)
             self._child = None
 
     def _progress(self) -> object:
+        from bai_agent.metrics.checkpoint import logs_done
+
         sizes = [
             path.stat().st_size if path.exists() else 0
             for path in (self._rundir.metrics, self._rundir.extractor_disabled)
@@ -188,6 +202,8 @@ class ExtractorProcess:
         return sizes, logs_done(self._rundir.extractor_offset)
 
     def _spawn(self) -> None:
+        import subprocess
+
         self._started = self._clock()
         path = [entry for entry in sys.path if entry]
         package = str(Path(bai_agent.__file__).resolve().parent.parent)
@@ -201,7 +217,7 @@ class ExtractorProcess:
             "utf8",
             "-m",
             "bai_agent.run.extractor",
-            f"--parent={os.getpid()}",
+            f"{_PARENT}{os.getpid()}",
             secrets,
             *self._flags,
         ]
@@ -211,7 +227,8 @@ class ExtractorProcess:
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
-            # Inherited: the signal waits until the process listens to it, and does not end one that is just starting.
+            # Blocked in the child as well: the signal waits until the process handles it, and cannot end one that is
+            # starting.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
             try:
                 self._child = subprocess.Popen(
@@ -219,7 +236,7 @@ class ExtractorProcess:
                     stdin=secrets_file,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    # A terminal's Ctrl-C is for the agent: what was printed by then is still to be extracted.
+                    # A terminal's Ctrl-C is for the agent: earlier output is still to be extracted.
                     start_new_session=True,
                     cwd="/",
                     env=environment,
@@ -229,40 +246,35 @@ class ExtractorProcess:
 
 
 def main() -> int:
-    """Be the process: extract until the run's end, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
+    """Extract until the run ends, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
     import gc
 
-    # What is loaded stays, and each block makes thousands of short-lived objects, none in a cycle: to look for cycles often
-    # is in vain.
-    gc.set_threshold(100_000)
+    # What imports make has no cycles, and neither have the thousands of short-lived objects of each block.
+    gc.disable()
 
+    from bai_agent.job.descriptor_file import read_job
+    from bai_agent.job.redaction import Redactor
+    from bai_agent.metrics.checkpoint import read_checkpoint
     from bai_agent.metrics.process import Extractor
     from bai_agent.metrics.watchdog import blame
 
-    parser = argparse.ArgumentParser(prog="bai_agent.run.extractor", description=main.__doc__)
-    parser.add_argument("dir", type=Path, help="the run directory")
-    parser.add_argument("--parent", type=int, help="end when this process, our parent, does")
-    parser.add_argument(CAREFUL, action="store_true", help="note each search, and time it by itself")
-    parser.add_argument(BLAME, action="store_true", help="switch off the search that the last process was at")
-    parser.add_argument(
-        SECRETS, action="store_true", help="standard input: a JSON list of what is not to be quoted"
-    )
-    parser.add_argument(NO_QUOTES, action="store_true", help="quote nothing that the benchmark printed")
-    arguments = parser.parse_args()
+    # Not by argparse, which takes as long to import as thousands of lines to extract.
+    *options, folder = sys.argv[1:]
+    parents = [int(each.removeprefix(_PARENT)) for each in options if each.startswith(_PARENT)]
     redactor = Redactor()
-    if arguments.secrets:
+    if SECRETS in options:
         redactor.know(json.load(sys.stdin))
     _log_to_stderr(redactor)
-    if arguments.parent is not None and not _die_with(arguments.parent):
+    if not all(map(_die_with, parents)):
         return 1
-    rundir = RunDir(arguments.dir)
+    rundir = RunDir(Path(folder))
     try:
         with locked(rundir.extractor_lock, wait_s=_LOCK_SECONDS):
             if rundir.extracted.exists():
                 return 0
             # The agent put it there after it had read it.
             job = read_job(rundir.job, checked=True)
-            if arguments.blame:
+            if BLAME in options:
                 known = read_checkpoint(
                     rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
                 )
@@ -270,8 +282,10 @@ def main() -> int:
                 found = blame(rundir.extractor_search, rundir.extractor_disabled, places=places)
                 log.warning("switched off: %s", found)
             gc.freeze()
-            quote = _hide if arguments.no_quotes else redactor.redact
-            work = Extractor(rundir, job, careful=arguments.careful, quote=quote)
+            gc.set_threshold(100_000)
+            gc.enable()
+            quote = _hide if NO_QUOTES in options else redactor.redact
+            work = Extractor(rundir, job, careful=CAREFUL in options, quote=quote)
             signal.signal(LEAVE_REST, lambda number, frame: work.leave_rest())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {LEAVE_REST})
             work.run()
@@ -282,7 +296,7 @@ def main() -> int:
 
 
 def _anonymous_file(content: bytes) -> BinaryIO:
-    """Return a file in memory to be read from its start: a pipe would have to be waited for, and a disk keeps things."""
+    """Return a file in memory, positioned at its start. A pipe could block, and a disk would keep the secrets."""
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
     file.write(content)
     file.seek(0)
@@ -290,7 +304,7 @@ def _anonymous_file(content: bytes) -> BinaryIO:
 
 
 def _die_with(parent: int) -> bool:
-    """Ask the kernel to kill this process when `parent` dies; return False where it has died already."""
+    """Have the kernel kill this process when `parent` dies; return False if it is dead already."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -310,5 +324,5 @@ def _log_to_stderr(redactor: Redactor) -> None:
 
 
 if __name__ == "__main__":
-    # All is written: Python would only take its modules apart.
+    # All is written: skip the interpreter's shutdown.
     os._exit(main())

@@ -1,33 +1,49 @@
-"""What may ask a run to end: each a `StopSource`."""
+"""The sources that may ask a run to end, each a `StopSource`."""
 
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
+from bai_agent.benchmark.state import read_started, running_seconds
 from bai_agent.errors import StoreError
+from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.descriptor import Job, Limits
-from bai_agent.job.durations import format_duration
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir
-from bai_agent.job.user_rights import folder_owner, user_rights
-from bai_agent.run.clock import CLOCK, Clock
-from bai_agent.run.open_file import OpenFile
-from bai_agent.run.peer_monitor import PeerMonitor
-from bai_agent.run.stop import StopReason, StopSource
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.runtime.clock import CLOCK, Clock
+from bai_agent.runtime.open_file import OpenFile
+from bai_agent.runtime.poller import Poller
+from bai_agent.runtime.stop import StopReason, StopSource
+
+if TYPE_CHECKING:
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.node_monitor import NodeMonitor
 
 log = logging.getLogger(__name__)
 
 LOW_DISK_BYTES = 4 * 2**20
-"""Less than this free on the run directory's file system ends the run while there is room for its result."""
+"""Free bytes of the run directory's file system below which the run ends, while there is still room for its result."""
 
 _LOOK_SECONDS = 1.0
-"""Between two looks at the store, or at the disk."""
+"""Seconds between two looks at the cancel file, or at the disk."""
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 10.0
+"""Seconds between two requests to the job store, drawn anew each time so that the nodes of a job do not ask together."""
+FIRST_ANSWER_S = 3.0
+"""Seconds to wait for the first answer. A store that answers takes a fraction of one."""
+_LEAVE_SECONDS = 15.0
+"""Seconds for which a node that loses its machine goes on, until it is known which generation follows without it."""
 
 
 def stop_sources(
@@ -38,13 +54,16 @@ def stop_sources(
     disk: DiskFull,
     cancelled: Callable[[], bool],
     spot: StopSource | None,
-    peers: PeerMonitor | None = None,
+    peers: NodeMonitor | None = None,
+    elastic: ElasticMonitor | None = None,
 ) -> list[StopSource]:
-    """Return all that may ask this run to end, in the order in which they are asked.
+    """Return the sources of this run, in the order in which they are asked.
 
-    cancelled: see `Cancel`. spot: EC2's notices about this instance, where it is one. peers: what
-    became of the other nodes, where there are any.
+    cancelled: see `Cancel`. spot: EC2's notices about this instance, if it is one. peers: the state of the other nodes, if
+    there are any. elastic: the same, if the job is elastic.
     """
+    if spot is not None and elastic is not None:
+        spot = LeavesByNotice(spot, elastic)
     sources: list[StopSource] = [signals]
     sources += [each for each in (spot, peers) if each is not None]
     return [
@@ -57,25 +76,25 @@ def stop_sources(
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how much this user may still write to the file system of `folder`. Raises OSError."""
+    """Return the bytes that this user may still write to the file system of `folder`. Raises OSError."""
     return shutil.disk_usage(folder).free
 
 
 class Signals:
-    """SIGTERM and SIGINT to this process; a closed terminal is no reason."""
+    """SIGTERM and SIGINT to this process. A closed terminal is not a reason to end."""
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
 
     def listen(self) -> None:
-        """Take the signals from now on."""
+        """Handle the signals from now on."""
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     @property
     def received(self) -> bool:
-        """Whether somebody wants this process to be gone soon, such as a machine that shuts down."""
+        """Whether this process was told to end soon, for example by a machine that shuts down."""
         return self._received is not None
 
     def reason(self, running_s: float | None) -> StopReason | None:
@@ -89,15 +108,40 @@ class Signals:
         self._received = signal.Signals(number)
 
 
-class MaxRuntime:
-    """`limits.max_runtime`. A node that only serves another one begins before the benchmark, which that one ends in time."""
+class LeavesByNotice:
+    """A notice that this node of an elastic job loses its machine: first the others decide on a generation without it."""
 
-    def __init__(self, limits: Limits, *, peers: PeerMonitor | None = None) -> None:
+    def __init__(self, notice: StopSource, elastic: ElasticMonitor, *, clock: Clock = CLOCK) -> None:
+        self._notice, self._elastic, self._clock = notice, elastic, clock
+        if isinstance(notice, Poller):
+            # Notices often come to several machines at once, and are then one change.
+            elastic.when_woken = notice.look_now
+        self._noticed: float | None = None
+
+    def reason(self, running_s: float | None) -> StopReason | None:
+        found = self._notice.reason(running_s)
+        if found is None:
+            return None
+        now = self._clock.monotonic()
+        if self._noticed is None:
+            self._noticed = now
+        left_s = _LEAVE_SECONDS if found.deadline is None else found.deadline - now
+        self._elastic.leave(max(0.0, left_s))
+        waits_s = min(_LEAVE_SECONDS, left_s / 4)
+        if self._elastic.change() is None and now - self._noticed < waits_s:
+            return None
+        return found
+
+
+class MaxRuntime:
+    """`limits.max_runtime`. Not applied on a node that only serves another one: it starts earlier, and the other node ends in time."""
+
+    def __init__(self, limits: Limits, *, peers: NodeMonitor | None = None) -> None:
         self._limit = limits.max_runtime
         self._peers = peers
 
     def reason(self, running_s: float | None) -> StopReason | None:
-        limit = None if self._peers is not None and self._peers.serves else self._limit
+        limit = None if self._peers is not None and not self._peers.limits_runtime else self._limit
         if limit is None or running_s is None or running_s < limit.total_seconds():
             return None
         return StopReason(
@@ -106,19 +150,33 @@ class MaxRuntime:
         )
 
 
+def no_output_reason(limit: timedelta) -> StopReason:
+    """Return the reason to end a benchmark that has been silent for `limit`."""
+    return StopReason(
+        Outcome.NO_OUTPUT,
+        f"The benchmark printed and emitted nothing for limits.no_output ({format_duration(limit)}) and was ended.",
+    )
+
+
 class NoOutput:
-    """`limits.no_output`: how long nothing was printed or emitted; by any node, where there are several."""
+    """`limits.no_output`: how long the benchmark printed and emitted nothing, on any node of the job."""
 
     def __init__(
-        self, limits: Limits, rundir: RunDir, *, peers: PeerMonitor | None = None, clock: Clock = CLOCK
+        self, limits: Limits, rundir: RunDir, *, peers: NodeMonitor | None = None, clock: Clock = CLOCK
     ) -> None:
         self._limit = limits.no_output
+        self._rundir = rundir
         self._peers = peers
         self._clock = clock
         self._outputs = (OpenFile(rundir.kept_output), OpenFile(rundir.emit))
         self._processes = _ProcessLogs(rundir.processes, clock=clock)
         self._seen = (0, 0)
         self._last_output = clock.monotonic()
+
+    def begin_generation(self, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._seen = (0, 0)
+        self._last_output = self._clock.monotonic()
 
     def reason(self, running_s: float | None) -> StopReason | None:
         limit = self._limit
@@ -131,11 +189,7 @@ class NoOutput:
             return None
         if self._peers is not None and not self._peers.all_silent(limit.total_seconds()):
             return None
-        return StopReason(
-            Outcome.NO_OUTPUT,
-            f"The benchmark printed and emitted nothing for limits.no_output ({format_duration(limit)}) "
-            "and was ended.",
-        )
+        return no_output_reason(limit)
 
     def _silent_seconds(self, running_s: float) -> float:
         first = self._seen == (0, 0)
@@ -147,14 +201,26 @@ class NoOutput:
         )
         if seen != self._seen:
             self._seen = seen
-            # A restarted agent did not see the last output: the file's time tells.
-            age = max(0.0, self._clock.time() - seen[1] / 1e9) if first else 0.0
-            self._last_output = self._clock.monotonic() - min(age, running_s)
+            # A restarted agent did not see the last output, so the file's time counts.
+            age = max(0.0, self._clock.time() - self._set_forward() - seen[1] / 1e9) if first else 0.0
+            self._last_output = self._clock.monotonic() - min(age, self._generation_seconds(running_s))
         return self._clock.monotonic() - self._last_output
+
+    def _generation_seconds(self, running_s: float) -> float:
+        """Return how long this generation has run: earlier output is not output of it."""
+        return running_seconds(read_started(self._rundir)) if self._rundir.generation else running_s
+
+    def _set_forward(self) -> float:
+        """Return by how many seconds the time of day was set forward while the benchmark ran."""
+        started = read_started(self._rundir)
+        running_s = running_seconds(started)
+        if started is None or not running_s:
+            return 0.0
+        return max(0.0, self._clock.time() - started.time / 1000 - running_s)
 
 
 class _ProcessLogs:
-    """What processes of the benchmark keep of their output: a line that is not whole yet is nowhere else, nor is another node's."""
+    """The logs of the benchmark's processes. A line that is not complete yet, or another node's line, is nowhere else."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._folder = folder
@@ -163,7 +229,7 @@ class _ProcessLogs:
         self._found = (0, 0)
 
     def look(self) -> tuple[int, int]:
-        """Return the logs' bytes, and when the last one changed (ns); both 0 where there are none."""
+        """Return the total size of the logs and the time of the last change (ns); zeros if there are none."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             with suppress(FileNotFoundError, NotADirectoryError), user_rights(folder_owner(self._folder)):
@@ -176,9 +242,9 @@ class _ProcessLogs:
 
 
 class Cancel:
-    """A cancel of the job: a file in the run directory, or what the job store says.
+    """A cancel of the job, by a file in the run directory or by the job store.
 
-    cancelled: returns at once whether the store says so; may raise StoreError.
+    cancelled: returns at once whether the store has a cancel; may raise StoreError.
     """
 
     def __init__(self, rundir: RunDir, *, cancelled: Callable[[], bool], clock: Clock = CLOCK) -> None:
@@ -204,10 +270,49 @@ class Cancel:
             return False
 
 
-class DiskFull:
-    """Less than `LOW_DISK_BYTES` are left of the run directory's file system.
+class CancelLook(Poller):
+    """Asks a remote job store for a cancel, on a thread of its own: one request may hang for a minute."""
 
-    free_bytes: how much is left for this user of the file system that holds a folder; may raise OSError.
+    def __init__(
+        self,
+        record: JobRecord,
+        *,
+        shortest_s: float = SHORTEST_PAUSE_S,
+        longest_s: float = LONGEST_PAUSE_S,
+        first_answer_s: float = FIRST_ANSWER_S,
+    ) -> None:
+        super().__init__(
+            self._ask,
+            name="cancel",
+            pause_s=lambda: random.uniform(shortest_s, longest_s),  # noqa: S311
+            failure="cannot see whether the job was cancelled",
+        )
+        self._record = record
+        self._first_answer_s = first_answer_s
+        self._looked, self._seen = threading.Event(), threading.Event()
+
+    def cancelled(self) -> bool:
+        """Return the last answer. Only the first call waits, up to `first_answer_s`, until there is an answer.
+
+        Without that wait a benchmark that was cancelled before its machine was ready would start, and a short one would succeed.
+        """
+        if not self._looked.wait(self._first_answer_s):
+            self._looked.set()
+        return self._seen.is_set()
+
+    def _ask(self) -> bool:
+        try:
+            if self._record.cancelled():
+                self._seen.set()
+        finally:
+            self._looked.set()
+        return self._seen.is_set()
+
+
+class DiskFull:
+    """Less than `LOW_DISK_BYTES` left on the run directory's file system.
+
+    free_bytes: as the function of that name.
     """
 
     def __init__(
@@ -225,7 +330,6 @@ class DiskFull:
         return self.look()
 
     def look(self) -> StopReason | None:
-        """Look now."""
         try:
             free = self._free_bytes(self._folder)
         except OSError as error:

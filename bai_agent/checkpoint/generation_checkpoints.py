@@ -1,0 +1,374 @@
+"""The checkpoints of a run: what is done for each generation, before its launch, while it runs and at its end.
+
+`restore` comes before a launch on each member, `follow` after it, and `wait_until_kept`, when nothing of the benchmark is left, before the
+next generation begins or the job ends.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from bai_agent.backoff import Backoff
+from bai_agent.benchmark.environment import expand, find_user, scripts_folder, working_folder
+from bai_agent.benchmark.state import read_started
+from bai_agent.checkpoint.keep import Keeper
+from bai_agent.checkpoint.periodic import CheckpointThread
+from bai_agent.checkpoint.restore import Restorer
+from bai_agent.checkpoint.snapshot import STAGING
+from bai_agent.errors import (
+    CheckpointError,
+    NoSpaceError,
+    PullError,
+    PullStopped,
+    SetupError,
+    StoreError,
+    StoreRefusedError,
+)
+from bai_agent.files.user_rights import User, user_rights, writable_folder
+from bai_agent.generations.checkpoint_marker import (
+    SLOTS,
+    CheckpointMarker,
+    CheckpointRecord,
+    checkpoint_number,
+)
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Checkpoint
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import CheckpointEvent, CheckpointSummary, RestoreEvent
+from bai_agent.job.run_directory import write_json
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.nodes.members_file import members_of
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.stop import RunEndedError, StopReason
+
+if TYPE_CHECKING:
+    # A job of one node does not load it.
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+
+T = TypeVar("T")
+
+_TICK_S = 0.05
+_TRIED = 3 * SLOTS
+"""Checkpoints before the newest that are tried: files of earlier ones have been overwritten. Of a shared folder, those that are named."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+
+
+def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
+    """Return the folder of the job's checkpoints; without a job store it is in the run directory."""
+    record = ctx.record or JobRecord(DirectoryStore(ctx.rundir.path), "checkpoints")
+    return CheckpointRecord(AttemptRecord(record, ctx.job.job.attempt))
+
+
+def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
+    """Return the variables that tell the benchmark where its checkpoints are."""
+    if ctx.job.checkpoint is None:
+        return {}
+    variables = {"BAI_CHECKPOINT_DIR": str(_folder(ctx, ctx.job.checkpoint)), "BAI_RESUMED": ctx.resumed}
+    if ctx.job.checkpoint.shared:
+        variables["BAI_CHECKPOINTS"] = ":".join(ctx.shared_checkpoints)
+    return variables
+
+
+def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
+    """Do what `restore` does, with the checkpoint that the leader has named, and wait for the other members. Raises RunEndedError."""
+    generation, name = ctx.rundir.generation, ctx.begins_with
+    at = checkpoint_number(name) if name is not None else None
+    restore(ctx, None if at is None else _insist(ctx, lambda: checkpoint_record(ctx).marker(at)))
+    elastic.restored = generation
+    if at is None:
+        return
+    elastic.waits_to_launch = True
+    elastic.look_now()
+    while elastic.launched < generation:
+        if reason := ctx.watch.reason():
+            raise RunEndedError(reason)
+        ctx.clock.sleep(_TICK_S)
+    elastic.waits_to_launch = False
+
+
+def restore_newest(ctx: RunContext) -> None:
+    """Do what `restore` does, with the newest checkpoint of the generations before. Raises RunEndedError."""
+    checkpoint, marker = ctx.job.checkpoint, None
+    if checkpoint is not None and not checkpoint.shared and ctx.rundir.generation:
+        marker = _insist(ctx, lambda: checkpoint_record(ctx).newest(before=ctx.rundir.generation))
+    restore(ctx, marker)
+
+
+def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
+    """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
+
+    One whose files are not what its marker says is passed over for the one before it, with a warning.
+    """
+    checkpoint = ctx.job.checkpoint
+    if checkpoint is None:
+        return
+    folder = _folder(ctx, checkpoint)
+    user = _user(ctx)
+    begun = ctx.clock.monotonic()
+    ctx.resumed, ctx.restored, ctx.shared_checkpoints = "", None, ()
+    bytes_brought = 0
+    try:
+        _make(ctx, checkpoint, folder, user)
+    except OSError as error:
+        raise _bad(
+            f"[checkpoint] path: {error.filename or folder} cannot be made: {error.strerror}"
+        ) from error
+    with _plain_errors(ctx, folder):
+        if checkpoint.shared:
+            ctx.shared_checkpoints = _newest_shared(folder.parent, ctx.rundir.generation, user)
+            ctx.resumed = next(iter(ctx.shared_checkpoints), "")
+        elif marker is not None:
+            bytes_brought = _restore(ctx, folder, user, marker)
+    _tell(ctx, bytes_brought, ctx.clock.monotonic() - begun)
+
+
+@contextmanager
+def _plain_errors(ctx: RunContext, folder: Path) -> Iterator[None]:
+    """Raise RunEndedError for what a restore fails of."""
+    try:
+        yield
+    except OSError as error:
+        raise _failed(f"{error.filename or folder}: {error.strerror or error}") from error
+    except NoSpaceError as error:
+        raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
+    except PullStopped:
+        raise RunEndedError(ctx.watch.reason() or _stopped()) from None
+    except (PullError, CheckpointError) as error:
+        if reason := ctx.watch.reason():
+            raise RunEndedError(reason) from error
+        raise _failed(str(error)) from error
+
+
+def follow(ctx: RunContext) -> None:
+    """Keep checkpoints of this generation from now on, if this is the node of group rank 0."""
+    checkpoint, generation = ctx.job.checkpoint, ctx.rundir.generation
+    if checkpoint is None or checkpoint.shared or not _is_first(ctx):
+        return
+    if ctx.checkpoints is not None and ctx.checkpoints.generation == generation:
+        return
+    started = read_started(ctx.rundir)
+    if started is not None and not started.of_this_boot:
+        # The benchmark's last writes before the machine went down may not be on the disk.
+        return
+    keeper = Keeper(
+        record=checkpoint_record(ctx),
+        node=ctx.node.rank,
+        generation=generation,
+        patience=ctx.job.limits.drain,
+    )
+    ctx.checkpoints = CheckpointThread(
+        _folder(ctx, checkpoint),
+        keeper,
+        user=_user(ctx),
+        place=ctx.rundir.checkpoint_held,
+        every_s=checkpoint.every.total_seconds() if checkpoint.every is not None else None,
+        last=ctx.restored,
+        before=ctx.checkpoints,
+        before_s=ctx.job.limits.pull_timeout.total_seconds(),
+    )
+    ctx.checkpoints.start()
+
+
+def wait_until_kept(ctx: RunContext) -> None:
+    """Wait until the last checkpoint of this generation is kept, or there is no time left for it."""
+    if ctx.began("drain") is None:
+        # An agent before this one may have been killed while it waited.
+        follow(ctx)
+    thread = ctx.checkpoints
+    if thread is None:
+        return
+    thread.end()
+    limit_s = ctx.job.limits.pull_timeout.total_seconds()
+    hurry = math.inf
+    while thread.is_alive():
+        if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
+            # Counted once: half of what is left each time would never be over.
+            hurry = min(hurry, ctx.drain_deadline())
+        if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
+            thread.give_up()
+            break
+        ctx.tell_checkpoints()
+        ctx.clock.sleep(_TICK_S)
+    ctx.tell_checkpoints()
+
+
+def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
+    """Return what this node's checkpoints took."""
+    kept = [each for each in ctx.events.seen if isinstance(each, CheckpointEvent)]
+    restores = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
+    # An agent that was started again restores again.
+    restored = {each.generation: each for each in restores if each.name is not None}.values()
+    return CheckpointSummary(
+        kept=len(kept),
+        newest=kept[-1].name if kept else None,
+        restored=len(restored),
+        restored_bytes=sum(each.bytes for each in restored),
+        bytes=sum(each.bytes for each in kept),
+        seconds=_seconds(kept),
+        restore_seconds=_seconds(restored),
+    )
+
+
+def _seconds(events: Iterable[CheckpointEvent | RestoreEvent]) -> float:
+    return round(sum(each.seconds for each in events), 3)
+
+
+def _folder(ctx: RunContext, checkpoint: Checkpoint) -> Path:
+    working = working_folder(ctx.job, ctx.rundir, scripts=scripts_folder(ctx.job, ctx.rundir))
+    folder = working / expand(checkpoint.path, {"BAI_JOB_ID": ctx.job.job.id})
+    return folder / f"g{ctx.rundir.generation}" if checkpoint.shared else folder
+
+
+def _user(ctx: RunContext) -> User | None:
+    try:
+        return find_user(ctx.job.benchmark.user)
+    except SetupError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+
+
+def _is_first(ctx: RunContext) -> bool:
+    return ctx.job.strategy.nodes == 1 or members_of(ctx.rundir).peers[0].node == ctx.node.rank
+
+
+def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
+    """Make the folder if it is not there. Raises RunEndedError, OSError."""
+    working = working_folder(ctx.job, ctx.rundir, scripts=scripts_folder(ctx.job, ctx.rundir))
+    is_absolute = Path(checkpoint.path).is_absolute()
+    if not is_absolute and not working.is_dir():
+        return  # starting the benchmark says what is wrong with it
+    if working.is_relative_to(folder) or ctx.rundir.path.is_relative_to(folder):
+        raise _bad(
+            f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name one in it, or elsewhere'
+        )
+    try:
+        with user_rights(user):
+            folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        if user is None or writable_folder(user, folder) is not None:
+            raise
+        # Nobody but root can exchange a name on the way.
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chown(folder, user.uid, user.gid, follow_symlinks=False)
+    if is_absolute and _is_first(ctx):
+        _require_own(ctx, checkpoint, folder, user)
+
+
+def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
+    """Raise RunEndedError if the folder has files that are not the job's: a restore would delete them."""
+    if checkpoint.shared:
+        if _has_files(folder, user):
+            raise _bad(
+                f'[checkpoint] path: {folder} has files of another job; use "$(BAI_JOB_ID)" in the path, or name another one'
+            )
+        return
+    note = ctx.rundir.checkpoint_folder
+    store = ctx.record.store if ctx.record is not None else None
+    if isinstance(store, DirectoryStore):
+        # Nodes of one machine share the folder.
+        note = store.folder / AttemptRecord(JobRecord(store, ctx.job.job.id), ctx.job.job.attempt).key(
+            note.name
+        )
+    if note.exists():
+        return
+    if _has_files(folder, user):
+        raise _bad(
+            f"[checkpoint] path: {folder} is not empty, and what is in it would be replaced when a checkpoint is restored; "
+            'use "$(BAI_JOB_ID)" in the path, or name an empty folder'
+        )
+    write_json(note, {"folder": str(folder)})
+
+
+def _has_files(folder: Path, user: User | None) -> bool:
+    with user_rights(user):
+        return any(each.name != STAGING for each in folder.iterdir())
+
+
+def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
+    """Return the folders of the last generations before that have left something, newest first."""
+    folders = (path / f"g{each}" for each in reversed(range(generation)))
+    with user_rights(user):
+        left = (str(each) for each in folders if each.is_dir() and any(each.iterdir()))
+        return list(islice(left, _TRIED))
+
+
+def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
+    """Restore `newest`, or the last one before it whose files are whole; return the bytes that were brought."""
+    record, checkpoint = checkpoint_record(ctx), ctx.job.checkpoint
+    assert checkpoint is not None
+    if Path(checkpoint.path).is_absolute() and ctx.node.instance_id is None and not _is_first(ctx):
+        # Of several nodes on one machine the first one restores the folder that all have.
+        ctx.resumed = newest.name
+        return 0
+    restorer = Restorer(
+        folder=folder,
+        user=user,
+        record=record,
+        store=ctx.job.store,
+        manifest=ctx.rundir.checkpoint_pulled,
+        deadline=ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds(),
+        stopping=ctx.watch.stopping,
+    )
+    older = iter(_insist(ctx, lambda: list(islice(record.markers(before=newest.at), _TRIED))))
+    marker: CheckpointMarker | None = newest
+    while marker is not None:
+        wanted = marker
+        is_there = restorer.is_there(wanted)
+        if is_there or _insist(ctx, lambda: restorer.restore(wanted)):  # noqa: B023 - called at once
+            ctx.resumed, ctx.restored = wanted.name, wanted
+            return 0 if is_there else wanted.bytes
+        marker = next(older, None)
+        instead = f"{marker.name} is taken instead" if marker is not None else "there is none before it"
+        ctx.warn(f"The files of {wanted.name} are not what its marker says: {instead}.")
+    return 0
+
+
+def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
+    """Return what the job store says; one that is away is asked again within `limits.pull_timeout`. Raises RunEndedError."""
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    give_up_at = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
+    while True:
+        if reason := ctx.watch.reason():
+            raise RunEndedError(reason)
+        try:
+            return ask()
+        except StoreError as error:
+            if isinstance(error, StoreRefusedError) or ctx.clock.monotonic() >= give_up_at:
+                raise _failed(str(error)) from error
+        ctx.clock.sleep(backoff.next())
+
+
+def _tell(ctx: RunContext, size: int, seconds: float) -> None:
+    generation = ctx.rundir.generation
+    told = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
+    # That there is none is said once.
+    if generation == 0 or (not ctx.resumed and told):
+        return
+    marker = ctx.restored
+    ctx.events.add(
+        RestoreEvent(
+            generation=generation,
+            name=ctx.resumed or None,
+            files=len(marker.files) if marker is not None else 0,
+            bytes=size,
+            seconds=round(seconds, 3),
+        )
+    )
+
+
+def _failed(why: str) -> RunEndedError:
+    return RunEndedError(StopReason(Outcome.PULL_FAILED, f"The checkpoint could not be restored: {why}."))
+
+
+def _bad(message: str) -> RunEndedError:
+    return RunEndedError(StopReason(Outcome.PREPARE_FAILED, message))
+
+
+def _stopped() -> StopReason:
+    return StopReason(Outcome.INTERRUPTED, "The restore of the checkpoint was stopped.")

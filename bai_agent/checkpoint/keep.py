@@ -1,0 +1,193 @@
+"""Uploads a snapshot: its files first, eight at once, then the marker that makes it a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from bai_agent.backoff import Backoff
+from bai_agent.checkpoint.snapshot import Snapshot
+from bai_agent.errors import CheckpointError, StoreError, StoreRefusedError
+from bai_agent.generations.checkpoint_marker import (
+    CheckpointFile,
+    CheckpointMarker,
+    CheckpointRecord,
+    marker_bytes,
+)
+from bai_agent.job.record import LARGEST_OBJECT
+from bai_agent.job.reserved_space import FULL
+from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.run.stop_sources import LOW_DISK_BYTES, free_bytes
+
+T = TypeVar("T")
+
+AT_ONCE = 8
+"""Files that are read or sent at a time."""
+_CHUNK = 1 << 20
+_SECONDS_BYTES = 16
+"""Bytes by which a marker grows when the seconds of its upload are known."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_SPARE_BYTES = 16 * LOW_DISK_BYTES
+"""Bytes that a checkpoint leaves free on the disk of a job store in a folder: with less than `LOW_DISK_BYTES` the run would end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeper:
+    """Keeps the checkpoints of one generation."""
+
+    record: CheckpointRecord
+    node: int
+    generation: int
+    patience: timedelta
+    """How long a store that is away is asked again."""
+
+    def keep(
+        self, snapshot: Snapshot, *, last: CheckpointMarker | None, over: Callable[[], bool]
+    ) -> CheckpointMarker | None:
+        """Upload a snapshot; return its marker, or None if it is what `last` has. Raises CheckpointError.
+
+        over: whether there is no time for more; asked on several threads.
+        """
+        begun = time.monotonic()
+        files = self._sums(snapshot, over)
+        if last is None:
+            # An agent before this one may have kept it.
+            generation = self.generation
+            last = self._insist(lambda: self.record.newest(before=generation + 1, since=generation), over)
+        if last is not None and files == last.files:
+            return None
+        marker = self._insist(lambda: self._next_marker(snapshot, files), over)
+        _require_readable(marker)
+        self._require_space(marker.bytes)
+
+        def put(place: int, name: str) -> None:
+            key = self.record.file_key(marker, place)
+            self._insist(lambda: self.record.attempt.job.store.put_file(key, snapshot.paths[name]), over)
+
+        side_by_side(
+            [partial(put, place, each.name) for place, each in enumerate(files) if each.link is None]
+        )
+        if (name := snapshot.rewritten()) is not None:
+            raise CheckpointError(
+                f"{name} was rewritten in place meanwhile; write a new file, and rename it to this name when it is complete"
+            )
+        marker = replace(marker, seconds=round(time.monotonic() - begun, 3))
+        if not self._insist(lambda: self.record.write(marker), over):
+            raise CheckpointError(f"another node has written {marker.name}")
+        return marker
+
+    def _sums(self, snapshot: Snapshot, over: Callable[[], bool]) -> list[CheckpointFile]:
+        names = list(snapshot.paths)
+        sums = side_by_side([partial(sha256_of, snapshot.paths[name], over) for name in names])
+        of_files = dict(zip(names, sums, strict=True))
+        return [
+            CheckpointFile(name=name, size=each.size, sha256=of_files.get(name), link=each.link)
+            for name, each in snapshot.listing.files.items()
+        ]
+
+    def _next_marker(self, snapshot: Snapshot, files: list[CheckpointFile]) -> CheckpointMarker:
+        generation, number = self.record.next_number(self.generation)
+        return CheckpointMarker(
+            generation=generation,
+            number=number,
+            node=self.node,
+            slot=self.record.next_slot(self.node),
+            files=files,
+            time=snapshot.time_ns // 1_000_000,
+        )
+
+    def _require_space(self, size: int) -> None:
+        folder = self.record.attempt.job.store.folder
+        if folder is None:
+            return
+        try:
+            free = free_bytes(folder)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: {error.strerror}") from error
+        if free < size + _SPARE_BYTES:
+            raise CheckpointError(
+                f"the file system of {folder} has {free:,} bytes free, and {_SPARE_BYTES:,} of them are left to the job"
+            )
+
+    def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:
+        """Return what `work` returns. What the store fails of is tried again for a while. Raises CheckpointError."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        give_up_at = time.monotonic() + self.patience.total_seconds()
+        while True:
+            require_time(over)
+            try:
+                return work()
+            except StoreError as error:
+                is_final = isinstance(error, StoreRefusedError) or _is_full(error)
+                if is_final or time.monotonic() >= give_up_at:
+                    raise CheckpointError(str(error)) from error
+            except OSError as error:
+                raise CheckpointError(f"{error.filename}: {error.strerror or error}") from error
+            time.sleep(backoff.next())
+
+
+def _require_readable(marker: CheckpointMarker) -> None:
+    """Raise CheckpointError if nobody could read the marker: the names in it are too long."""
+    size = len(marker_bytes(marker)) + _SECONDS_BYTES
+    if size > LARGEST_OBJECT:
+        raise CheckpointError(
+            f"the list of its {len(marker.files):,} files has {size:,} bytes, and at most {LARGEST_OBJECT:,} can be read again; "
+            "save fewer files, or under shorter names"
+        )
+
+
+def sha256_of(path: Path, over: Callable[[], bool]) -> str:
+    """Return the checksum of a file. Raises CheckpointError, also if it is `over` before."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    try:
+        return sha256_of_open(descriptor, over)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of_open(descriptor: int, over: Callable[[], bool]) -> str:
+    """Return the checksum of an open file's whole content. Raises CheckpointError."""
+    found, offset = hashlib.sha256(), 0
+    while True:
+        require_time(over)
+        try:
+            chunk = os.pread(descriptor, _CHUNK, offset)
+        except OSError as error:
+            raise CheckpointError(str(error)) from error
+        if not chunk:
+            return found.hexdigest()
+        found.update(chunk)
+        offset += len(chunk)
+
+
+def require_time(over: Callable[[], bool]) -> None:
+    if over():
+        raise CheckpointError("there was no time left")
+
+
+def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """Return what the tasks return, in their order. The first error ends all; what is under way then is waited for."""
+    if not tasks:
+        return []
+    with ThreadPoolExecutor(min(AT_ONCE, len(tasks)), thread_name_prefix="checkpoint") as pool:
+        begun: list[Future[T]] = [pool.submit(each) for each in tasks]
+        try:
+            return [each.result() for each in begun]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _is_full(error: BaseException) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in FULL

@@ -1,0 +1,174 @@
+"""Keeps a checkpoint now and then while a generation runs, and the last one at its end, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bai_agent.checkpoint.keep import Keeper
+from bai_agent.checkpoint.snapshot import FolderListing, Snapshot, list_folder, take_snapshot
+from bai_agent.errors import CheckpointError
+from bai_agent.files.user_rights import User
+from bai_agent.generations.checkpoint_marker import CheckpointMarker
+from bai_agent.job.record_types import CheckpointEvent, RunEvent, WarningEvent
+from bai_agent.run.run_context import KeepsCheckpoints
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 10.0
+"""Seconds for a folder that is being written to, until this checkpoint is left out."""
+_SKIPPED = 5
+"""Names in a warning."""
+
+
+class CheckpointThread(threading.Thread):
+    """Keeps the checkpoints of a generation. Events are made here and taken by the run's own thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        keeper: Keeper,
+        *,
+        user: User | None,
+        place: Path,
+        every_s: float | None,
+        last: CheckpointMarker | None,
+        before: KeepsCheckpoints | None,
+        before_s: float,
+    ) -> None:
+        """every_s: None: only at the end. last: what the folder was restored from.
+
+        before: the one of the generation before, which ends first; before_s: how long that is waited for, at most (seconds).
+        """
+        super().__init__(name="checkpoints", daemon=True)
+        self._folder, self._keeper, self._user, self._place = folder, keeper, user, place
+        self._every_s = every_s
+        self._last = last
+        self._before, self._before_s = before, before_s
+        self._seen: FolderListing | None = None
+        """The folder as it was when the last checkpoint was kept."""
+        self._held: Snapshot | None = None
+        self._is_stale: bool | None = None
+        self._ends = threading.Event()
+        self._ended_s = 0.0
+        self._is_given_up = False
+        self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
+        self._failure: str | None = None
+        """Reason why the last one was not kept. None if it was."""
+        self._skipped: tuple[str, ...] = ()
+
+    @property
+    def generation(self) -> int:
+        return self._keeper.generation
+
+    def events(self) -> Iterator[RunEvent]:
+        """Yield what has happened since the last call."""
+        while not self._events.empty():
+            yield self._events.get()
+
+    def end(self) -> None:
+        """Keep the last checkpoint now: nothing of the benchmark is left."""
+        if not self._ends.is_set():
+            self._ended_s = time.monotonic()
+            self._ends.set()
+
+    def keeps_within(self, limit_s: float) -> bool:
+        """Return whether it is at the last checkpoint, for less than so many seconds."""
+        return self.is_alive() and time.monotonic() < self._ended_s + limit_s
+
+    def give_up(self) -> None:
+        """Keep nothing more, and say so if something was to be kept."""
+        self._is_given_up = True
+        self.end()
+        if self.is_alive():
+            self._warn("there was no time left")
+
+    def run(self) -> None:
+        try:
+            if self._before is not None:
+                self._before.join(self._before_s)
+                if self._before.is_alive():
+                    # Both would write to the same files in the store.
+                    self._warn("the upload for the generation before still goes on")
+                    return
+            while not self._ends.wait(self._every_s):
+                self._keep(over=self._is_outdated)
+            self._keep(over=lambda: self._is_given_up, is_last=True)
+        except BaseException:
+            # The thread's outermost frame; a panic of obstore's is not an Exception.
+            log.exception("checkpoints: a defect")
+            self._warn("a defect; agent.log has the details")
+
+    def _keep(self, *, over: Callable[[], bool], is_last: bool = False) -> None:
+        """Keep a checkpoint if the folder has changed."""
+        self._held = None
+        try:
+            seen = list_folder(self._folder, user=self._user)
+            if seen.files and (self._seen is None or seen.files != self._seen.files):
+                self._keep_changed(over)
+        except (CheckpointError, OSError) as error:
+            # Another one follows at the generation's end, and `give_up` has said so itself.
+            if is_last is self._ends.is_set() and not self._is_given_up:
+                self._warn(str(error) if isinstance(error, CheckpointError) else _words(error))
+
+    def _keep_changed(self, over: Callable[[], bool]) -> None:
+        until = time.monotonic() + _SETTLE_S
+        held = take_snapshot(self._folder, user=self._user, place=self._place, until=until, over=over)
+        self._held = held
+        try:
+            self._tell_skipped(held.listing)
+            marker = self._keeper.keep(held, last=self._last, over=over)
+        finally:
+            held.release()
+        self._seen = held.listing
+        if marker is not None:
+            self._last = marker
+            self._failure = None
+            self._events.put(
+                CheckpointEvent(
+                    name=marker.name, files=len(marker.files), bytes=marker.bytes, seconds=marker.seconds
+                )
+            )
+
+    def _is_outdated(self) -> bool:
+        """Return whether the upload that goes on is in vain: the generation has ended, and has left other files."""
+        if self._is_given_up:
+            return True
+        if not self._ends.is_set() or self._held is None:
+            return self._ends.is_set()
+        if self._is_stale is None:
+            self._is_stale = self._has_changed(self._held.listing)
+        return self._is_stale
+
+    def _has_changed(self, listing: FolderListing) -> bool:
+        try:
+            return list_folder(self._folder, user=self._user).files != listing.files
+        except (CheckpointError, OSError):
+            return True
+
+    def _tell_skipped(self, listing: FolderListing) -> None:
+        names = listing.skipped
+        if names and names != self._skipped:
+            listed = ", ".join(names[:_SKIPPED])
+            more = f" and {len(names) - _SKIPPED} more" if len(names) > _SKIPPED else ""
+            message = (
+                f"Checkpoints do not have {listed}{more}: neither files nor links within {self._folder}."
+            )
+            self._events.put(WarningEvent(message=message))
+        self._skipped = names
+
+    def _warn(self, why: str) -> None:
+        """Warn, once for each row of checkpoints that fail of the same."""
+        if why != self._failure:
+            size = f" of {self._held.listing.bytes:,} bytes" if self._held is not None else ""
+            counts = f"{self._last.name} counts" if self._last is not None else "there is none before it"
+            self._events.put(WarningEvent(message=f"A checkpoint{size} was not kept: {why}; {counts}."))
+        self._failure = why
+
+
+def _words(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

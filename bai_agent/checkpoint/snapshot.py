@@ -1,0 +1,211 @@
+"""Holds all files of the checkpoint's folder as they are at one moment, while the benchmark goes on.
+
+Each file gets a second name in the run directory, so it stays whatever the benchmark renames or deletes. Two listings of the folder
+around that must be equal. Against a file that is rewritten in place only its size and time help: they are looked at again after the upload.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bai_agent.errors import CheckpointError
+from bai_agent.files.new_files import NO_LINKS, link_descriptor
+from bai_agent.files.user_rights import User, open_as, user_rights
+from bai_agent.generations.checkpoint_marker import MOST_FILES, leads_inside
+from bai_agent.job.run_directory import make_folder
+from bai_agent.light_dataclass import dataclass
+
+STAGING = ".bai-restore"
+"""The name in the folder below which a checkpoint arrives before it replaces what is there."""
+_STEPS_S = 0.05
+"""Seconds within which two writes of a file may leave the same time: the kernel's clock for files has steps of up to 10 ms."""
+_PAUSE_S = 0.2
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
+"""Errors of a name that is another file's by now, or none."""
+
+
+class FileVersion(NamedTuple):
+    """A file as a listing saw it."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    link: str | None = None
+    """The target of a symbolic link."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderListing:
+    """Content of a folder."""
+
+    files: Mapping[str, FileVersion]
+    """Files and links to names in the folder, by their paths."""
+    skipped: tuple[str, ...] = ()
+    """Names of what is neither: pipes, sockets, devices, links that lead out."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.size for each in self.files.values())
+
+
+class _ChangedError(Exception):
+    """The folder is being written to; the text is a name in it."""
+
+
+def list_folder(folder: Path, *, user: User | None) -> FolderListing:
+    """Return what is in the folder, as `user` finds it. Raises CheckpointError, OSError."""
+    found: dict[str, FileVersion] = {}
+    skipped: list[str] = []
+    pending = [""]
+    with user_rights(user):
+        while pending:
+            below = pending.pop()
+            with os.scandir(folder / below) as entries:
+                for entry in entries:
+                    name = below + entry.name
+                    status = entry.stat(follow_symlinks=False)
+                    target = str(Path(entry.path).readlink()) if stat.S_ISLNK(status.st_mode) else None
+                    version = FileVersion(status.st_ino, status.st_size, status.st_mtime_ns, target)
+                    if name == STAGING:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        pending.append(f"{name}/")
+                    elif stat.S_ISREG(status.st_mode):
+                        found[name] = version
+                    elif target is not None and leads_inside(name, target):
+                        found[name] = version._replace(size=0)
+                    else:
+                        skipped.append(name)
+                    if len(found) > MOST_FILES:
+                        raise CheckpointError(f"{folder} has more than {MOST_FILES:,} files")
+    return FolderListing(files=dict(sorted(found.items())), skipped=tuple(sorted(skipped)))
+
+
+class Snapshot:
+    """The files of a folder at one moment."""
+
+    def __init__(self, listing: FolderListing, place: Path) -> None:
+        self.listing = listing
+        self.time_ns = time.time_ns()
+        self.paths: dict[str, Path] = {}
+        """Path from which each file is read, by its name in the folder, without links."""
+        self._place = place
+        self._descriptors: list[int] = []
+        shutil.rmtree(place, ignore_errors=True)
+        make_folder(place, private=place.parent)
+
+    def hold(self, folder: Path, name: str, *, user: User | None) -> None:
+        """Hold one file. Raises _ChangedError, CheckpointError."""
+        try:
+            descriptor = open_as(user, folder / name, follow=False)
+        except OSError as error:
+            raise _open_error(error, folder / name) from error
+        path = self._place / f"{len(self.paths):06}"
+        try:
+            if _version(os.fstat(descriptor)) != self.listing.files[name]:
+                raise _ChangedError(name)
+            link_descriptor(descriptor, path)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise _ChangedError(name) from error  # it has no name any more
+            if error.errno not in NO_LINKS:
+                raise
+            # Another file system: it is held open instead.
+            path = Path(f"/proc/self/fd/{descriptor}")
+            self._descriptors.append(descriptor)
+            descriptor = -1
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.paths[name] = path
+
+    def rewritten(self) -> str | None:
+        """Return the name of a file that was written to since it is held; None if none was."""
+        for name, path in self.paths.items():
+            if _version(path.stat()) != self.listing.files[name]:
+                return name
+        return None
+
+    def release(self) -> None:
+        """Let go of the files."""
+        for each in self._descriptors:
+            os.close(each)
+        self._descriptors.clear()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def take_snapshot(
+    folder: Path,
+    *,
+    user: User | None,
+    place: Path,
+    until: float,
+    over: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Snapshot:
+    """Return the files of `folder` at one moment, held below `place`; it is released by the caller.
+
+    until: when to give up a folder that changes all the time (`time.monotonic()`). Raises CheckpointError.
+    """
+    while True:
+        try:
+            return _take(folder, user=user, place=place)
+        except _ChangedError as changed:
+            if over() or time.monotonic() >= until:
+                raise CheckpointError(f"{folder / str(changed)} was written to at each look") from None
+        except OSError as error:
+            raise CheckpointError(f"{error.filename or folder}: {error.strerror or error}") from error
+        sleep(_PAUSE_S)
+
+
+def _take(folder: Path, *, user: User | None, place: Path) -> Snapshot:
+    before = _list_again(folder, user=user)
+    now = time.time()
+    for name, each in before.files.items():
+        # A further write within the same step of the clock would not be seen.
+        if 0 <= now - each.mtime_ns / 1e9 < _STEPS_S:
+            raise _ChangedError(name)
+    snapshot = Snapshot(before, place)
+    try:
+        for name, each in before.files.items():
+            if each.link is None:
+                snapshot.hold(folder, name, user=user)
+        after = _list_again(folder, user=user)
+        if after != before:
+            changed = dict(after.files.items() ^ before.files.items()) or dict.fromkeys(
+                {*after.skipped} ^ {*before.skipped}
+            )
+            raise _ChangedError(min(changed))
+    except BaseException:
+        snapshot.release()
+        raise
+    return snapshot
+
+
+def _list_again(folder: Path, *, user: User | None) -> FolderListing:
+    try:
+        return list_folder(folder, user=user)
+    except OSError as error:
+        # A folder in it went away while it was listed.
+        if error.errno in _GONE and folder.exists():
+            raise _ChangedError(os.path.relpath(error.filename or folder, folder)) from error
+        raise
+
+
+def _version(status: os.stat_result) -> FileVersion:
+    return FileVersion(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _open_error(error: OSError, path: Path) -> Exception:
+    if error.errno in _GONE:
+        return _ChangedError(path.name)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return CheckpointError(f"{path.parent} has more files than this process may hold open")
+    return CheckpointError(f"{path} cannot be read: {error.strerror}")

@@ -1,0 +1,223 @@
+"""Checkpoints in a job's record: `signs/checkpoint-<g>-<k>.json` says that the k-th one of the generation g is complete.
+
+Its files are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the marker's list: a node overwrites its oldest
+slot, so its checkpoints need no more room than their largest three, whatever the files are called. The marker is written after them,
+and once. Without a marker there is no checkpoint, and one whose files were overwritten meanwhile has other sums than its marker says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Annotated, TypeAlias
+
+from bai_agent.decode import Rule, checked
+from bai_agent.errors import RecordError, StoreError
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.record_types import Count, Moment, Seconds, Text
+from bai_agent.light_dataclass import asdict, dataclass
+
+SLOTS = 3
+"""Checkpoints of a node whose files are kept: the newest two are whole while the next one is written."""
+MOST_FILES = 50_000
+"""Files of a checkpoint: the marker that names them is read as one object."""
+_LOOKED_AT = 64
+"""Markers among which a node looks for its newest one: what a generation goes on from is among them."""
+_NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})", re.ASCII)
+_SUM = re.compile(r"[0-9a-f]{64}")
+
+CheckpointNumber: TypeAlias = tuple[int, int]
+"""Generation, and number in it, from 0. Later checkpoints are greater."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFile:
+    """A file of a checkpoint, or a symbolic link to another one."""
+
+    name: Text
+    """Path below the checkpoint's folder. Bytes that are not UTF-8 are lone surrogates."""
+    size: Count = 0
+    sha256: Text | None = None
+    """None: it is a link."""
+    link: Text | None = None
+    """Target of a symbolic link, relative and within the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointMarker:
+    """A checkpoint that is complete."""
+
+    generation: Count
+    number: Count
+    """Its number among those of the generation, from 0."""
+    node: Count
+    """The node that has written it."""
+    slot: Annotated[int, Rule("a slot", 0, SLOTS)]
+    files: Annotated[list[CheckpointFile], Rule("a list of files")]
+    time: Moment
+    """When its files were held, ms UTC."""
+    seconds: Seconds = 0.0
+    """How long its upload took."""
+
+    @property
+    def at(self) -> CheckpointNumber:
+        return self.generation, self.number
+
+    @property
+    def name(self) -> str:
+        """Name in `BAI_RESUMED` and for people: "checkpoint-1-3"."""
+        return checkpoint_name(self.at)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.size for each in self.files)
+
+
+def checkpoint_name(at: CheckpointNumber) -> str:
+    return f"checkpoint-{at[0]}-{at[1]}"
+
+
+def checkpoint_number(name: str) -> CheckpointNumber | None:
+    """Return what `checkpoint_name` made a name of; None if it did not."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """The checkpoints of an attempt. Nothing is cached: each call asks the store, and may raise StoreError."""
+
+    attempt: AttemptRecord
+
+    def numbers(self) -> list[CheckpointNumber]:
+        """Return the numbers of all complete checkpoints, newest first."""
+        found = self.attempt.job.store.find(self.attempt.key("signs/checkpoint-"))
+        names = (each.key.rpartition("/")[2] for each in found)
+        numbers = (checkpoint_number(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+        return sorted((at for at in numbers if at is not None), reverse=True)
+
+    def marker(self, at: CheckpointNumber) -> CheckpointMarker:
+        """Return a checkpoint that was listed. Raises RecordError if its marker is not one."""
+        key = self._key(at)
+        where = f"{self.attempt.job.store.url}/{key}"
+        found = self.attempt.job.read_listed(key)
+        if found is None:
+            raise RecordError(f"{where} is gone")
+        return read_marker(found, at, where=where)
+
+    def markers(self, *, before: CheckpointNumber | None = None) -> Iterator[CheckpointMarker]:
+        """Yield the checkpoints before that number, else all, newest first, without malformed markers."""
+        for at in self.numbers():
+            if before is None or at < before:
+                try:
+                    yield self.marker(at)
+                except RecordError:
+                    continue
+
+    def newest(
+        self, *, before: int, since: int = 0, base: CheckpointNumber | None = None
+    ) -> CheckpointMarker | None:
+        """Return the checkpoint from which the generation `before` goes on.
+
+        It is the newest one of a generation from `since` on, else `base`: the one that the generation `since` began with. What a node
+        that was given up writes later, as of a generation before `since`, does not count.
+        """
+        for each in self.markers(before=(before, 0)):
+            if each.generation >= since or each.at == base:
+                return each
+        return None
+
+    def next_number(self, generation: int) -> CheckpointNumber:
+        """Return the number of the generation's next checkpoint."""
+        return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
+
+    def next_slot(self, node: int) -> int:
+        """Return the slot of that node which its next checkpoint overwrites: the one after that of its newest."""
+        for each in islice(self.markers(), _LOOKED_AT):
+            if each.node == node:
+                return (each.slot + 1) % SLOTS
+        return 0
+
+    def folder(self, marker: CheckpointMarker) -> str:
+        """Return the key below which the files of a checkpoint are, with a slash at its end."""
+        return self.attempt.key(f"nodes/{marker.node}/checkpoint/{marker.slot}/")
+
+    def file_key(self, marker: CheckpointMarker, place: int) -> str:
+        return f"{self.folder(marker)}{place:06}"
+
+    def has_files(self, marker: CheckpointMarker) -> bool:
+        """Return whether its files are in the store with their sizes. Their sums are not compared."""
+        sizes = {each.key: each.size for each in self.attempt.job.store.find(self.folder(marker))}
+        return all(
+            sizes.get(self.file_key(marker, place)) == each.size
+            for place, each in enumerate(marker.files)
+            if each.link is None
+        )
+
+    def write(self, marker: CheckpointMarker) -> bool:
+        """Make a checkpoint known whose files are there; return False if another one has its number."""
+        job, key, content = self.attempt.job, self._key(marker.at), marker_bytes(marker)
+        if job.store.put(key, content, if_absent=True):
+            return True
+        # A put whose answer was lost finds itself. An answer that there is one may be wrong: then it is put again.
+        found = job.read_object(key)
+        if found is None:
+            raise StoreError(f"{job.store.url}/{key} was not stored")
+        return bool(found == json.loads(content))
+
+    def _key(self, at: CheckpointNumber) -> str:
+        return self.attempt.key(f"signs/{checkpoint_name(at)}.json")
+
+
+def marker_bytes(marker: CheckpointMarker) -> bytes:
+    """Return a marker as its object holds it."""
+    # ASCII: a name that is not UTF-8 has lone surrogates.
+    return json.dumps(asdict(marker)).encode("ascii") + b"\n"
+
+
+def read_marker(table: object, at: CheckpointNumber, *, where: str) -> CheckpointMarker:
+    """Return what `marker_bytes` wrote for that number. Raises RecordError."""
+    marker = checked(CheckpointMarker, table, where=where)
+    if marker.at != at:
+        raise RecordError(f"{where}: it is of {marker.name}; nothing is taken from it")
+    names = {each.name for each in marker.files}
+    if len(names) < len(marker.files):
+        raise RecordError(f"{where}: it has the same name twice; nothing is taken from it")
+    for each in marker.files:
+        if (problem := _problem(each, names)) is not None:
+            raise RecordError(f"{where}: {each.name!r} {problem}; nothing is taken from it")
+    return marker
+
+
+def _problem(file: CheckpointFile, names: Collection[str]) -> str | None:
+    """Return what is wrong with a file of a marker that has these names; None if nothing is."""
+    if not is_below(file.name):
+        return "is not the name of a file"
+    if any(folder in names for folder in _parents(file.name)):
+        return "is in a file"
+    if file.link is not None:
+        return None if leads_inside(file.name, file.link) else "leads out of the folder"
+    return None if file.sha256 is not None and _SUM.fullmatch(file.sha256) else "has no checksum"
+
+
+def is_below(name: str) -> bool:
+    """Return whether a name is a path below a folder, without detours."""
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def leads_inside(name: str, target: str) -> bool:
+    """Return whether the symbolic link `name` of a folder leads to a name in the folder."""
+    up = 0
+    parts = target.split("/")
+    while up < len(parts) and parts[up] == "..":
+        up += 1
+    # After a name, "..", leads out of the folder to which that name leads.
+    return up <= name.count("/") and is_below("/".join(parts[up:]))
+
+
+def _parents(name: str) -> Iterator[str]:
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name

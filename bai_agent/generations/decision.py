@@ -1,0 +1,460 @@
+"""Decides what follows a generation: a pure function of the job's observations and its policy.
+
+A *generation* is a stretch of a job with fixed members in a fixed order: all start together and end together. A *member* is a
+node of a generation. The first row of `ROWS` that fits decides:
+
+| seen | decision |
+|---|---|
+| every member has ended with success; in an elastic job a node may have been lost in the last 25 s | end: succeeded |
+| the job was cancelled | end |
+| a failure that would happen again, or an exit code that is not to be retried; before generation 0: a node cannot prepare | end with it |
+| a failure, and no restart is left | end with it |
+| `max_runtime` is over; in a fixed job only between two generations, as its agents stop what runs | end |
+| a late node cannot prepare | only that node ends |
+| before generation 0: enough nodes have joined, and no other one is waited for | run with them, in the order of their numbers; else end |
+| a member is lost, is leaving, or has not stopped or restored in time | run without it; too few left: park |
+| a failure | the same members again after the backoff |
+| parked, and enough nodes are there | run with them |
+| parked for `elastic.wait` | end |
+| a node has joined, there are fewer members than desired, and the generation has run for `pause` | run with it in addition |
+| more members than desired | run without the highest numbers |
+| anything else | go on |
+
+- Fixed jobs have only the rows about success, failures and `max_runtime`.
+- A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last sign of life is older than it, and as
+  the benchmark's own as soon as all other members have given a sign since. Until then the job goes on.
+- Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
+- A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
+- Survivors keep their order, and new members follow in the order of their numbers.
+- `pause` doubles with each further return of the same node. After 64 generations no lost node is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import TypeAlias
+
+from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage
+from bai_agent.generations.policy import Policy, backoff_s, doubled
+from bai_agent.job.generation_records import Change, Ledger
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass, replace
+
+MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome.NO_OUTPUT, Outcome.LOST})
+"""Failures that another try may avoid. All others would recur, or were requested."""
+_WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
+"""Failures of the benchmark's own, which end with a code or a signal."""
+MOST_GENERATIONS = 64
+"""Number of generations after which no lost node is taken back."""
+SETTLE_S = 5.0
+"""Seconds within which several losses are one."""
+JOIN_SETTLE_S = 3.0
+"""Seconds after a node has joined in which it waits for further ones that are desired: agents that start together join one after the other."""
+LATE_LOSS_S = 25.0
+"""Seconds before the last success within which a loss does not matter any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoOn:
+    """Nothing is due: the generation runs, or ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRest:
+    """The next generation of a fixed job begins; members that still run are ended for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """The next generation of a fixed job begins, but not yet."""
+
+    until_s: float
+    """When it does, in seconds of the decider's clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartGeneration:
+    """The next generation begins."""
+
+    members: tuple[int, ...]
+    """Numbers of its nodes, in the order of their ranks."""
+    ledger: Ledger
+    why: Change = Change.FAILED
+    nodes: tuple[int, ...] = ()
+    """Numbers of the nodes that are the reason."""
+    planned: bool = False
+    """Whether all members still run, and can stop together a moment later."""
+    backoff_s: float = 0.0
+    """Seconds for which it has to wait, in an elastic job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Park:
+    """Too few nodes are left: all stop, keep the checkpoint, and wait for others."""
+
+    members: tuple[int, ...]
+    """Numbers of the nodes that are left, in the order of their ranks."""
+    ledger: Ledger
+    why: Change
+    nodes: tuple[int, ...]
+    """Numbers of the nodes that are the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndNode:
+    """The part of a node ends which came late and cannot prepare; the job goes on. It is not observed any more then."""
+
+    node: int
+
+
+class Why(Enum):
+    """Reason why no further generation begins."""
+
+    MAX_RUNTIME = "max_runtime"
+    SUCCEEDED = "succeeded"
+    HOPELESS = "hopeless"
+    """The failure would happen again, or the end was wanted."""
+    USED_UP = "used_up"
+    """No restart is left."""
+    CANCELLED = "cancelled"
+    TOO_FEW = "too_few"
+    """Too few nodes were left for too long."""
+    NOT_JOINED = "not_joined"
+    """Too few nodes came."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndJob:
+    """No further generation begins."""
+
+    why: Why
+    nodes: tuple[int, ...] = ()
+    """Numbers of the nodes that are the reason; at a success, of those that were lost shortly before."""
+    sentence: str = ""
+    """Message for people, if the nodes' own ends do not tell it."""
+
+
+Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode | EndJob
+
+
+def decide(seen: GenerationObservation, policy: Policy) -> Decision:
+    """Return what follows: the decision of the first row that fits."""
+    for row in ROWS:
+        if (decision := row(seen, policy)) is not None:
+            return decision
+    return GoOn()
+
+
+def desired_nodes(requests: Iterable[int], policy: Policy, *, first: int) -> int:
+    """Return how many nodes a job should have. requests: what was asked for, in that order; first: how many it began with."""
+    return [first, *(each for each in requests if policy.allows(each))][-1]
+
+
+def _succeeded(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    good = [each.end for each in seen.members if each.end is not None and each.has_succeeded]
+    if not good or not seen.is_at(Stage.RUNNING):
+        return None
+    since_s = max(each.ended_s for each in good) - LATE_LOSS_S
+    others = [each for each in seen.members if not each.has_succeeded]
+    if all(
+        policy.is_elastic and each.is_missing(policy) and each.lived_s(now_s=seen.now_s) >= since_s
+        for each in others
+    ):
+        return EndJob(why=Why.SUCCEEDED, nodes=tuple(each.node for each in others))
+    return None
+
+
+def _cancelled(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    return EndJob(why=Why.CANCELLED) if seen.cancelled else None
+
+
+def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    if seen.is_at(Stage.GATHERING):
+        unfit = tuple(each.node for each in seen.waiting if each.end is not None)
+        return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
+    failures = _failures(seen, policy)
+    bad = [each for each in failures if not _may_get_better(each, seen, policy)]
+    # Without a failure something else has ended all of them.
+    is_over = bool(seen.members) and seen.all_ended and not failures and not _gone(seen, policy)
+    if bad or is_over:
+        return EndJob(why=Why.HOPELESS, nodes=tuple(each.node for each in bad))
+    return None
+
+
+def _used_up(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    own = _own_failures(seen, policy)
+    if own and seen.ledger.restarts >= policy.restart.max_restarts:
+        return EndJob(why=Why.USED_UP, nodes=own)
+    return None
+
+
+def _out_of_time(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    limit = seen.max_runtime_s
+    if limit is None or seen.running_s < limit or seen.is_at(Stage.GATHERING):
+        return None
+    # The agents of a fixed job stop what runs, and it ends with that outcome: there it is about the pause after a generation.
+    return EndJob(why=Why.MAX_RUNTIME) if policy.is_elastic or seen.all_ended else None
+
+
+def _unfit(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    return next((EndNode(node=each.node) for each in seen.waiting if each.end is not None), None)
+
+
+def _gathered(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    if not seen.is_at(Stage.GATHERING):
+        return None
+    joined = _fill((), seen, (each.node for each in seen.waiting))
+    if len(joined) < seen.desired and seen.coming:
+        return GoOn()
+    if not policy.has_enough(len(joined)):
+        return EndJob(why=Why.NOT_JOINED)
+    ledger = replace(seen.ledger, began=seen.time)
+    return StartGeneration(members=joined, ledger=ledger, why=Change.START, planned=True)
+
+
+def _lost(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    gone = _gone(seen, policy)
+    if not gone:
+        return None
+    if _may_be_more(gone, seen, policy):
+        return GoOn()
+    why = next(change for change in _LOSSES_IN_ORDER if any(_loss(each, policy) is change for each in gone))
+    return _change(
+        seen,
+        policy,
+        without=gone,
+        joining=_takeable(seen, policy, ends_anyway=True),
+        why=why,
+        nodes=tuple(each.node for each in gone),
+        planned=why is Change.LEFT,
+        is_restart=bool(_own_failures(seen, policy)),
+    )
+
+
+def _restarts(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    if not _failures(seen, policy):
+        return None
+    if policy.is_elastic:
+        own = _own_failures(seen, policy)
+        return _change(seen, policy, why=Change.FAILED, nodes=own, is_restart=True) if own else GoOn()
+    if not seen.all_ended:
+        return EndRest()
+    failed_s = max(end.ended_s for each in _failures(seen, policy) if (end := each.end) is not None)
+    until_s = failed_s + backoff_s(policy.restart, restarts=seen.ledger.restarts)
+    if seen.now_s < until_s:
+        return Pause(until_s=until_s)
+    return StartGeneration(
+        members=tuple(each.node for each in seen.members),
+        ledger=replace(seen.ledger, restarts=seen.ledger.restarts + 1),
+    )
+
+
+def _refilled(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    if not seen.is_at(Stage.PARKED):
+        return None
+    joining = _takeable(seen, policy, at_once=True)
+    if not policy.has_enough(len(_left(seen, policy)) + len(joining)):
+        return None
+    return _change(seen, policy, joining=joining, why=Change.JOINED, nodes=joining)
+
+
+def _waited(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    since = seen.ledger.waiting_since
+    if not seen.is_at(Stage.PARKED) or since is None or seen.time - since < 1000 * policy.wait_s:
+        return None
+    left = len(_left(seen, policy)) + len(_takeable(seen, policy, at_once=True))
+    waited = format_duration(timedelta(seconds=policy.wait_s))
+    sentence = (
+        f"{left} of at least {policy.min_nodes} nodes {'was' if left == 1 else 'were'} left for {waited}."
+    )
+    return EndJob(why=Why.TOO_FEW, sentence=sentence)
+
+
+def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    joining = _takeable(seen, policy)[: max(0, seen.desired - len(seen.members))]
+    if not joining or not _runs_well(seen):
+        return None
+    if len(seen.members) + len(joining) < seen.desired and _joined_now(seen, joining):
+        return GoOn()
+    return _change(seen, policy, joining=joining, why=Change.JOINED, nodes=joining, planned=True)
+
+
+def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    kept = _fill((each.node for each in seen.members), seen, ())
+    dropped = tuple(each.node for each in seen.members if each.node not in kept)
+    if not policy.is_elastic or not dropped or not _runs_well(seen):
+        return None
+    return _change(seen, policy, why=Change.SCALED, nodes=dropped, planned=True)
+
+
+ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
+    _succeeded,
+    _cancelled,
+    _hopeless,
+    _used_up,
+    _out_of_time,
+    _unfit,
+    _gathered,
+    _lost,
+    _restarts,
+    _refilled,
+    _waited,
+    _joined,
+    _scaled,
+)
+"""In this order: each returns its decision if it fits."""
+_LOSSES_IN_ORDER = (Change.LOST, Change.BROKE, Change.NOT_STOPPED, Change.NOT_RESTORED, Change.LEFT)
+
+
+def _change(
+    seen: GenerationObservation,
+    policy: Policy,
+    *,
+    why: Change,
+    nodes: tuple[int, ...],
+    without: Collection[Member] = (),
+    joining: Sequence[int] = (),
+    planned: bool = False,
+    is_restart: bool = False,
+) -> StartGeneration | Park:
+    """Return the next generation of an elastic job. If it had too few members, all nodes that wait join at once."""
+    left = [each.node for each in _left(seen, policy) if each not in without]
+    members = _fill(left, seen, joining)
+    if not policy.has_enough(len(members)):
+        members = _fill(left, seen, _takeable(seen, policy, at_once=True))
+    begins = policy.has_enough(len(members))
+    # It waits on if no generation has begun since.
+    waiting_since = None if seen.is_at(Stage.RUNNING) else seen.ledger.waiting_since
+    if not begins and waiting_since is None:
+        waiting_since = seen.time
+    losses = {str(each.node): seen.ledger.losses_of(each.node) + 1 for each in without}
+    ledger = replace(
+        seen.ledger,
+        restarts=seen.ledger.restarts + is_restart,
+        waiting_since=waiting_since,
+        losses={**seen.ledger.losses, **losses},
+    )
+    if not begins:
+        return Park(members=tuple(left), ledger=ledger, why=why, nodes=nodes)
+    pause_s = backoff_s(policy.restart, restarts=seen.ledger.restarts) if is_restart else 0.0
+    return StartGeneration(
+        members=members, ledger=ledger, why=why, nodes=nodes, planned=planned, backoff_s=pause_s
+    )
+
+
+def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[int]) -> tuple[int, ...]:
+    """Return the members: those that are left, without the highest numbers if they are too many, and then those that join."""
+    left = list(left)
+    kept = set(sorted(left)[: seen.desired])
+    free = max(0, seen.desired - len(kept))
+    return (*(each for each in left if each in kept), *sorted(set(joining) - set(left))[:free])
+
+
+def _takeable(
+    seen: GenerationObservation, policy: Policy, *, at_once: bool = False, ends_anyway: bool = False
+) -> tuple[int, ...]:
+    """Return the nodes that may join now. at_once: whether no pause counts; ends_anyway: whether none does for those never lost."""
+    members = {each.node for each in seen.members}
+    found = []
+    for node in sorted(each.node for each in seen.waiting if each.end is None and each.node not in members):
+        losses = seen.ledger.losses_of(node)
+        waits_no_more = seen.generation_s >= doubled(policy.pause_s, max(0, losses - 1))
+        may_return = losses == 0 or seen.generation + 1 < MOST_GENERATIONS
+        if may_return and (at_once or waits_no_more or (ends_anyway and losses == 0)):
+            found.append(node)
+    return tuple(found)
+
+
+def _joined_now(seen: GenerationObservation, nodes: Collection[int]) -> bool:
+    return any(each.node in nodes and each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
+
+
+def _left(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members that can go on. One that has ended with success is not lost, but it may have left since."""
+    return [
+        each
+        for each in seen.members
+        if each.gone_s(policy, now_s=seen.now_s) is None
+        and not each.is_silent(policy)
+        and each.leaving_s is None
+    ]
+
+
+def _gone(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members without which the next generation has to do."""
+    if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
+        return []
+    return [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
+
+
+def _loss(gone: Member, policy: Policy) -> Change:
+    if gone.was_lost:
+        return Change.BROKE
+    if gone.is_missing(policy):
+        return Change.LOST
+    if gone.late_s is not None:
+        return Change.NOT_RESTORED
+    return Change.LEFT if gone.stopping_s is None or gone.stopping_s <= policy.stop_s else Change.NOT_STOPPED
+
+
+def _may_be_more(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether another member may go within the time that makes it one decision."""
+    first_s = max(each.gone_s(policy, now_s=seen.now_s) or 0.0 for each in gone)
+    if all(_loss(each, policy) is Change.LEFT for each in gone):
+        return first_s < policy.notice_s
+    others = [each for each in seen.members if each not in gone]
+    return first_s < SETTLE_S and any(each.may_be_gone_in(SETTLE_S, policy) for each in others)
+
+
+def _failures(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members whose benchmark failed, apart from those that were ended because of another one."""
+    if not seen.is_at(Stage.RUNNING):
+        return []
+    return [
+        each
+        for each in seen.members
+        if each.end is not None
+        and each.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
+        and not (policy.is_elastic and each.was_lost)
+    ]
+
+
+def _own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
+    """Return the nodes whose failure no loss can explain."""
+    failures = _failures(seen, policy)
+    return tuple(each.node for each in failures if _is_own(each, seen, policy))
+
+
+def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether all members that could have caused a failure have lived since, or have ended by themselves."""
+    if not policy.is_elastic or failed.end is None:
+        return True
+    # A sign is older than the look that sees it.
+    since_s = failed.end.ended_s + policy.look_s
+    return not any(
+        each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))
+        for each in seen.members
+        if each is not failed
+    )
+
+
+def _may_get_better(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    end = failed.end
+    if end is None:
+        return True
+    if end.outcome not in MAY_GET_BETTER:
+        return False
+    return _is_retried(end, policy) or not _is_own(failed, seen, policy)
+
+
+def _is_retried(end: MemberEnd, policy: Policy) -> bool:
+    codes = policy.restart.exit_codes
+    return not codes or end.outcome not in _WITH_EXIT_STATUS or end.exit_status in codes
+
+
+def _runs_well(seen: GenerationObservation) -> bool:
+    """Return whether the newest generation has begun, and its benchmark ends nowhere."""
+    return seen.is_at(Stage.RUNNING) and seen.none_ended

@@ -1,0 +1,55 @@
+"""The decision that a generation begins, as it is kept in the run directory before anything of that generation is started."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from bai_agent.decode import Rule, checked
+from bai_agent.errors import RecordError
+from bai_agent.generations.decision import StartGeneration
+from bai_agent.job.generation_records import Ledger, Nodes
+from bai_agent.job.run_directory import RunDir, make_folder, read_json, write_json
+from bai_agent.light_dataclass import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """The keys of a `StartGeneration` that are read again."""
+
+    ledger: Annotated[Ledger, Rule("a ledger")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Members:
+    members: Nodes
+
+
+def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
+    """Make it durable that the generation of `rundir` begins. Raises OSError."""
+    make_folder(rundir.shim_folder, private=rundir.path)
+    ledger = {name: value for name, value in asdict(decision.ledger).items() if value not in (None, {})}
+    write_json(rundir.decision, {"members": decision.members, "ledger": ledger})
+
+
+def read_ledger(rundir: RunDir) -> Ledger:
+    """Return what the generations before that of `rundir` have used up. Without the file the generation's number says it."""
+    try:
+        return checked(_Record, read_json(rundir.decision), where=str(rundir.decision)).ledger
+    except RecordError:
+        return Ledger(restarts=rundir.generation)
+
+
+def read_members(rundir: RunDir) -> list[int] | None:
+    """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. None if no decision says so."""
+    try:
+        return checked(_Members, read_json(rundir.decision), where=str(rundir.decision)).members
+    except RecordError:
+        return None
+
+
+def generation_environment(rundir: RunDir) -> dict[str, str]:
+    """Return the variables that tell the benchmark which generation it is of."""
+    return {
+        "BAI_GENERATION": str(rundir.generation),
+        "BAI_RESTARTS": str(read_ledger(rundir).restarts),
+    }

@@ -1,0 +1,158 @@
+"""All that a decision about generations is made of, apart from the policy.
+
+Times are in seconds of the decider's clock unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from bai_agent.generations.policy import Policy
+from bai_agent.job.generation_records import Ledger
+from bai_agent.job.outcome import Outcome
+from bai_agent.light_dataclass import dataclass
+
+_OF_A_SIGNAL = 128
+LOSSES = frozenset(
+    {Outcome.LOST, Outcome.PEER_LOST, Outcome.INTERRUPTED, Outcome.STORE_FAILED, Outcome.AGENT_ERROR}
+)
+"""Ends that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not failed."""
+
+
+class Stage(Enum):
+    """Where a job is."""
+
+    GATHERING = "gathering"
+    """Nodes pull and join; no generation has run."""
+    RUNNING = "running"
+    """The newest generation has begun."""
+    CHANGING = "changing"
+    """The newest generation is decided on, and has not begun: its members stop, restore, and find ports."""
+    PARKED = "parked"
+    """Nothing runs: too few nodes are left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberEnd:
+    """How a generation ended on one node."""
+
+    outcome: Outcome
+    code: int | None = None
+    """The exit code of the process that failed. None if a signal ended it, or nobody saw its end."""
+    signal: int | None = None
+    """The signal that ended it. None if it exited by itself."""
+    ended_s: float
+    """When it ended."""
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit code, with 128 and the signal's number for a signal, as shells have it. None if neither is known."""
+        return _OF_A_SIGNAL + self.signal if self.signal is not None else self.code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A node of the newest generation or, while the job is parked, a node that was left then."""
+
+    node: int
+    end: MemberEnd | None = None
+    """How that generation ended on it. None while it has not."""
+    silent_s: float = 0.0
+    """Seconds since the look that saw its last sign of life, or since it last answered directly."""
+    unheard_s: float | None = None
+    """The same, also counting the time in which the decider could not look. None if it could all the time."""
+    leaving_s: float | None = None
+    """Seconds since it said that it is about to lose its machine. None if it did not."""
+    stopping_s: float | None = None
+    """Seconds since it has to stop the generation before. None if it has stopped, or need not."""
+    late_s: float | None = None
+    """Seconds for which it has been late with the checkpoint of a generation that begins. None if it is not."""
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.end is not None and self.end.outcome is Outcome.SUCCEEDED
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether its own end says that the node, not the benchmark, was in trouble."""
+        return self.end is not None and self.end.outcome in LOSSES
+
+    def is_silent(self, policy: Policy) -> bool:
+        return self.silent_s > policy.silence_s
+
+    def is_missing(self, policy: Policy) -> bool:
+        """Whether it is lost. A node that has ended with success cannot be."""
+        return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
+
+    def gone_s(self, policy: Policy, *, now_s: float) -> float | None:
+        """Return for how many seconds the next generation has had to do without it; None if it has not."""
+        if self.has_succeeded:
+            return None
+        if self.end is not None and self.was_lost:
+            return max(0.0, now_s - self.end.ended_s)
+        if self.is_missing(policy):
+            return self.silent_s - policy.silence_s
+        if self.stopping_s is not None and self.stopping_s > policy.stop_s:
+            return self.stopping_s - policy.stop_s
+        return self.leaving_s if self.late_s is None else self.late_s
+
+    def may_be_gone_in(self, seconds: float, policy: Policy) -> bool:
+        """Return whether it would be lost if nothing were heard of it for so long."""
+        silent_s = 0.0 if self.has_succeeded else self.silent_s
+        return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
+
+    def lived_s(self, *, now_s: float) -> float:
+        """Return when it certainly lived for the last time, as far as a look can tell."""
+        signed_s = now_s - (self.silent_s if self.unheard_s is None else self.unheard_s)
+        return min(signed_s, self.end.ended_s) if self.end is not None and self.was_lost else signed_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A node that has joined and gives fresh signs of life, and is no member."""
+
+    node: int
+    end: MemberEnd | None = None
+    """Why it could not prepare. None if it is ready."""
+    joined_s: float = math.inf
+    """Seconds since it joined, by the store's clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationObservation:
+    """All that a decision is made of, apart from the policy."""
+
+    now_s: float
+    running_s: float
+    """Seconds since the first generation began, waiting included."""
+    max_runtime_s: float | None = None
+    """Seconds that the job may run. None if there is no limit."""
+    members: Sequence[Member]
+    """In the order of their ranks."""
+    ledger: Ledger = Ledger()
+    stage: Stage = Stage.RUNNING
+    generation: int = 0
+    """Number of the newest generation that was decided on."""
+    generation_s: float = 0.0
+    """Seconds since it began. 0 if it has not."""
+    waiting: Sequence[Waiting] = ()
+    coming: Collection[int] = ()
+    """Nodes that are still waited for before generation 0: they pull, or may yet give their first sign."""
+    desired: int = 1
+    """How many nodes the job should have now."""
+    cancelled: bool = False
+    time: int = 0
+    """Now, by the store's clock (ms UTC)."""
+
+    @property
+    def all_ended(self) -> bool:
+        return all(each.end is not None for each in self.members)
+
+    @property
+    def none_ended(self) -> bool:
+        return all(each.end is None for each in self.members)
+
+    def is_at(self, *stages: Stage) -> bool:
+        return self.stage in stages

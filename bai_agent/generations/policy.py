@@ -1,0 +1,57 @@
+"""A job's policy about its generations."""
+
+from __future__ import annotations
+
+from bai_agent.job.descriptor import Restart
+from bai_agent.light_dataclass import dataclass
+
+LONGEST_BACKOFF_S = 300.0
+"""Seconds up to which the backoff doubles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How often a job's benchmark is started again, and with how many nodes."""
+
+    restart: Restart
+    min_nodes: int | None = None
+    """Fewest members of a generation. None in a fixed job, whose members stay the same."""
+    nodes: int = 1
+    """Most members of a generation."""
+    wait_s: float = 600.0
+    """Seconds for which the job waits with fewer nodes than it needs."""
+    pause_s: float = 60.0
+    """Seconds that a generation runs before it is ended for a node that joined."""
+    silence_s: float = 20.0
+    """Seconds without a sign of life after which a node is lost."""
+    stop_s: float = 60.0
+    """Seconds within which a member has to stop its benchmark."""
+    look_s: float = 6.0
+    """Most seconds by which a sign of life may be older than is known."""
+
+    notice_s: float = 5.0
+    """Seconds within which notices of several nodes are one change."""
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.min_nodes is not None
+
+    def has_enough(self, nodes: int) -> bool:
+        """Return whether a generation may have so many members."""
+        return self.min_nodes is None or nodes >= max(1, self.min_nodes)
+
+    def allows(self, desired: int) -> bool:
+        """Return whether this number of nodes may be requested."""
+        return self.has_enough(desired) and desired <= self.nodes
+
+
+def backoff_s(policy: Restart, *, restarts: int) -> float:
+    """Return how many seconds after a failure the next generation begins, after so many restarts."""
+    first = policy.backoff.total_seconds()
+    return min(doubled(first, restarts), max(first, LONGEST_BACKOFF_S))
+
+
+def doubled(seconds: float, times: int) -> float:
+    """Return a time that doubles so many times."""
+    # 2 ** 1000 is no float.
+    return float(seconds * 2 ** min(times, 60))

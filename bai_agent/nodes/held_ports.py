@@ -1,0 +1,57 @@
+"""Ports that a node keeps for what it starts later, and for questions of other nodes' agents."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bai_agent.peers.node_monitor import NodeMonitor
+    from bai_agent.run.run_context import RunContext
+
+log = logging.getLogger(__name__)
+
+
+def hold_port(port: int = 0) -> socket.socket:
+    """Return a socket that holds a port for a process of this node after all have met: the kernel gives the port to no other process.
+
+    port: a certain one. Raises OSError. It does not listen itself, so that a server with SO_REUSEADDR does, as sshd and PyTorch's store have it: socket(7).
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind(("", port))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
+    """Return a socket on which this node's agent can answer the others; None if there is none, which is logged.
+
+    port: the one that an agent before this one has told them.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((address, port))
+    except OSError as error:
+        held.close()
+        log.warning("the other nodes cannot ask this one directly: %s:%d: %s", address, port, error)
+        return None
+    return held
+
+
+def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:
+    """Answer the other nodes' questions from now on, and be woken by them, unless that goes on already."""
+    if ctx.agent_port is None or ctx.answers:
+        return
+    # A run of one node does not come here, and starts sooner without it.
+    from bai_agent.peers.direct_question import AnswerPort
+
+    ctx.answers = True
+    AnswerPort(
+        ctx.agent_port, rank=ctx.node.rank, key=key, answer=others.absence.answer, woken=others.woken
+    ).start()

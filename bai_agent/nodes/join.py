@@ -1,0 +1,312 @@
+"""The phase in which the nodes of an attempt meet: afterwards each knows all, in the order of their ranks."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import random
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from bai_agent.benchmark.children import Stopped
+from bai_agent.errors import BaiError, MetadataError, RecordError, SetupError, StoreError
+from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Version
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import INTERFACE, Members, Peer
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.machine.gpu import Gpus
+from bai_agent.machine.readiness import count_gpus
+from bai_agent.nodes.held_ports import hold_agent_port, hold_port
+from bai_agent.nodes.members_file import write_members
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.clock import CLOCK, Clock, call_with_deadline
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.strategy import SetsUp, strategy_of
+
+if TYPE_CHECKING:
+    from bai_agent.benchmark.node_setup import NodeFacts
+    from bai_agent.peers.peer_monitor import PeerMonitor
+
+# Modules for several nodes are imported in functions, since they would delay the start of a single one.
+log = logging.getLogger(__name__)
+
+_ALONE = "127.0.0.1"
+"""A node that has no others, or none on another machine, reaches itself."""
+_SIOCGIFADDR = 0x8915
+"""netdevice(7)"""
+_LOOK_SECONDS = 1.0
+_LOOK_TOGETHER = 200
+"""Workers that ask within that time. With more of them each asks more rarely, so that the store gets no more requests a second."""
+_READ_AT_ONCE = 16
+_DRIVER_SECONDS = 60.0
+"""For NVIDIA's driver to say how many GPUs there are."""
+
+
+def join(ctx: RunContext) -> None:
+    """Meet the other nodes, and write `peers.json` and the hostfile. A single node does not wait.
+
+    In an elastic job these are the members of the first generation that begins with this node.
+    """
+    strategy = strategy_of(ctx.job)
+    facts = None
+    if isinstance(strategy, SetsUp) and ctx.others is not None:
+        facts = _set_up(ctx, strategy)
+    address = _address(ctx)
+    if ctx.port is None:
+        ctx.port = hold_port()
+    if ctx.agent_port is None and ctx.others is not None:
+        ctx.agent_port = hold_agent_port(address)
+    me = Peer(
+        rank=ctx.node.rank,
+        address=address,
+        slots=_slots(ctx),
+        port=ctx.port.getsockname()[1],
+        agent_port=ctx.agent_port.getsockname()[1] if ctx.agent_port is not None else 0,
+        instance_id=ctx.node.instance_id,
+        public_key=facts.public_key if facts is not None else None,
+        interface=_interface(address),
+        engine=facts.engine if facts is not None else None,
+    )
+    if ctx.elastic is not None:
+        from bai_agent.nodes.membership import begin, next_membership
+
+        membership = next_membership(ctx, ctx.elastic, me)
+        assert membership is not None  # nothing has ended here
+        begin(ctx, ctx.elastic, membership)
+        return
+    monitor = ctx.monitor
+    members = Members(peers=(me,))
+    if monitor is not None:
+        from bai_agent.peers.reachability import unreachable
+
+        nodes, limit = ctx.job.strategy.nodes, ctx.job.limits.join
+        meeting = Meeting(
+            monitor,
+            me,
+            nodes=nodes,
+            limit=limit,
+            stop=ctx.watch.reason,
+            unreachable=lambda peers: unreachable(me, peers, started=False),
+            clock=ctx.clock,
+        )
+        members = meeting.members()
+        if isinstance(strategy, SetsUp) and (mismatch := strategy.mismatch(members.peers)) is not None:
+            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, mismatch))
+        if (why := unreachable(me, members.peers)) is not None:
+            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+    write_members(ctx.rundir, members)
+
+
+class Meeting:
+    """Waits until all nodes have published their addresses, and one of them the complete list."""
+
+    def __init__(
+        self,
+        monitor: PeerMonitor,
+        me: Peer,
+        *,
+        nodes: int,
+        limit: timedelta,
+        stop: Callable[[], StopReason | None],
+        unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """limit: how long a node is waited for that gives no sign of life. stop: why the run is to end, if it is.
+        unreachable: why the coordinator cannot reach one of these, if it cannot."""
+        self._monitor, self._me = monitor, me
+        self._attempt: AttemptRecord = monitor.attempt
+        self._clock, self._stop, self._unreachable = clock, stop, unreachable
+        self._limit = limit
+        self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
+        """Since when each rank is waited for: its last sign of life, or our own coming."""
+        self._said: dict[int, tuple[tuple[Version, str], Peer]] = {}
+        """Published facts of each node that has joined, with their version."""
+        together = 1 if monitor.is_coordinator else nodes
+        self._look_s = _LOOK_SECONDS * max(1.0, together / _LOOK_TOGETHER)
+
+    def members(self) -> Members:
+        """Return all nodes. Raises RunEndedError if one does not come, or the run is to end."""
+        while True:
+            try:
+                self._attempt.join(self._me)
+                break
+            except StoreError as error:
+                self._wait(error)
+        look = self._gather if self._monitor.is_coordinator else self._hear
+        while True:
+            try:
+                if (found := look()) is not None:
+                    return found
+            except BaiError as error:
+                if isinstance(error, StoreError) and not isinstance(error, RecordError):
+                    self._wait(error)
+                    continue
+                raise RunEndedError(StopReason(Outcome.JOIN_FAILED, f"{error}.")) from error
+            self._wait()
+
+    def _gather(self) -> Members | None:
+        """As the coordinator: return all, and tell the others, once the last one has joined."""
+        joined = {
+            rank: version for rank, version in self._attempt.joined().items() if rank in self._waited_for
+        }
+        self._read(joined)
+        if len(joined) < len(self._waited_for):
+            # Also one that has joined, and is lost while others still pull.
+            self._give_up(sorted(self._waited_for.keys() - {self._me.rank}))
+            return None
+        if (settled := self._settled()) is not None:
+            return settled
+        from bai_agent.peers.direct_question import new_key
+
+        members = Members(peers=tuple(self._said[rank][1] for rank in sorted(joined)), key=new_key())
+        if (why := self._unreachable(members.peers)) is not None:
+            # Nobody has started anything yet.
+            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+        return members if self._attempt.write_members(members) else self._settled()
+
+    def _read(self, joined: Mapping[int, tuple[Version, str]]) -> None:
+        """Read what these nodes say of themselves, unless it is known: by the time the last one comes, little is left to read."""
+        new = [
+            rank
+            for rank, version in joined.items()
+            if rank not in self._said or self._said[rank][0] != version
+        ]
+        if not new:
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Side by side: a thousand one after the other would take a bucket half a minute.
+        with ThreadPoolExecutor(min(_READ_AT_ONCE, len(new))) as pool:
+            for rank, peer in zip(new, pool.map(self._attempt.peer, new), strict=True):
+                self._said[rank] = (joined[rank], peer)
+
+    def _hear(self) -> Members | None:
+        if (settled := self._settled()) is None:
+            self._give_up([COORDINATOR])
+        return settled
+
+    def _settled(self) -> Members | None:
+        """Return the members, read once; None until they are published."""
+        if not self._attempt.control().peers:
+            return None
+        members = self._attempt.members()
+        if (found := len(members.peers)) != (wanted := len(self._waited_for)):
+            key = self._attempt.key("control/peers.json")
+            raise RecordError(f"{key} has {found} nodes, and this job {wanted}")
+        return members
+
+    def _give_up(self, ranks: Sequence[int]) -> None:
+        """Raise RunEndedError if one of these nodes has given no sign of life for the whole time."""
+        from bai_agent.peers.node_monitor import FRESH_SECONDS
+
+        for rank in ranks:
+            age_s = self._monitor.age_s(rank)
+            if age_s is not None and age_s <= FRESH_SECONDS:
+                self._waited_for[rank] = self._clock.monotonic()
+        silent = [
+            rank
+            for rank in ranks
+            if self._clock.monotonic() - self._waited_for[rank] > self._limit.total_seconds()
+        ]
+        if silent:
+            self._monitor.give_up(silent)
+            which = f"Node {silent[0]}" if len(silent) == 1 else f"Nodes {', '.join(map(str, silent))}"
+            raise RunEndedError(
+                StopReason(
+                    Outcome.JOIN_FAILED,
+                    f"{which} gave no sign of life for limits.join ({format_duration(self._limit)}), while node "
+                    f"{self._me.rank} waited.",
+                )
+            )
+
+    def _wait(self, error: StoreError | None = None) -> None:
+        if error is not None:
+            log.warning("%s; asking again", error)
+        if reason := self._stop():
+            raise RunEndedError(reason)
+        # Drawn anew each time, so that the nodes of a job do not ask together.
+        self._clock.sleep(self._look_s * random.uniform(0.5, 1.0))  # noqa: S311
+
+
+def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
+    """Return this node's facts for the others. Raises RunEndedError if it lacks something that the strategy needs."""
+    from bai_agent.benchmark.node_setup import set_up_node
+
+    try:
+        return set_up_node(
+            ctx.job,
+            ctx.rundir,
+            strategy.setup(ctx.job, ctx.node.rank),
+            # Each node of an elastic job may be the first in a generation, and none in another one.
+            serves=None if ctx.job.is_elastic else ctx.node.rank != COORDINATOR,
+            may_install=ctx.node.instance_id is not None,
+            scripts=ctx.scripts,
+            stopping=ctx.watch.stopping,
+        )
+    except SetupError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    except Stopped:
+        reason = ctx.watch.reason()
+        assert reason is not None  # it stays
+        raise RunEndedError(reason) from None
+
+
+def _address(ctx: RunContext) -> str:
+    """Return where other nodes reach this one: on EC2 its address in the subnet, elsewhere all nodes are on this machine."""
+    if ctx.others is None or ctx.node.instance_id is None:
+        return _ALONE
+    from bai_agent.aws import imds
+
+    try:
+        return imds.read("local-ipv4", environment=os.environ).strip()
+    except MetadataError as error:
+        raise RunEndedError(
+            StopReason(Outcome.JOIN_FAILED, f"This node does not know its address: {error}.")
+        ) from error
+
+
+def _interface(address: str) -> str | None:
+    """Return the network interface with this first IPv4 address; None if there is none."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", os.fsencode(name)))
+            except OSError:  # it has no address, or went away
+                continue
+            # struct ifreq: the name, 16 bytes; then struct sockaddr_in: family, port, address.
+            if socket.inet_ntoa(told[20:24]) == address and INTERFACE.fullmatch(name):
+                return name
+    return None
+
+
+def _slots(ctx: RunContext) -> int:
+    """Return the number of processes on this node: a number, or one for each of its GPUs (one if it has none).
+
+    Raises RunEndedError where it has not as many GPUs as were planned for.
+    """
+    strategy = ctx.job.strategy
+    if strategy.processes_per_node != "gpus":
+        return int(strategy.processes_per_node)
+    found, by = _gpus(ctx)
+    if strategy.gpus is not None and found != strategy.gpus:
+        raise RunEndedError(
+            StopReason(
+                Outcome.PREPARE_FAILED,
+                f"Node {ctx.node.rank} has {found} GPUs, counted by {by}, and its instance type has {strategy.gpus}: "
+                "on another machine the job may run; else write how many processes each starts.",
+            )
+        )
+    return max(1, found)
+
+
+def _gpus(ctx: RunContext) -> tuple[int, str]:
+    """Return how many GPUs the benchmark can use, and by whose word. A driver may hang, and one that is not there counts none."""
+    deadline = ctx.clock.monotonic() + _DRIVER_SECONDS
+    over = lambda: ctx.clock.monotonic() > deadline  # noqa: E731
+    counted = call_with_deadline(lambda: Gpus().count, over=over, name="counting GPUs")
+    return (count_gpus(), "the PCI bus") if counted is None else (counted, "NVML")

@@ -1,0 +1,26 @@
+"""The nodes that met, as the run directory has them: `peers.json` of each generation, and the hostfile."""
+
+from __future__ import annotations
+
+from bai_agent.job.peers import Members, Peer, members_table, read_members
+from bai_agent.job.run_directory import RunDir, make_folder, read_json, write_atomic, write_json
+
+
+def peers_of(rundir: RunDir) -> tuple[Peer, ...]:
+    """Return the nodes that met. Raises BaiError."""
+    return members_of(rundir).peers
+
+
+def members_of(rundir: RunDir) -> Members:
+    """Return the nodes that met, and their key. Raises BaiError."""
+    # In a restarted job of one node only the first generation has the file.
+    own = rundir if rundir.peers.exists() else rundir.of_generation(0)
+    return read_members(read_json(own.peers) or {}, where=str(own.peers))
+
+
+def write_members(rundir: RunDir, members: Members) -> None:
+    """Write down which nodes have met, for `bai` and for the benchmark."""
+    make_folder(rundir.shim_folder, private=rundir.path)
+    lines = [f"{peer.address} slots={peer.slots}\n" for peer in members.peers]
+    write_atomic(rundir.hostfile, "".join(lines).encode())
+    write_json(rundir.peers, members_table(members))

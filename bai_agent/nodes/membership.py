@@ -1,0 +1,258 @@
+"""How a node of an elastic job enters the next generation: it reports the end of the last one, joins again if necessary, and waits.
+
+All reports can be repeated, so a restarted agent begins here again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import StoreError
+from bai_agent.generations.decision import StartGeneration
+from bai_agent.generations.decision_file import write_decision
+from bai_agent.generations.policy import Policy
+from bai_agent.job.generation_records import Beginning, Change, GenerationEnd
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer, peer_of
+from bai_agent.job.record_types import GenerationEvent, RestartEvent
+from bai_agent.job.run_directory import boot_id, now_ms
+from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.nodes.held_ports import answer_others, hold_port
+from bai_agent.nodes.members_file import members_of, peers_of, write_members
+from bai_agent.peers.elastic_monitor import ElasticMonitor, Newest
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.clock import Clock
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.strategy import role_of
+from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    from bai_agent.job.attempt import AttemptRecord
+    from bai_agent.job.descriptor import Job
+
+log = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+_ASK_AGAIN_S = 30.0
+"""Pause after which a node that could not launch checks again (seconds)."""
+_SIGN_MARGIN_S = 1.5
+"""Uncertainty of a sign's age (seconds): S3's times are whole seconds."""
+_NOTICE_S = 2.0
+"""Time after a spot notice in which the other nodes look for their own (seconds)."""
+_STOP_MARGIN_S = 30.0
+"""Time beyond the grace within which a member must have stopped its benchmark (seconds)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """A generation that begins with this node as a member."""
+
+    newest: Newest
+    beginning: Beginning
+
+
+def new_monitor(job: Job, attempt: AttemptRecord, *, node: int) -> ElasticMonitor:
+    """Return the monitor of the other nodes of an elastic job."""
+    limits = job.limits
+    policy = Policy(
+        restart=job.restart_policy,
+        min_nodes=job.strategy.min_nodes,
+        nodes=job.strategy.nodes,
+        wait_s=job.elastic.wait.total_seconds(),
+        pause_s=job.elastic.pause.total_seconds(),
+        silence_s=limits.peer_silence.total_seconds(),
+        stop_s=limits.grace.total_seconds() + _STOP_MARGIN_S,
+        look_s=_SIGN_MARGIN_S,
+        notice_s=_NOTICE_S,
+    )
+
+    def find_serving(peers: Sequence[Peer]) -> set[int]:
+        return {each.node for each in peers if role_of(job, each, peers) is Role.SERVE}
+
+    return ElasticMonitor(
+        attempt,
+        node=node,
+        policy=policy,
+        desired=job.desired_nodes,
+        limits=limits,
+        find_serving=find_serving,
+        checkpoint=job.checkpoint,
+    )
+
+
+def next_membership(
+    ctx: RunContext,
+    elastic: ElasticMonitor,
+    me: Peer,
+    *,
+    ended: GenerationEnd | None = None,
+    find_problem: Callable[[], str] = lambda: "",
+    keeps: Callable[[], bool] = lambda: False,
+) -> Membership | None:
+    """Wait until a generation begins with this node as a member; return None if this node's last generation was the job's last.
+
+    me: this node's address, if it must join. ended: the end of the last generation here. find_problem: returns why nothing can be
+    launched here; the others continue without this node meanwhile. keeps: returns whether the last checkpoint is still being uploaded.
+    Raises RunEndedError.
+    """
+    elastic.end_here()
+    words = _Words(elastic, me, ended, find_problem=find_problem, keeps=keeps, clock=ctx.clock)
+    while True:
+        if reason := ctx.watch.reason():
+            raise RunEndedError(reason)
+        ctx.tell_checkpoints()
+        if elastic.key is not None:
+            answer_others(ctx, elastic, key=elastic.key)
+        newest = elastic.newest
+        is_new = newest is not None and (elastic.at is None or newest.number > elastic.at)
+        try:
+            words.say(newest if is_new else None)
+        except StoreError as error:
+            log.info("%s; asking again", error)
+        if newest is not None and is_new:
+            if newest.is_end:
+                _require_part(newest, elastic.at, node=elastic.node)
+                return None
+            if not keeps():
+                _require_place(newest, node=elastic.node)
+            if not elastic.problem and (beginning := elastic.beginning_of(newest)) is not None:
+                return Membership(newest=newest, beginning=beginning)
+        ctx.clock.sleep(_TICK_S)
+
+
+class _Words:
+    """The reports of a node that waits for a generation, each made once."""
+
+    def __init__(
+        self,
+        elastic: ElasticMonitor,
+        me: Peer,
+        ended: GenerationEnd | None,
+        *,
+        find_problem: Callable[[], str],
+        keeps: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._elastic, self._me, self._ended = elastic, me, ended
+        self._find_problem, self._keeps, self._clock = find_problem, keeps, clock
+        elastic.problem, self._asked_s = find_problem(), clock.monotonic()
+        self._said: dict[int, bool] = {}
+        """Reported ends, by generation, and whether its checkpoint was still being uploaded."""
+        self._joined_after: int | None = None
+
+    def say(self, newest: Newest | None) -> None:
+        """Make the reports that are due. newest: the decision about a generation that has not run here, if any. Raises StoreError."""
+        elastic = self._elastic
+        self._look_for_problem()
+        if self._ended is not None and elastic.at is not None:
+            # The leader uses the time between the failure and this report.
+            self._say_ended(elastic.at, replace(self._ended, keeps=self._keeps(), ended=now_ms()))
+        if newest is None:
+            if elastic.may_join_first:
+                elastic.say_joined(self._me, after=None, boot=boot_id())
+        elif elastic.is_member(newest):
+            self._say_as_member(newest)
+        elif not (newest.is_end or elastic.problem) and self._joined_after != newest.number:
+            elastic.say_joined(self._me, after=newest.number, boot=boot_id())
+            self._joined_after = newest.number
+
+    def _look_for_problem(self) -> None:
+        """Check regularly whether the benchmark can be launched here again."""
+        now = self._clock.monotonic()
+        if self._elastic.problem and now - self._asked_s > _ASK_AGAIN_S:
+            self._elastic.problem, self._asked_s = self._find_problem(), now
+
+    def _say_as_member(self, newest: Newest) -> None:
+        if newest.number and newest.number - 1 not in self._said:
+            self._say_ended(newest.number - 1, _nothing_left(self._me))
+        if problem := self._elastic.problem:
+            self._say_ended(newest.number, _not_launched(self._me, problem))
+
+    def _say_ended(self, generation: int, end: GenerationEnd) -> None:
+        if self._said.get(generation, not end.keeps) is not end.keeps:
+            self._elastic.say_ended(generation, end)
+            self._said[generation] = end.keeps
+
+
+def own_peer(ctx: RunContext, *, port: int) -> Peer:
+    """Return this node's address for another generation."""
+    me = peer_of(peers_of(ctx.rundir), ctx.node.rank)
+    agent_port = ctx.agent_port.getsockname()[1] if ctx.agent_port is not None else 0
+    return replace(me, rank=me.node, port=port, agent_port=agent_port)
+
+
+def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> None:
+    """Begin a generation. It is written to the run directory before it has effects."""
+    newest, members = membership.newest, membership.beginning.members
+    ctx.begins_with = membership.beginning.checkpoint
+    rundir = ctx.rundir.of_generation(newest.number)
+    write_members(rundir, members)
+    if newest.number:
+        _tell(ctx, newest)
+        decision = StartGeneration(members=tuple(newest.word.members), ledger=newest.word.ledger)
+        write_decision(rundir, decision)
+    if rundir != ctx.rundir:
+        ctx.begin_generation(rundir)
+    meet(ctx, elastic)
+    port = peer_of(members.peers, ctx.node.rank).port
+    if ctx.port is None or ctx.port.getsockname()[1] != port:
+        # A killed agent announced this port to the others.
+        try:
+            ctx.port = hold_port(port)
+        except OSError as error:
+            log.warning("the port %d of this generation is not free: %s", port, error)
+
+
+def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
+    """Store the members of this node's generation, and its own role."""
+    members = members_of(ctx.rundir)
+    ctx.role = role_of(ctx.job, peer_of(members.peers, ctx.node.rank), members.peers)
+    elastic.serves = ctx.role is Role.SERVE
+    elastic.meet(members.peers, key=members.key)
+
+
+def _tell(ctx: RunContext, newest: Newest) -> None:
+    """Record once the end of the generation before, and the members of the next one."""
+    if any(isinstance(each, RestartEvent) and each.generation == newest.number for each in ctx.events.seen):
+        return
+    word = newest.word
+    ctx.events.add(
+        GenerationEvent(
+            generation=newest.number,
+            max_restarts=ctx.job.restart_policy.max_restarts,
+            backoff_seconds=word.backoff_seconds,
+            outcome=word.outcome,
+            message=word.sentence,
+            members=list(word.members),
+        )
+    )
+
+
+def _require_part(newest: Newest, at: int | None, *, node: int) -> None:
+    """Raise RunEndedError if the job ended without this node."""
+    if at == newest.number - 1 and node in newest.word.members:
+        return
+    outcome = Outcome(newest.word.outcome)
+    if outcome is Outcome.SUCCEEDED:
+        raise RunEndedError(StopReason(outcome, "This node waited for a generation until the job was over."))
+    # These happen to all nodes. A failure is another node's.
+    is_shared = outcome in (Outcome.CANCELLED, Outcome.MAX_RUNTIME, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
+    raise RunEndedError(StopReason(outcome if is_shared else Outcome.PEER_FAILED, newest.word.sentence))
+
+
+def _require_place(newest: Newest, *, node: int) -> None:
+    """Raise RunEndedError if this node was scaled away: its part of the job is over."""
+    if newest.word.why == Change.SCALED.value and node in newest.word.nodes:
+        raise RunEndedError(StopReason(Outcome.SUCCEEDED, "This node left because the job was scaled down."))
+
+
+def _not_launched(me: Peer, problem: str) -> GenerationEnd:
+    """Return the report of a member that cannot launch: the others continue without it."""
+    return GenerationEnd(rank=me.node, outcome=Outcome.AGENT_ERROR.value, sentence=problem, ended=now_ms())
+
+
+def _nothing_left(me: Peer) -> GenerationEnd:
+    """Return the report of a generation that has not run here."""
+    return GenerationEnd(rank=me.node, outcome=Outcome.PEER_FAILED.value, ended=now_ms(), port=me.port)

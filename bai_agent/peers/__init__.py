@@ -1,0 +1,1 @@
+"""Signs of life of the other nodes, and the store's absence."""

@@ -1,0 +1,278 @@
+"""A question that one node's agent asks another's directly, on a port of its own: whether it is there, and reaches the job store.
+
+An agent also wakes another one this way: it looks at the job store at once, and finds there what it would have found some seconds later.
+Nothing depends on it.
+
+A connection proves nothing, as the kernel takes it for an agent that hangs, and refuses it for one that is dead. So an answer
+carries the asker's nonce under a key that only this job's nodes have (the coordinator draws it, `control/peers.json` holds it).
+A stranger without the key gets no answer. The server keeps few connections for a short time, and no longer lines than it needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from bai_agent.decode import decode
+from bai_agent.errors import RecordError
+from bai_agent.job.peers import Peer
+from bai_agent.job.record_types import Count, Seconds
+from bai_agent.light_dataclass import asdict, dataclass, field
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 2.0
+"""Seconds for a whole question, from the connection to the last byte of the answer."""
+_CONNECTIONS = 32
+"""Most connections at a time. A new one replaces the oldest, so that silent ones keep nobody out."""
+_REQUEST_BYTES = 256
+_ANSWER_BYTES = 4096
+_TAKE_SECONDS = 0.003
+"""Seconds between two accepted connections: any number of them costs the benchmark next to nothing."""
+_FULL_SECONDS = 0.1
+"""Seconds until the next accept if this process has no descriptor left."""
+_ASKED_AT_ONCE = 32
+_VERSION = b"bai-question-1"
+_WAKE = b"bai-wake-1"
+_NONCES = 1024
+"""Number of last lines that have woken an agent: one of them that is recorded and sent again wakes nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerAnswer:
+    """Facts that a living agent reports. Keys of later versions are ignored by earlier ones."""
+
+    rank: Count
+    store_s: Seconds
+    """Seconds since it reached the job store."""
+    alone_s: Seconds
+    """Seconds since it reached the store, or was last told that others do not reach it either."""
+
+
+def new_key() -> bytes:
+    """Return a key for the nodes of one job."""
+    return secrets.token_bytes(32)
+
+
+def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAnswer | None:
+    """Return what a node's agent answers within `timeout_s` seconds; None if nothing does that has the key."""
+    if not peer.agent_port:
+        return None
+    deadline = time.monotonic() + timeout_s
+    nonce = secrets.token_hex(16).encode()
+    content = b""
+    try:
+        with socket.create_connection((peer.address, peer.agent_port), timeout=timeout_s) as connection:
+            connection.sendall(b"%s %s %s\n" % (_VERSION, nonce, _proof(key, b"ask", peer.node, nonce)))
+            while b"\n" not in content and len(content) < _ANSWER_BYTES:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                if not (piece := connection.recv(_ANSWER_BYTES)):
+                    return None
+                content += piece
+    except OSError:
+        return None
+    proof, _, body = content.partition(b"\n")[0].partition(b" ")
+    if not hmac.compare_digest(proof, _proof(key, b"answer", peer.node, nonce, body)):
+        return None
+    try:
+        answer = decode(PeerAnswer, body, where=peer.mention)
+    except RecordError:
+        return None
+    return answer if answer.rank == peer.node else None
+
+
+def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
+    """Let a node's agent look at the job store at once, if it can be reached within `timeout_s` seconds."""
+    nonce = secrets.token_hex(16).encode()
+    line = b"%s %s %s\n" % (_WAKE, nonce, _proof(key, b"wake", peer.node, nonce))
+    with (
+        suppress(OSError),
+        socket.create_connection((peer.address, peer.agent_port), timeout=timeout_s) as connection,
+    ):
+        connection.sendall(line)
+
+
+def wake_all(peers: Iterable[Peer], key: bytes) -> None:
+    """Do so with all of these nodes, on threads of their own: nobody waits for a machine that does not answer."""
+    woken = [each for each in peers if each.agent_port]
+
+    def wake_them() -> None:
+        with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(woken))) as pool:
+            for each in woken:
+                pool.submit(wake, each, key)
+
+    if woken:
+        threading.Thread(target=wake_them, name="wake", daemon=True).start()
+
+
+def is_refused(address: str, port: int, *, timeout_s: float = ANSWER_SECONDS) -> bool:
+    """Return whether a machine is there, and says that nothing listens on a port. False if nothing is known."""
+    try:
+        socket.create_connection((address, port), timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
+    """Return the numbers of the nodes whose machine says that nothing listens on this port; all are asked at the same time."""
+    asked = list(ports)
+    if not asked:
+        return set()
+    with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(asked))) as pool:
+        refused = pool.map(lambda each: is_refused(each[0].address, each[1]), asked)
+        return {peer.node for (peer, _), each in zip(asked, refused, strict=True) if each}
+
+
+def ask_all(
+    peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
+) -> dict[int, PeerAnswer | None]:
+    """Return what each of these nodes answers, by number; they are asked at the same time."""
+    asked = list(peers)
+    if not asked:
+        return {}
+    with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(asked))) as pool:
+        return {peer.node: answer for peer, answer in zip(asked, pool.map(ask_one, asked), strict=True)}
+
+
+@dataclass
+class _Connection:
+    socket: socket.socket
+    until: float
+    content: bytes = field(default=b"")
+
+
+class AnswerPort(threading.Thread):
+    """Answers the other nodes' questions on a socket that is bound, as long as the agent lives."""
+
+    def __init__(
+        self,
+        held: socket.socket,
+        *,
+        rank: int,
+        key: bytes,
+        answer: Callable[[], PeerAnswer],
+        woken: Callable[[], object] = lambda: None,
+    ) -> None:
+        """woken: called if another node's agent wakes this one."""
+        super().__init__(name="answers", daemon=True)
+        self._held, self._rank, self._key = held, rank, key
+        self._answer, self._woken = answer, woken
+        self._nonces: deque[bytes] = deque(maxlen=_NONCES)
+        """Nonces of the lines that have woken this agent."""
+        self._open: dict[int, _Connection] = {}
+        """By descriptor, the oldest first."""
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Listen and answer. Where that cannot be, which is logged, this node is known by its signs of life alone."""
+        try:
+            self._held.setblocking(False)
+            self._held.listen(_CONNECTIONS)
+            self._selector = selectors.DefaultSelector()
+        except OSError:
+            log.exception("the other nodes' questions are not answered")
+            return
+        super().start()
+
+    def end(self) -> None:
+        """Answer no more."""
+        self._over.set()
+
+    def run(self) -> None:
+        try:
+            with self._selector as selector:
+                selector.register(self._held, selectors.EVENT_READ)
+                while not self._over.is_set():
+                    self._serve(selector)
+        except OSError:
+            log.exception("the other nodes' questions are not answered")
+        finally:
+            for each in self._open.values():
+                each.socket.close()
+            self._held.close()
+
+    def _serve(self, selector: selectors.BaseSelector) -> None:
+        ready = [key.fileobj for key, _ in selector.select(timeout=1.0)]
+        for connection in ready:
+            if connection is not self._held and isinstance(connection, socket.socket):
+                self._read(connection, selector)
+        now = time.monotonic()
+        for each in [each for each in self._open.values() if each.until < now]:
+            self._close(each, selector)
+        if self._held in ready:
+            self._accept(selector)
+            self._over.wait(_TAKE_SECONDS)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            connection, _ = self._held.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Too many open files, or a peer that is gone again: the rest of the agent is not to suffer from a busy loop.
+            log.info("a question was not taken: %s", error)
+            self._over.wait(_FULL_SECONDS)
+            return
+        connection.setblocking(False)
+        if len(self._open) >= _CONNECTIONS:
+            self._close(next(iter(self._open.values())), selector)
+        self._open[connection.fileno()] = _Connection(connection, time.monotonic() + ANSWER_SECONDS)
+        selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket, selector: selectors.BaseSelector) -> None:
+        state = self._open.get(connection.fileno())
+        if state is None:
+            return
+        try:
+            piece = connection.recv(_REQUEST_BYTES)
+            state.content += piece
+            if b"\n" in state.content:
+                connection.send(self._respond(state.content.partition(b"\n")[0]))
+            elif piece and len(state.content) < _REQUEST_BYTES:
+                return  # the rest may come
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.info("a question was not answered: %s", error)
+        self._close(state, selector)
+
+    def _respond(self, line: bytes) -> bytes:
+        """Return the answer to one line; nothing for a stranger."""
+        version, _, rest = line.partition(b" ")
+        nonce, _, proof = rest.partition(b" ")
+        purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)
+        if purpose is None or not hmac.compare_digest(proof, _proof(self._key, purpose, self._rank, nonce)):
+            return b""
+        if version == _WAKE:
+            if nonce not in self._nonces:
+                self._nonces.append(nonce)
+                self._woken()
+            return b""
+        body = json.dumps(asdict(self._answer())).encode()
+        return b"%s %s\n" % (_proof(self._key, b"answer", self._rank, nonce, body), body)
+
+    def _close(self, state: _Connection, selector: selectors.BaseSelector) -> None:
+        del self._open[state.socket.fileno()]
+        with suppress(KeyError, ValueError):
+            selector.unregister(state.socket)
+        state.socket.close()
+
+
+def _proof(key: bytes, purpose: bytes, rank: int, *parts: bytes) -> bytes:
+    """Return the proof that a line was written by one who has the key, for this purpose and this node asked."""
+    text = b" ".join((_VERSION, purpose, str(rank).encode(), *parts))
+    return hmac.new(key, text, hashlib.sha256).hexdigest().encode()

@@ -1,0 +1,543 @@
+"""What a node of an elastic job says and sees: its signs of life, the newest decision, and whether it has to decide itself.
+
+The *leader* is the first member of the newest generation. It looks at all nodes and decides; members look at `control/` alone. A leader
+that gives no sign of life for `limits.peer_silence`, nor answers when it is asked directly, is followed by the next living member, and
+each one after that waits 20 s longer. Every decision is written once, and its content counts for all, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bai_agent.errors import BaiError, RecordError, StoreError
+from bai_agent.generations.policy import Policy
+from bai_agent.job.attempt import AttemptRecord, Control, StopOrder, Version
+from bai_agent.job.descriptor import Checkpoint, Limits
+from bai_agent.job.generation_records import (
+    Beginning,
+    DecisionKind,
+    GenerationEnd,
+    Leaving,
+    NextGeneration,
+    Sign,
+)
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.peers.direct_question import PeerAnswer, ask
+from bai_agent.peers.leader import TOGETHER_S, Leader
+from bai_agent.peers.node_monitor import CHANGE_SECONDS, FRESH_SECONDS, SIGN_SECONDS, NodeMonitor, SignAges
+from bai_agent.peers.suspects import find_lost
+from bai_agent.runtime.stop import StopReason
+
+log = logging.getLogger(__name__)
+
+_GLANCE_SECONDS = 0.25
+"""Between two glances at whether another request is in a store that is a folder: one takes microseconds."""
+_FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
+"""Ends of a job that each node has as its own outcome."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest:
+    """The newest decision about generations."""
+
+    number: int
+    word: NextGeneration
+    decided: Version
+    seen_s: float
+    """When this node saw it, in seconds of its own clock."""
+    stop_s: float
+    """When what runs here has to be stopped for it, in seconds of its own clock."""
+
+    @property
+    def is_end(self) -> bool:
+        return self.word.kind is DecisionKind.END
+
+
+class ElasticMonitor(NodeMonitor):
+    """One node's view of an elastic job. `observe` is called by its thread, everything else by the run's own."""
+
+    def __init__(
+        self,
+        attempt: AttemptRecord,
+        *,
+        node: int,
+        policy: Policy,
+        desired: int,
+        limits: Limits,
+        find_serving: Callable[[Sequence[Peer]], Collection[int]] = lambda _: (),
+        checkpoint: Checkpoint | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
+    ) -> None:
+        """desired: how many nodes the job begins with. find_serving: returns the nodes that end only if they are told to."""
+        super().__init__(
+            attempt, rank=node, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
+        )
+        self._watched_from = clock()
+        self._leaders = SignAges(clock=clock)
+        self._answered: dict[int, float] = {}
+        """When a node that gives no sign of life last reached the store, as it answered."""
+        self.newest: Newest | None = None
+        self.begun: tuple[int, Beginning] | None = None
+        """The newest generation with its members, once it begins."""
+        self._unreadable = -1
+        """The newest generation whose beginning cannot be read."""
+        self.launched = -1
+        """The newest generation that all members may launch."""
+        self.has_looked = False
+        self.is_told = False
+        """Whether the node that leads has said that the job's result is made. False if that is this node, which may have to make it anew."""
+        self.leads = False
+        """Whether this node decides for the job, and has looked at all nodes."""
+        self.at: int | None = None
+        """The generation that this node has begun last."""
+        self._runs = False
+        self.has_joined = False
+        self.restored: int | None = None
+        """The generation whose checkpoint this node has."""
+        self.shim_port = 0
+        """Port on which the shim of the generation that runs here listens. 0 if none runs."""
+        self.waits_to_launch = False
+        """Whether this node has restored a checkpoint, and other members may not have."""
+        self.cancelled = False
+        self.problem = ""
+        """Why no generation can be launched here, in a sentence. Empty if one can."""
+        self.seen: Callable[[], Sequence[str]] = tuple
+        """Returns the names of the required metrics that had a value here."""
+        self._signed_s = clock()
+        """When this node gave its last sign of life."""
+        self._leaving_until: float | None = None
+        self._left = False
+        self._told_restored = self._acknowledged = -1
+        """The generation whose checkpoint this node has, and the planned decision that it knows, as it has said."""
+        store = attempt.job.store.folder
+        self._requests = store / attempt.key("requests") if store is not None else None
+        """Folder of the requests for another number of nodes, if the store is one."""
+        self._requests_seen = _changed_at(self._requests)
+        """When the last request came, as of the last look."""
+        self._introduced: Sequence[Peer] = ()
+        """Members of the newest generation when this node joined."""
+        self._silence_s: float | None = None
+        self._all_silent = False
+        self.leader = Leader(
+            attempt,
+            node=node,
+            policy=policy,
+            desired=desired,
+            limits=limits,
+            find_serving=find_serving,
+            checkpoint=checkpoint,
+            clock=clock,
+            silent_s=self._silent_s,
+            unheard_s=self._unheard_s,
+            answering=self._answering,
+            ask=self._ask_directly,
+        )
+
+    @property
+    def node(self) -> int:
+        return self._rank
+
+    @property
+    def limits_runtime(self) -> bool:
+        # Time counts from the first generation, which this node may not have seen.
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the end of the job was read."""
+        return self.newest is not None and self.newest.is_end
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store has been out of reach for so long that this node ends."""
+        return self.absence.away_too_long() is not None
+
+    def goes_on_after(self, reason: StopReason) -> bool:
+        """Return whether this node waits for another generation if that ended one here: a newer one, or the others went on without it."""
+        is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
+        return is_of_others and not (self.is_over or self.is_away)
+
+    def is_member(self, newest: Newest) -> bool:
+        return self._rank in newest.word.members
+
+    @property
+    def may_join_first(self) -> bool:
+        """Whether this node has to say that it has what it needs, before the first generation."""
+        return self.at is None and self.has_looked and not self.has_joined
+
+    def beginning_of(self, newest: Newest) -> Beginning | None:
+        """Return how the newest generation begins, with this node as a member; None if it has not, or without this node."""
+        begun = self.begun
+        return (
+            begun[1] if begun is not None and begun[0] == newest.number and self.is_member(newest) else None
+        )
+
+    def begin(self, generation: int) -> None:
+        """Know that a generation runs here from now on."""
+        self.at, self._runs, self.shim_port = generation, True, 0
+
+    def end(self) -> None:
+        self._runs = False
+        super().end()
+
+    def launch(self, *, shim_port: int) -> None:
+        """Know that the generation was launched here, and the port of its shim."""
+        self.shim_port = shim_port
+        self.look_now()
+
+    def end_here(self) -> None:
+        """Know that nothing of a generation runs here any more."""
+        self._runs = False
+        self.look_now()
+
+    def meet(self, peers: Sequence[Peer], *, key: bytes | None) -> None:
+        """Know the members of the generation that begins, and the key with which they ask each other."""
+        self._peers, self._key = tuple(peers), key
+        self.absence.met(self._peers)
+
+    def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
+        """Say where this node is reached, and that nothing runs here. Raises StoreError."""
+        self.attempt.join(me, after=after, boot=boot)
+        self.has_joined = True
+        self.tell()
+
+    def say_ended(self, generation: int, said: GenerationEnd) -> None:
+        """Say that nothing of a generation, or of one before it, is left here. Raises StoreError."""
+        self.attempt.end_generation(generation, said)
+        self.tell()
+
+    def tell(self) -> None:
+        """Let the leader look now: this node has put something."""
+        self.look_now()
+        self._wake_leader()
+
+    def _wake_leader(self) -> None:
+        leader = self._order()[0]
+        self.wake([each for each in (*self._peers, *self._introduced) if each.node == leader][:1])
+
+    @property
+    def key(self) -> bytes | None:
+        """The key with which the nodes ask each other. None until it is known."""
+        return self._key
+
+    def leave(self, seconds: float) -> None:
+        """Say that this node is about to lose its machine, in so many seconds."""
+        if self._leaving_until is None:
+            self._leaving_until = self._clock() + seconds
+            self.look_now()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving_until is not None
+
+    def reason(self, running_s: float | None) -> StopReason | None:
+        if (sentence := self.absence.away_too_long()) is not None:
+            return StopReason(Outcome.PEER_LOST, sentence)
+        if not self._runs:
+            return None
+        if (reason := self.change()) is not None:
+            return reason
+        sentence = self.absence.given_up()
+        return StopReason(Outcome.PEER_LOST, sentence) if sentence is not None else None
+
+    def change(self) -> StopReason | None:
+        """Return why the generation that runs here ends now, if a newer decision says so."""
+        newest = self.newest
+        if newest is None or self.at is None or newest.number <= self.at or self._clock() < newest.stop_s:
+            return None
+        word = newest.word
+        if not newest.is_end:
+            return StopReason(Outcome.PEER_FAILED, word.sentence)
+        outcome = Outcome(word.outcome)
+        if outcome is Outcome.SUCCEEDED:
+            if self.serves:
+                return StopReason(outcome, "This node has served the job until it was over.")
+            return StopReason(Outcome.PEER_LOST, "The job has ended without this node.")
+        return StopReason(outcome if outcome in _FOR_ALL else Outcome.PEER_FAILED, word.sentence)
+
+    def all_silent(self, silence_s: float) -> bool:
+        self._silence_s = silence_s
+        return self.leads and self._all_silent
+
+    def look_for_store(self) -> None:
+        """Ask the leader, or as the leader all members, whether they miss the store too, if this node does."""
+        self.absence.look(self._ask_directly, ended=self.leader.ended_nodes)
+
+    def observe(self) -> None:
+        self._requests_seen = _changed_at(self._requests)
+        has_left = self._say_leaving()
+        sign = self._give_sign()
+        is_news = sign.restored and self._told_restored != sign.generation
+        if is_news and sign.generation is not None:
+            self._told_restored = sign.generation
+        control = self.attempt.control()
+        self._read(control)
+        has_acknowledged = self._acknowledge(sign)
+        is_introduced = self._introduce(control)
+        self._leaders.observe(control.leaders)
+        if self._is_leader():
+            self._lead(control)
+            # Only now: before that a node that is new in this knows of no other one.
+            self.leads = True
+            self.attempt.give_leader_sign(self._rank, sign)
+        else:
+            self.leads, self.is_told = False, control.stop
+            self._observe_signs({}, own=None)
+            if has_left or is_news or has_acknowledged or is_introduced:
+                self._wake_leader()
+        self.has_looked = True
+
+    def _say_leaving(self) -> bool:
+        """Say, once, that this node is about to lose its machine; return whether that was now. Raises StoreError."""
+        if self.newest is None or self._leaving_until is None or self._left:
+            return False
+        left_s = max(0.0, self._leaving_until - self._clock())
+        self.attempt.leave(Leaving(node=self._rank, seconds=left_s, time=now_ms()))
+        self._left = True
+        return True
+
+    def _give_sign(self) -> Sign:
+        """Give a sign of life, and return it. Raises StoreError."""
+        newest = self.newest
+        is_restored = newest is not None and self.restored == newest.number
+        sign = Sign(
+            time=now_ms(),
+            phase=self.phase,
+            silent_s=self.silent_s,
+            generation=self.restored if is_restored else self.at,
+            restored=is_restored,
+            decided=newest.number if newest is not None else None,
+            shim_port=self.shim_port,
+            seen=list(self.seen()),
+            problem=self.problem,
+        )
+        self.attempt.give_sign(self._rank, sign)
+        self._signed_s = self._clock()
+        self.absence.reached()
+        return sign
+
+    def _acknowledge(self, sign: Sign) -> bool:
+        """Say, once, that this node knows of a decision for which all stop together; return whether that was now. Raises StoreError.
+
+        sign: the last sign of life.
+        """
+        newest = self.newest
+        if newest is None or newest.stop_s <= self._clock() or self._acknowledged == newest.number:
+            return False
+        if sign.decided != newest.number:
+            self._give_sign()
+        self._acknowledged = newest.number
+        return True
+
+    def pause(self, seconds: float) -> None:
+        until = self._clock() + seconds
+        while (left_s := until - self._clock()) > 0 and not self._due.wait(min(left_s, _GLANCE_SECONDS)):
+            if self.leads and _changed_at(self._requests) != self._requests_seen:
+                return
+
+    def _introduce(self, control: Control) -> bool:
+        """Know the members and their key once this node has joined, to wake their leader; return whether that was now. Raises StoreError."""
+        if self._key is not None or not self.has_joined or not control.begun:
+            return False
+        with suppress(RecordError):  # it never began
+            members = self.attempt.beginning(max(control.begun)).members
+            self._introduced, self._key = members.peers, members.key
+        return self._key is not None
+
+    def unfinished(self) -> set[int]:
+        """Return the living nodes whose part of the job has not ended, as far as this node knows."""
+        return {each for each in self._known() if self._silent_s(each) <= self._silence_limit}
+
+    def lost(self) -> set[int]:
+        """Return the nodes that have given no sign of life for too long, and have not said how they ended."""
+        return self._known() - self.unfinished()
+
+    def seen_by(self, nodes: Iterable[int]) -> set[str]:
+        """Return the required metrics of which these nodes had a value, by their last signs of life, as far as those can be read."""
+        found: set[str] = set()
+        for node in nodes:
+            with suppress(BaiError):
+                found.update(self.attempt.last_sign(node).seen)
+        return found
+
+    def _known(self) -> set[int]:
+        done = {each.rank for each in self.leader.outcomes if each.complete}
+        return self.leader.known_nodes - done - {self._rank}
+
+    def stop_others(self) -> None:
+        """Say that the job's result is made. Raises StoreError."""
+        self.attempt.order_stop(StopOrder(finished=True))
+        self.wake(self.leader.peers)
+
+    def _until_next_s(self) -> float:
+        newest = self.newest
+        is_soon = self.has_joined if newest is None else self._is_change_near(newest)
+        return CHANGE_SECONDS if is_soon else SIGN_SECONDS
+
+    def _is_change_near(self, newest: Newest) -> bool:
+        """Return whether something that this node waits for is likely to be there soon."""
+        if (self.leads and self.leader.waits) or newest.stop_s > self._clock():
+            return True
+        is_due = newest.number != self.at or not self._runs or self.waits_to_launch
+        return newest.is_end or (
+            self.is_member(newest) and is_due and newest.word.kind is not DecisionKind.PARK
+        )
+
+    def _read(self, control: Control) -> None:
+        """Take note of what was decided. Raises BaiError."""
+        number = control.newest
+        if number is not None and (self.newest is None or number > self.newest.number) and not self.is_over:
+            self._take(number, self.attempt.decision(number, control), control.generations[number])
+        newest = self.newest
+        if newest is not None and newest.word.runs and newest.number in control.begun:
+            self._read_beginning(newest)
+        if newest is not None and newest.number in control.seen_by_all:
+            self.newest = replace(newest, stop_s=min(newest.stop_s, self._clock()))
+        self.launched = max(control.launches, default=-1)
+
+    def _read_beginning(self, newest: Newest) -> None:
+        """Take note of how the newest generation begins, once. Raises StoreError."""
+        if newest.number in (self._unreadable, self.begun[0] if self.begun is not None else None):
+            return
+        try:
+            begun = self.attempt.beginning(newest.number, members=newest.word.members)
+            self.begun = (newest.number, begun)
+        except RecordError as error:
+            # The leader lets the next one begin instead.
+            log.warning("generation %d cannot begin: %s", newest.number, error)
+            self._unreadable = newest.number
+
+    def _take(self, number: int, word: NextGeneration, decided: Version) -> None:
+        now = self._clock()
+        stop_s = now
+        if word.planned and word.runs and self._runs:
+            stop_s += TOGETHER_S
+            try:
+                signed = self.attempt.sign_time(self._rank)
+                stop_s -= max(0, (signed or 0) - decided[0]) / 1000
+            except StoreError as error:
+                log.info("%s", error)
+        log.info("generation %d: %s, members %s: %s", number, word.kind.value, word.members, word.sentence)
+        self.newest = Newest(number=number, word=word, decided=decided, seen_s=now, stop_s=stop_s)
+
+    def _is_leader(self) -> bool:
+        """Return whether this node is the one that decides now."""
+        order = self._order()
+        place = order.index(self._rank)
+        if place == 0:
+            return True
+        if self.leads and self.newest is None and self._leaders.age_s(order[0]) is None:
+            return True
+        silent_s = self._leader_silent_s(order[0])
+        overdue_s = silent_s - self._silence_limit
+        if all(map(self._is_lost, order[:place])):
+            return True
+        if overdue_s <= 0 or (
+            silent_s <= self._silence_limit + FRESH_SECONDS and self._answers_as_leader(order[0])
+        ):
+            return False
+        seen = self.attempt.signs_seen()
+        self._observe_signs(seen.nodes, own=seen.nodes.get(self._rank), signed_s=self._signed_s)
+        before = order[1:place]
+        return overdue_s > FRESH_SECONDS * place or all(
+            self._silent_s(each) > self._silence_limit for each in before
+        )
+
+    def _is_lost(self, node: int) -> bool:
+        """Return whether a member that would have to decide is lost, before its time of silence is over."""
+        newest = self.newest
+        if newest is None or not newest.word.runs:
+            return False
+        found = find_lost(
+            self.attempt,
+            [each for each in self._peers if each.node == node],
+            generation=newest.number,
+            # A generation that has ended here waits for a decision.
+            failed=self.at == newest.number and not self._runs,
+            is_overdue=lambda each: self._leader_silent_s(each) > self._silence_limit / 2,
+            ask=self._ask_directly,
+        )
+        return bool(found)
+
+    def _leader_silent_s(self, node: int) -> float:
+        """Return for how long the node that should decide has given no sign as the leader, nor answered that it lives."""
+        now = self._clock()
+        age_s = self._leaders.age_s(node)
+        if age_s is None:
+            age_s = now - self.newest.seen_s if self.newest is not None else now - self._watching_since
+        answered = self._answered.get(node)
+        silent_s = min(age_s, now - self._watching_since)
+        return silent_s if answered is None else min(silent_s, now - answered)
+
+    def _answers_as_leader(self, node: int) -> bool:
+        """Ask a silent leader directly, before it is given up."""
+        found = [each for each in self._peers if each.node == node]
+        return bool(self._answering(found))
+
+    def _answering(self, peers: Sequence[Peer]) -> set[int]:
+        """Return which of these nodes, which give no sign of life, answer that they reach the store."""
+        now = self._clock()
+        answers = self._answers(peers)
+        found = {node for node, store_s in answers.items() if store_s <= self._silence_limit}
+        self._answered.update({node: now - answers[node] for node in found})
+        return found
+
+    def _order(self) -> list[int]:
+        """Return the nodes in the order in which they decide."""
+        newest = self.newest
+        members = newest.word.members if newest is not None else ()
+        if not members:
+            return sorted({*range(self.leader.nodes), self._rank})
+        return [*members] if self._rank in members else [*members, self._rank]
+
+    def _lead(self, control: Control) -> None:
+        seen = self.attempt.signs_seen()
+        self._observe_signs(seen.nodes, own=seen.nodes.get(self._rank), signed_s=self._signed_s)
+        newest = self.newest
+        if newest is not None and newest.is_end:
+            self.leader.see_ends(control)
+            return
+        decided = (newest.number, newest.word, newest.decided) if newest is not None else None
+        begun = self.begun if newest is not None and self.begun and self.begun[0] == newest.number else None
+        settled = self.leader.look(
+            control, seen, decided, begun, signed_s=self._signed_s, cancelled=self.cancelled
+        )
+        if settled is not None or self.leader.has_begun:
+            # What was put counts by what the store has now.
+            self._read(self.attempt.control())
+            self.wake(self.leader.peers)
+            # What follows may be due too; or another node leads now, which waits to hear that this one knows.
+            self.look_now()
+        else:
+            self._wake_waited_for()
+        self._all_silent = self._silence_s is not None and self.leader.all_silent(self._silence_s)
+
+    def _wake_waited_for(self) -> None:
+        self.wake(self.leader.waited_for)
+        if any(each.node == self._rank for each in self.leader.waited_for):
+            self.when_woken()
+
+    def _silent_s(self, node: int) -> float:
+        """Return for how long a node has given no sign of life, nor answered that it does."""
+        return min(self._unheard_s(node), self._clock() - self._watching_since)
+
+    def _unheard_s(self, node: int) -> float:
+        """Return the same, also counting the time in which this node could not look."""
+        age_s, answered = 0.0 if node == self._rank else self._ages.age_s(node), self._answered.get(node)
+        unheard_s = self._clock() - self._watched_from if age_s is None else age_s
+        return unheard_s if answered is None else min(unheard_s, self._clock() - answered)
+
+
+def _changed_at(folder: Path | None) -> int:
+    """Return when a folder has changed (ns); 0 if it is not there."""
+    with suppress(OSError):
+        return folder.stat().st_mtime_ns if folder is not None else 0
+    return 0

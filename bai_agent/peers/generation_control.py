@@ -1,0 +1,236 @@
+"""Messages between the nodes of a job with restarts about its generations, and the decisions of its coordinator.
+
+Each node says in `ended/<rank>-<g>.json` that nothing of the generation g is left there. The coordinator settles in
+`control/generation-<g+1>.json` whether another one follows, as soon as it sees why g failed: those that still run are ended then.
+Once all have said that they are ready, and the pause is over, `control/begin-<g+1>.json` names the members with new ports. Both are
+written once, and their content counts for everybody, the coordinator included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from bai_agent.errors import RecordError
+from bai_agent.generations.decision import (
+    Decision,
+    EndJob,
+    GoOn,
+    decide,
+)
+from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
+from bai_agent.generations.policy import Policy, backoff_s
+from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Control
+from bai_agent.job.descriptor import Restart
+from bai_agent.job.generation_records import DecisionKind, GenerationEnd, Ledger, NextGeneration
+from bai_agent.job.job_result import first_failure, sentence_of_node
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Members, Peer
+from bai_agent.job.record_types import NodeOutcome
+from bai_agent.runtime.stop import StopReason
+
+_REPORT_S = 1.0
+"""Seconds for a launcher to end after one of its processes failed. Nodes that talk to a process fail with it, often at the same moment."""
+
+
+class GenerationControl:
+    """One node's view of it. `look` is called by the thread that gives signs of life, everything else by the run's own."""
+
+    def __init__(
+        self,
+        attempt: AttemptRecord,
+        *,
+        rank: int,
+        policy: Restart,
+        clock: Callable[[], float] = time.monotonic,
+        wake: Callable[[Iterable[Peer]], None] = lambda peers: None,
+        lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
+    ) -> None:
+        """wake: lets nodes look now. lived_since: returns whether a node has given a sign of life since a moment of the clock."""
+        self._wake, self._lived_since = wake, lived_since
+        self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
+        self._peers: tuple[Peer, ...] = ()
+        self._serving: frozenset[int] = frozenset()
+        self._key: bytes | None = None
+        self._at = _Place(0, Ledger())
+        self.is_held: Callable[[], bool] = lambda: False
+        """Whether the next generation must not begin yet, as this node still keeps a checkpoint for it."""
+
+    @property
+    def decision(self) -> NextGeneration | None:
+        """What follows this generation. None until it is decided."""
+        return self._at.decision
+
+    @property
+    def members(self) -> Members | None:
+        """The members of the next generation; None until it begins."""
+        return self._at.members
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """The nodes that have said that nothing of this generation is left there, as the coordinator saw them last."""
+        return frozenset(self._at.ends)
+
+    def met(self, members: Members, *, serving: frozenset[int]) -> None:
+        """Set the members. serving: nodes that end only if told to."""
+        self._peers, self._key, self._serving = members.peers, members.key, serving
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the next look is due soon: another generation follows, or a failure waits for the other nodes."""
+        at = self._at
+        return (
+            (at.decision.runs and at.members is None) if at.decision is not None else at.failed_s is not None
+        )
+
+    def begin(self, generation: int, ledger: Ledger) -> None:
+        """Go on with a generation."""
+        self._at = _Place(generation, ledger)
+
+    def end(self, end: GenerationEnd) -> None:
+        """Publish that all processes of this generation on this node have ended. Raises StoreError."""
+        self._attempt.end_generation(self._at.generation, end)
+        self._wake([each for each in self._peers if each.rank == COORDINATOR])
+
+    def wait(self) -> None:
+        """Know that this node's part of the generation is over: that it shall end is no reason any more."""
+        self._at.waits = True
+
+    def reason(self) -> StopReason | None:
+        """Return why this generation shall end here, if another one follows."""
+        at = self._at
+        # Before the nodes have met it is not known which generation this node is at.
+        if not self._peers or at.waits or at.decision is None or not at.decision.runs:
+            return None
+        return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
+
+    def look(self, control: Control) -> None:
+        """Take note of what was settled; settle it as the coordinator. Raises BaiError."""
+        at = self._at
+        following = at.generation + 1
+        try:
+            if at.decision is None and following in control.generations:
+                at.decision = self._attempt.generation(following)
+            if self._rank == COORDINATOR and self._peers and at.members is None:
+                self._settle(at)
+            if at.members is None and following in control.begun:
+                at.members = self._attempt.beginning(following).members
+        except RecordError as error:
+            # All nodes read the same, and nothing can be put in its place: no generation follows this one.
+            at.decision = NextGeneration(
+                kind=DecisionKind.END, sentence=f"The benchmark is not started again: {error}."
+            )
+
+    def _settle(self, at: _Place) -> None:
+        for rank in self._attempt.generation_ended(at.generation) - at.ends.keys():
+            at.ends[rank] = self._attempt.generation_end(at.generation, rank)
+        if at.decision is None:
+            cause = first_failure(_outcome(each) for each in at.ends.values())
+            if self._waits_for_others(at, cause):
+                return
+            word = self._next(at, decide(self._observation(at, cause), Policy(restart=self._policy)), cause)
+            if word is not None:
+                at.decision = self._attempt.settle_generation(at.generation + 1, word)
+                self._wake(self._peers)
+        if at.decision is not None and at.decision.runs and self._may_begin(at, at.decision):
+            begun = self._attempt.begin_generation(at.generation + 1, self._next_members(at))
+            at.members = begun.members
+            self._wake(self._peers)
+
+    def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
+        """Return whether a node that has not ended may have failed before the first failure that is known: it has given no sign since."""
+        if cause is None:
+            return False
+        if at.failed_s is None:
+            at.failed_s = self._clock()
+        moment_s = at.failed_s + _REPORT_S
+        others = [
+            each
+            for each in self._peers
+            if each.rank not in at.ends and not self._lived_since(each.rank, moment_s)
+        ]
+        self._wake(others)
+        return bool(others)
+
+    def _may_begin(self, at: _Place, decision: NextGeneration) -> bool:
+        """Return whether all are ready, and the pause is over; that counts from when this coordinator knew of the decision."""
+        if at.decided_s is None:
+            at.decided_s = self._clock()
+        is_ready = {each.rank for each in self._peers} <= at.ends.keys()
+        is_due = self._clock() >= at.decided_s + decision.backoff_seconds
+        return is_ready and is_due and not self.is_held()
+
+    def _next(self, at: _Place, decision: Decision, cause: NodeOutcome | None) -> NextGeneration | None:
+        if isinstance(decision, GoOn):
+            return None
+        if isinstance(decision, EndJob) or cause is None:
+            return NextGeneration(kind=DecisionKind.END)
+        outcome = Outcome(cause.outcome)
+        return NextGeneration(
+            kind=DecisionKind.RUN,
+            members=[each.rank for each in self._peers],
+            ledger=replace(at.ledger, restarts=at.ledger.restarts + 1),
+            outcome=outcome.value,
+            sentence=sentence_of_node(cause.rank, outcome, cause.sentence),
+            backoff_seconds=backoff_s(self._policy, restarts=at.ledger.restarts),
+        )
+
+    def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
+        """Return what is decided on. What fails because another process has failed is no failure of its own."""
+        ranks = [each.rank for each in self._peers]
+        computing = [each for each in ranks if each not in self._serving]
+        done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)
+        return GenerationObservation(
+            now_s=0.0,
+            running_s=0.0,
+            members=[
+                Member(node=rank, end=_member_end(at, rank, cause)) for rank in (computing if done else ranks)
+            ],
+            ledger=at.ledger,
+        )
+
+    def _next_members(self, at: _Place) -> Members:
+        peers = tuple(replace(each, port=at.ends[each.rank].port) for each in self._peers)
+        return Members(peers=peers, key=self._key)
+
+
+class _Place:
+    """Position of a node: a generation, and the known facts of its end."""
+
+    def __init__(self, generation: int, ledger: Ledger) -> None:
+        self.generation = generation
+        self.ledger = ledger
+        self.waits = False
+        self.decision: NextGeneration | None = None
+        self.members: Members | None = None
+        self.ends: dict[int, GenerationEnd] = {}
+        self.failed_s: float | None = None
+        """Since when the coordinator knows of a failure, by its own clock."""
+        self.decided_s: float | None = None
+        """Since when the coordinator knows that another generation follows, by its own clock."""
+
+
+def _outcome(end: GenerationEnd) -> NodeOutcome:
+    return NodeOutcome(
+        rank=end.rank,
+        outcome=end.outcome,
+        sentence=end.sentence,
+        failed=end.failed,
+        ended=end.ended,
+        serves=end.serves,
+    )
+
+
+def _member_end(at: _Place, rank: int, cause: NodeOutcome | None) -> MemberEnd | None:
+    end = at.ends.get(rank)
+    if end is None:
+        return None
+    is_cause = cause is not None and cause.rank == rank
+    outcome = Outcome.SUCCEEDED if end.outcome == Outcome.SUCCEEDED.value else Outcome.PEER_FAILED
+    return MemberEnd(
+        outcome=Outcome(end.outcome) if is_cause else outcome,
+        code=end.code,
+        signal=end.signal,
+        ended_s=0.0,
+    )

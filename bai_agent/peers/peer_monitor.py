@@ -1,0 +1,320 @@
+"""Signs of life between the nodes of a fixed job, and the consequences of one node's end for the others.
+
+Runs on its own thread, because a look may take long. Rank 0, the coordinator, watches all nodes and decides; the others watch
+it. A sign's age counts from its last observed change, so no clocks are compared. A silent node is asked directly before it is given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from bai_agent.errors import BaiError, RecordError
+from bai_agent.job.attempt import COORDINATOR, AttemptRecord, StopOrder, Version
+from bai_agent.job.descriptor import Limits, Restart
+from bai_agent.job.job_result import first_failure, sentence_of_node
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.job.record_types import NodeOutcome
+from bai_agent.job.run_directory import now_ms
+from bai_agent.peers.direct_question import PeerAnswer, ask, ask_all
+from bai_agent.peers.generation_control import GenerationControl
+from bai_agent.peers.node_monitor import CHANGE_SECONDS, SIGN_SECONDS, NodeMonitor
+from bai_agent.runtime.stop import StopReason
+
+log = logging.getLogger(__name__)
+
+_DEFAULTS = Limits()
+_ASKED_EARLY = 32
+"""Most nodes that are asked directly before their limit: as many as are asked at the same time."""
+
+
+class PeerMonitor(NodeMonitor):
+    """Gives this node's sign of life, and watches those of the others, in a fixed job."""
+
+    def __init__(
+        self,
+        attempt: AttemptRecord,
+        *,
+        rank: int,
+        nodes: int,
+        limits: Limits = _DEFAULTS,
+        restart: Restart | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
+    ) -> None:
+        super().__init__(
+            attempt, rank=rank, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
+        )
+        self.generations = (
+            GenerationControl(
+                attempt,
+                rank=rank,
+                policy=restart,
+                clock=clock,
+                wake=self.wake,
+                lived_since=lambda node, moment_s: self._signed(node) >= moment_s,
+            )
+            if restart is not None and restart.max_restarts
+            else None
+        )
+        """Agreement of the nodes about generations; None without restarts."""
+        self._nodes = nodes
+        self._answered: dict[int, float] = {}
+        """Time at which a silent node last reached the store, by its own answer."""
+        self._cut_off: dict[int, float] = {}
+        """Time at which a silent node answered that it cannot reach the store."""
+        self._met_at = clock()
+        self._reason: StopReason | None = None
+        self._lost_coordinator = False
+        self._unsaid: StopOrder | None = None
+        """Order of this coordinator that the store has not taken yet."""
+        self._told = False
+        """Whether this worker has seen the coordinator's order to end."""
+        self._looking = threading.Lock()
+        self._ended: dict[int, Version] = {}
+        """Version of each node's outcome that was read."""
+        self.outcomes: dict[int, NodeOutcome] = {}
+        """Known outcomes of other nodes, including lost ones."""
+        self.lost: set[int] = set()
+        """Nodes that were given up and have not reported an outcome since."""
+        self.finished = False
+        """Whether the coordinator reports success."""
+        self._silence_s: float | None = None
+        """Silence of the benchmark on all nodes to look for (seconds). None if that is not limited."""
+        self._all_silent = False
+
+    @property
+    def is_coordinator(self) -> bool:
+        return self._rank == COORDINATOR
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether another node, or the missing store, ends the job here."""
+        return self._reason is not None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node must end because the store has not taken its signs for too long."""
+        return self.absence.too_long() is not None
+
+    def reason(self, running_s: float | None) -> StopReason | None:
+        if self._reason is None and self.serves and self.finished:
+            return StopReason(Outcome.SUCCEEDED, "This node has served the job until it was over.")
+        # Also here, because a look may hang as long as the network.
+        self._check_cut_off()
+        if self._reason is None and self.generations is not None:
+            return self.generations.reason()
+        return self._reason
+
+    def met(self, peers: tuple[Peer, ...], *, key: bytes | None = None) -> None:
+        """Store the nodes of the job: from now on a silent one is lost. key: authenticates direct questions."""
+        self._peers, self._key = peers, key
+        self._met_at = self._clock()
+        self.absence.met(peers)
+
+    def look_for_store(self) -> None:
+        """Ask the other nodes whether they miss the store, if this node does."""
+        ended = {rank for rank in self.outcomes if self._is_complete(rank)}
+        self.absence.look(self._ask_directly, ended=ended)
+
+    def age_s(self, rank: int) -> float | None:
+        """Return the age of a node's last sign (seconds); None if it gave none. A worker knows the coordinator's alone."""
+        return self._ages.age_s(rank)
+
+    def stop_others(self, order: StopOrder) -> None:
+        """Order, as the coordinator, the end of the job. Raises StoreError; a later look then repeats it."""
+        self._unsaid = order = self._unsaid or order
+        self.attempt.order_stop(order)
+        self._unsaid = None
+
+    def all_silent(self, silence_s: float) -> bool:
+        """Return, as the coordinator, whether all other nodes' benchmarks were silent for so long at the last look."""
+        self._silence_s = silence_s
+        return self._all_silent
+
+    @property
+    def lost_coordinator(self) -> bool:
+        """Whether this worker has given up the coordinator."""
+        return not self.is_coordinator and self._lost_coordinator
+
+    def give_up(self, ranks: Iterable[int]) -> None:
+        """Count these nodes, which never joined, as lost."""
+        self.lost.update(ranks)
+        self._lost_coordinator = COORDINATOR in self.lost
+
+    def wait_for_coordinator(self, *, over: Callable[[], bool]) -> None:
+        """Wait, as a worker, until the coordinator orders the end or is lost, this node is cut off, or `over()`."""
+        while self._peers and not (self._told or self._lost_coordinator or over() or self.is_cut_off):
+            self.wait_for_change()
+
+    def wait_for_others(self, *, over: Callable[[], bool]) -> list[NodeOutcome]:
+        """Wait until all other nodes have ended or are lost, this node is cut off, or `over()`; return the known outcomes.
+
+        A worker whose coordinator is lost waits for the other workers.
+        """
+        others = [peer for peer in self._peers if peer.rank != self._rank]
+        warned = False
+        while not over() and not self.is_cut_off:
+            try:
+                self._collect()
+                warned = False
+            except BaiError as error:
+                if not warned:
+                    log.warning("the other nodes' outcomes cannot be read: %s; trying again", error)
+                warned = True
+            left = [peer for peer in others if not self._is_complete(peer.rank)]
+            if not left:
+                break
+            self.wait_for_change()
+        # If the nodes have not met yet, these are reports of why a node does not join.
+        return [self.outcomes[rank] for rank in sorted(self.outcomes) if rank != self._rank]
+
+    def observe(self) -> None:
+        """Give a sign and look once. Raises BaiError if the store cannot be reached, or an object cannot be read."""
+        try:
+            self.attempt.sign(self._rank, {"time": now_ms(), "phase": self.phase, "silent_s": self.silent_s})
+            self.absence.reached()
+        finally:
+            self._check_cut_off()
+        if self.is_coordinator:
+            self._look_at_workers()
+            if self.generations is not None:
+                self.generations.look(self.attempt.control())
+        else:
+            self._look_at_coordinator()
+
+    def _look_at_workers(self) -> None:
+        if (unsaid := self._unsaid) is not None:
+            self.stop_others(unsaid)
+        self._collect()
+        self._all_silent = self._silence_s is not None and self._is_all_silent(self._silence_s)
+        first = first_failure(self.outcomes.values())
+        if first is not None and self._reason is None:
+            lost = first.outcome == Outcome.PEER_LOST.value
+            sentence = sentence_of_node(first.rank, Outcome(first.outcome), first.sentence)
+            self._decide(Outcome.PEER_LOST if lost else Outcome.PEER_FAILED, sentence)
+            self.stop_others(StopOrder(rank=first.rank, outcome=first.outcome, sentence=sentence))
+
+    def _until_next_s(self) -> float:
+        return (
+            CHANGE_SECONDS if self.generations is not None and self.generations.is_changing else SIGN_SECONDS
+        )
+
+    def _is_all_silent(self, silence_s: float) -> bool:
+        """Return whether the benchmark runs on some node, and is silent on all of them."""
+        ended = self.generations.ended if self.generations is not None else frozenset()
+        if self._rank not in ended and self.silent_s < silence_s:
+            return False
+        others = [peer.rank for peer in self._peers if peer.rank not in (self._rank, *self.outcomes, *ended)]
+        # Checked last, because it takes a request for each node.
+        is_silent = all(self.attempt.silent_s(rank) >= silence_s for rank in others)
+        return is_silent and (bool(others) or self._rank not in ended)
+
+    def _collect(self) -> None:
+        """Read the signs and outcomes of all workers."""
+        with self._looking:
+            signs = self.attempt.signs()
+            self._observe_signs(signs, own=signs.get(self._rank))
+            for rank, version in self.attempt.ended().items():
+                if rank != self._rank and rank < self._nodes and self._ended.get(rank) != version:
+                    self.outcomes[rank] = self.attempt.usable_outcome(rank)
+                    self._ended[rank] = version
+                    self.lost.discard(rank)
+            left = [
+                peer for peer in self._peers if peer.rank != self._rank and not self._is_complete(peer.rank)
+            ]
+            for peer in self._lost(left):
+                self._give_up(peer)
+
+    def _read_order(self) -> StopOrder:
+        try:
+            return self.attempt.stop_order()
+        except RecordError as error:
+            sentence = f"The coordinator's order to end cannot be used: {error}."
+            return StopOrder(outcome=Outcome.AGENT_ERROR.value, sentence=sentence)
+
+    def _give_up(self, peer: Peer) -> None:
+        sentence = self._silence(peer)
+        self.lost.add(peer.rank)
+        if peer.rank in self.outcomes:
+            # It reported a failure, and was lost while it drained.
+            self.outcomes[peer.rank] = replace(self.outcomes[peer.rank], complete=True)
+            return
+        log.warning("%s", sentence)
+        # Lost at its last sign: benchmarks that failed because of the loss failed later, so they are not the cause.
+        failed = now_ms() - round(1000 * self._silent_s(peer.rank))
+        self.outcomes[peer.rank] = NodeOutcome(
+            rank=peer.rank, outcome=Outcome.PEER_LOST.value, sentence=sentence, failed=failed, ended=now_ms()
+        )
+
+    def _is_complete(self, rank: int) -> bool:
+        return rank in self.outcomes and self.outcomes[rank].complete
+
+    def _look_at_coordinator(self) -> None:
+        control = self.attempt.control()
+        if self.generations is not None:
+            self.generations.look(control)
+        self._observe_signs({} if control.sign is None else {COORDINATOR: control.sign}, own=None)
+        self._told = control.stop
+        if control.stop and self._reason is None and not self.finished:
+            order = self._read_order()
+            self.finished = order.finished
+            if not order.finished:
+                lost = order.outcome == Outcome.PEER_LOST.value
+                self._decide(Outcome.PEER_LOST if lost else Outcome.PEER_FAILED, order.sentence)
+        elif not control.stop and self._peers:
+            for peer in self._lost([self._peers[COORDINATOR]]):
+                self.give_up([COORDINATOR])
+                self._decide(Outcome.PEER_LOST, self._silence(peer))
+
+    def _check_cut_off(self) -> None:
+        if (sentence := self.absence.too_long()) is not None:
+            self._decide(Outcome.PEER_LOST, sentence)
+
+    def _lost(self, nodes: Sequence[Peer]) -> list[Peer]:
+        """Return the lost nodes among these.
+
+        They are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot answer then.
+        """
+        now, half_s = self._clock(), self._silence_limit / 2
+        silent = [peer for peer in nodes if self._is_silent(peer.rank)]
+        early = [
+            peer for peer in nodes if min(self._silent_s(peer.rank), now - self._watching_since) > half_s
+        ]
+        for rank, answer in ask_all(
+            dict.fromkeys([*silent, *early[:_ASKED_EARLY]]), self._ask_directly
+        ).items():
+            if answer is not None:
+                self._answered[rank] = now - answer.store_s
+                if answer.store_s > half_s:
+                    self._cut_off[rank] = now
+        return [peer for peer in silent if self._is_silent(peer.rank)]
+
+    def _silence(self, peer: Peer) -> str:
+        who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
+        was_cut_off = self._cut_off.get(peer.rank, 0.0) > self._signed(peer.rank)
+        did = "lived, but did not reach the job store" if was_cut_off else "gave no sign of life"
+        return f"{who} {did} for {self._silence_limit:.0f} s."
+
+    def _is_silent(self, rank: int) -> bool:
+        return min(self._silent_s(rank), self._clock() - self._watching_since) > self._silence_limit
+
+    def _silent_s(self, rank: int) -> float:
+        """Return how long a node has neither given a sign of life nor answered (seconds)."""
+        age_s = self._ages.age_s(rank)
+        silent_s = self._clock() - self._met_at if age_s is None else age_s
+        answered = self._answered.get(rank)
+        return silent_s if answered is None else min(silent_s, self._clock() - answered)
+
+    def _signed(self, rank: int) -> float:
+        """Return when a node was last known to be alive, by this node's clock."""
+        return self._clock() - (0.0 if rank == self._rank else self._silent_s(rank))
+
+    def _decide(self, outcome: Outcome, sentence: str) -> None:
+        if self._reason is None:
+            log.warning("%s", sentence)
+            self._reason = StopReason(outcome, sentence)

@@ -1,0 +1,355 @@
+"""The phase in which the benchmark runs: its start, the watch over it, and its end."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+from bai_agent.benchmark.programs import static_program
+from bai_agent.benchmark.start import launch, make_order
+from bai_agent.benchmark.state import (
+    Started,
+    State,
+    read_exit,
+    read_started,
+    running_seconds,
+    seconds_since_first,
+    state,
+    wait_started,
+)
+from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop, require_valid_exit
+from bai_agent.errors import SecretError, SetupError, ShimError
+from bai_agent.generations.decision_file import generation_environment
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import peer_of
+from bai_agent.job.record_types import (
+    BenchmarkExitEvent,
+    BenchmarkStartEvent,
+    RunEnd,
+    StopEvent,
+    TruncationEvent,
+    WarningEvent,
+)
+from bai_agent.job.reserved_space import make_room
+from bai_agent.job.run_directory import RunDir, make_folder, write_atomic, write_json
+from bai_agent.light_dataclass import replace
+from bai_agent.machine.probe import OWN_LEVELS, EnvironmentProbe
+from bai_agent.nodes.members_file import peers_of
+from bai_agent.nodes.run_barrier import run_barrier
+from bai_agent.nodes.ssh_hosts import wait_for_hosts
+from bai_agent.phases.held_shim import NO_DESCRIPTOR, HeldShim
+from bai_agent.phases.prepare import secrets_of
+from bai_agent.phases.series import RepeatDecision, RepeatProgress
+from bai_agent.phases.transport import TransportLook
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.open_file import OpenFile
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.shim.proc import runs_python
+from bai_agent.sinks import SinkTroubles, sinks_of
+from bai_agent.strategy import node_environment, strategy_of
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 4096
+"""Bytes that a C program writes at once into a file by default (st_blksize)."""
+_PART_SECONDS = 2.0
+"""Time for which the log must end with a part of a block (seconds). An exiting program also writes one, shortly before its end is known."""
+_TICK = 0.05
+"""Pause between two looks while the benchmark runs (seconds)."""
+_SHORT_TICK = 0.01
+"""The same while short runs wait for the decision whether they are enough (seconds)."""
+
+_STARVED_TICK = 1.0
+"""Seconds between two attempts without a descriptor."""
+
+_SHIM_MARGIN = 20.0
+"""Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
+
+
+def begin_environment(ctx: RunContext) -> None:
+    """Begin to read the facts of the machine, unless the benchmark was started before."""
+    if ctx.probe is not None and ctx.rundir.generation == 0 and state(ctx.rundir) is State.NOT_STARTED:
+        ctx.probe.begin()
+
+
+def run_generation(ctx: RunContext) -> None:
+    """Start the benchmark, or adopt the running one; return when all of its processes have ended. Raises RunEndedError.
+
+    An agent that is out of file descriptors watches what it can, and begins again like a restarted one until it has some.
+    """
+    with closing(HeldShim()) as shim:
+        while True:
+            try:
+                _attend(ctx, shim)
+                break
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not shim.is_held:
+                    raise
+                shim.watch_starved(ctx, error)
+            ctx.clock.sleep(_STARVED_TICK)
+    if ctx.checkpoints is not None:
+        ctx.checkpoints.end()
+
+
+def _attend(ctx: RunContext, shim: HeldShim) -> None:
+    start_followers(ctx)
+    descriptor = ctx.rundir.job.read_bytes()
+    with closing(OpenFile(ctx.rundir.kept_output)) as output:
+        output.stat()  # before it can be deleted
+        if is_unstarted(ctx):
+            if reason := ctx.watch.reason():
+                raise RunEndedError(reason)
+            if ctx.probe is not None and _is_first(ctx.rundir):
+                _write_environment(ctx, ctx.probe)
+            _launch(ctx)
+        # Read once: the benchmark may delete the file, and only it has the shim's pid.
+        started = read_started(ctx.rundir)
+        earlier_s = 0.0
+        if ctx.rundir.generation:
+            earlier_s = max(0.0, seconds_since_first(ctx.rundir) - running_seconds(started))
+        shim.hold(ctx, started, earlier_s=earlier_s)
+        if ctx.elastic is not None and started is not None:
+            ctx.elastic.launch(shim_port=started.port)
+        ctx.when_started(ctx)
+        if ctx.job.checkpoint is not None:
+            # Imported here, as below: most jobs have no checkpoints.
+            from bai_agent.checkpoint import generation_checkpoints
+
+            generation_checkpoints.follow(ctx)
+        look_for_transport = TransportLook(ctx)
+        with run_barrier(ctx):
+            _follow(ctx, started, output, look_for_transport, earlier_s=earlier_s)
+        if state(ctx.rundir) is not State.EXITED:
+            _end_unwatched(ctx, started)
+        _keep_output(ctx, output)
+        look_for_transport(ended=True)
+        _warn_of_missing_files(ctx)
+    if not ctx.rundir.job.exists():
+        # An extractor that failed because of that is restarted, and reads it.
+        write_atomic(ctx.rundir.job, descriptor)
+    require_valid_exit(ctx.rundir)
+    ended = read_exit(ctx.rundir) or RunEnd(lost=True)
+    make_room(ctx.rundir)
+    if ended.stop is None and ended.code != 0 and (full := ctx.disk.look()):
+        # The benchmark noticed the full disk before our watch: only the reserved space is left.
+        ctx.events.add(StopEvent(reason=full.outcome.value, message=full.message))
+    ctx.events.add(BenchmarkExitEvent(code=ended.code, signal=ended.signal, wall_seconds=ended.wall_seconds))
+
+
+def _is_first(rundir: RunDir) -> bool:
+    """Return whether this is the node's first generation; it may have joined an elastic job late."""
+    if not rundir.generation:
+        return True
+    return state(rundir.of_generation(0)) is State.NOT_STARTED and not rundir.environment.exists()
+
+
+def _write_environment(ctx: RunContext, probe: EnvironmentProbe) -> None:
+    """Write `environment.json`. A failure is logged, and does not end the run."""
+    try:
+        facts = ctx.redactor.redact_all(probe.finish(stopping=ctx.watch.stopping), own_levels=OWN_LEVELS)
+        write_json(ctx.rundir.environment, facts)
+    except Exception:
+        # No answer of a machine may prevent the benchmark.
+        log.exception("%s could not be written", ctx.rundir.environment)
+
+
+def start_followers(ctx: RunContext) -> None:
+    """Start the extractor and the job's sinks, unless they run or the extractor has finished."""
+    if not ctx.extractor.finished:
+        ctx.extractor.start(secrets=ctx.redactor.known if ctx.may_quote else None)
+    if not ctx.sinks_started:
+        ctx.sinks_started = True
+        for sink in sinks_of(ctx.job, ctx.rundir, rank=ctx.node.rank, redactor=ctx.redactor):
+            sink.start()
+            ctx.sinks.append(sink)
+
+
+def is_unstarted(ctx: RunContext) -> bool:
+    """Return whether no agent has started this generation. Its events count if its files are gone: it must not start twice."""
+    return state(ctx.rundir) is State.NOT_STARTED and not any(
+        isinstance(event, BenchmarkStartEvent) and event.generation == ctx.rundir.generation
+        for event in ctx.events.seen
+    )
+
+
+def _launch(ctx: RunContext) -> None:
+    job, peers = ctx.job, peers_of(ctx.rundir)
+    me, strategy = peer_of(peers, ctx.node.rank), strategy_of(job)
+    try:
+        order = make_order(
+            job,
+            ctx.rundir,
+            launch=lambda job, command: strategy.launch(job, command, me, peers),
+            node={
+                **node_environment(job, me, peers, hostfile=str(ctx.rundir.hostfile)),
+                **generation_environment(ctx.rundir),
+                **_checkpoint_environment(ctx),
+            },
+            secrets=secrets_of(ctx),
+            umask=ctx.umask,
+        )
+        if ctx.elastic is not None:
+            order = replace(order, listens_at=me.address)
+        if order.hosts:
+            wait_for_hosts(ctx, order)
+        launch(order, ctx.rundir, ctx.prepared_shim)
+    except (SecretError, SetupError, ShimError) as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    started = wait_started(ctx.rundir, timeout_s=30)
+    if started is not None:
+        ctx.events.add(
+            BenchmarkStartEvent(
+                pid=started.pid,
+                argv=list(order.argv),
+                generation=ctx.rundir.generation,
+                output_bytes=started.output_bytes,
+            )
+        )
+        for warning in started.warnings:
+            ctx.warn(f"{warning[0].upper()}{warning[1:]}.")
+
+
+def _checkpoint_environment(ctx: RunContext) -> dict[str, str]:
+    if ctx.job.checkpoint is None:
+        return {}
+    from bai_agent.checkpoint.generation_checkpoints import checkpoint_environment
+
+    return checkpoint_environment(ctx)
+
+
+def _follow(
+    ctx: RunContext,
+    started: Started | None,
+    output: OpenFile,
+    look_for_transport: TransportLook,
+    *,
+    earlier_s: float,
+) -> None:
+    """Watch the benchmark until it has ended or is LOST. The first reason to stop becomes the only order to the shim.
+
+    earlier_s: duration of the generations before, which counts for the limit (seconds).
+    A shim that does not end the benchmark within the ordered grace and `_SHIM_MARGIN` is killed with it.
+    """
+    clock = ctx.clock
+    give_up_at: float | None = None
+    if ctx.rundir.stop.exists():
+        told = ordered_grace(ctx.rundir)
+        grace = told if told is not None else ctx.job.limits.grace
+        give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
+    size = 0
+    part_since: float | None = None
+    look_for_programs = _ProgramLook(ctx, started)
+    troubles = SinkTroubles(ctx.events.add)
+    repeats = RepeatDecision(ctx.job, ctx.rundir)
+    progress = RepeatProgress(ctx)
+    while state(ctx.rundir) is State.RUNNING:
+        ctx.extractor.poll()
+        repeats.poll()
+        progress.poll()
+        troubles.observe(ctx.sink_errors())
+        ctx.tell_checkpoints()
+        _keep_output(ctx, output)
+        look_for_programs()
+        look_for_transport()
+        before, size = size, output.size()
+        if size < before:
+            ctx.events.add(TruncationEvent(bytes=before))
+        if size % _BLOCK == 0:
+            part_since = None
+        elif part_since is None:
+            part_since = clock.monotonic()
+        elif clock.monotonic() - part_since > _PART_SECONDS:
+            ctx.writes_blocks = False
+        reason = ctx.watch.reason(running_s=earlier_s + running_seconds(started))
+        if reason is not None and give_up_at is None:
+            grace = ctx.grace()
+            _order_stop(ctx, reason, grace=grace)
+            give_up_at = clock.monotonic() + grace.total_seconds() + _SHIM_MARGIN
+        if give_up_at is not None and clock.monotonic() > give_up_at:
+            log.error("the shim did not end the benchmark in time; ending both without it")
+            end_lost(ctx.rundir, started=started)
+            return
+        clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
+
+
+class _ProgramLook:
+    """Looks for a Python and for a static program, after doubling pauses because each look reads all of /proc."""
+
+    def __init__(self, ctx: RunContext, started: Started | None) -> None:
+        self._ctx = ctx
+        self._shim = started.shim_pid if started is not None else None
+        self._next = 0.0
+        self._pause = _TICK
+
+    def __call__(self) -> None:
+        now = self._ctx.clock.monotonic()
+        if self._ctx.runs_python or self._shim is None or now < self._next:
+            return
+        self._ctx.runs_python = runs_python(self._shim)
+        self._ctx.static_program = self._ctx.static_program or static_program(self._shim)
+        self._next = self._ctx.clock.monotonic() + self._pause
+        self._pause *= 2
+
+
+def _order_stop(ctx: RunContext, reason: StopReason, *, grace: timedelta) -> None:
+    ctx.reason = reason
+    if reason.outcome is Outcome.DISK_FULL:
+        make_room(ctx.rundir)
+    try:
+        request_stop(
+            ctx.rundir,
+            reason=reason.outcome,
+            grace=grace,
+            stacks=reason.outcome is Outcome.NO_OUTPUT,
+        )
+    except FileNotFoundError:
+        log.warning("%s is gone: the order to stop cannot be written", ctx.rundir.path)
+    ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
+
+
+def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
+    """End a benchmark whose shim is dead or unreachable."""
+    message = Outcome.LOST.sentence
+    if not ctx.rundir.shim_lock.exists():
+        message = (
+            f"Files of the run directory {ctx.rundir.path} were deleted or renamed while the benchmark ran, "
+            f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must leave them alone."
+        )
+        ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
+    # A reason to stop explains the end better: this agent may have been restarted for a cancel.
+    ctx.reason = ctx.reason or ctx.watch.reason()
+    end_lost(ctx.rundir, started=started)
+    ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))
+
+
+def _keep_output(ctx: RunContext, output: OpenFile) -> None:
+    """Restore the output's name for its readers if the benchmark deleted or renamed it."""
+    kept = ctx.rundir.kept_output
+    if kept.exists():
+        return
+    first = _warn_of_missing(ctx, kept)
+    try:
+        make_folder(kept.parent, private=ctx.rundir.path)
+        output.link_again()
+    except OSError as error:
+        if first:
+            log.warning("%s is gone and cannot be restored: %s", kept, error)
+
+
+def _warn_of_missing_files(ctx: RunContext) -> None:
+    rundir = ctx.rundir
+    for path in (rundir.job, rundir.events, rundir.metrics, rundir.kept_metrics):
+        if not path.exists():
+            _warn_of_missing(ctx, path)
+
+
+def _warn_of_missing(ctx: RunContext, path: Path) -> bool:
+    """Warn once of a file that the benchmark deleted or renamed; return whether this call warned."""
+    name = path.relative_to(ctx.rundir.path).as_posix()
+    message = f"{name} was deleted or renamed in the run directory while the benchmark ran; a part of its content may be missing."
+    if any(isinstance(event, WarningEvent) and event.message == message for event in ctx.events.seen):
+        return False
+    ctx.warn(message)
+    return True

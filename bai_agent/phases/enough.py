@@ -1,0 +1,84 @@
+"""Whether the runs of a job with `until` are enough: the interval is narrow twice in a row, and the runs have no trend.
+
+Pure: the same headlines give the same word, whichever agent asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bai_agent.job.figures import half_width, mean_of, relative_half_width
+from bai_agent.job.trend import trend_p
+from bai_agent.light_dataclass import dataclass
+
+_TREND = 0.05
+"""The level of Kendall's test at which runs have a trend: then their mean is not the number of the next run."""
+
+Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
+"""Numbers of the runs that ended well, by arm and series and by block. Without arms each run is a block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enough:
+    """Result of the runs so far."""
+
+    interval: float | None
+    """Half the width of the widest 95 % confidence interval: a share; None if it is not known."""
+    narrow_before: bool
+    """Whether all intervals were as narrow as `until` asks before the last run, or block, too."""
+    trend: bool
+    """Whether a series rises or falls from run to run."""
+    enough: bool
+
+    def as_table(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return dict(self.__dict__)
+
+
+def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
+    """Return whether the runs are enough. arms: of the job, the first of which the others are compared with.
+
+    With arms it is the difference of each to the first whose interval is meant, by what differs within blocks. least: runs, or
+    blocks, that each series has to have.
+    """
+    every = _differences(headlines, arms) if arms else _means(headlines)
+    widths = [width(values) for values, width in every]
+    before = [width(values[:-1]) for values, width in every]
+    widest = max(widths, default=math.inf)
+    few = any(len(values) < least for values, _ in every)
+    narrow_before = max(before, default=math.inf) <= until
+    trend = any(trend_p(values) <= _TREND for values, _ in every)
+    return Enough(
+        interval=widest if math.isfinite(widest) else None,
+        narrow_before=narrow_before,
+        trend=trend,
+        enough=not few and widest <= until and narrow_before and not trend,
+    )
+
+
+def _means(headlines: Headlines) -> list[tuple[list[float], Any]]:
+    return [(list(values.values()), relative_half_width) for values in headlines.values()]
+
+
+def _differences(headlines: Headlines, arms: Sequence[str]) -> list[tuple[list[float], Any]]:
+    """Return the differences within blocks of each arm to the first, by series."""
+    found: list[tuple[list[float], Any]] = []
+    first, *others = arms
+    for series in dict.fromkeys(series for _, series in headlines):
+        a = headlines.get((first, series), {})
+        for other in others:
+            b = headlines.get((other, series), {})
+            both = [(a[block], b[block]) for block in a if block in b]
+            if all(x > 0 and y > 0 for x, y in both):
+                found.append(([math.log(y) - math.log(x) for x, y in both], half_width))
+            else:
+                level = abs(mean_of([x for x, _ in both])) or math.nan
+                found.append(([(y - x) / level for x, y in both], _finite_half_width))
+    return found
+
+
+def _finite_half_width(values: Sequence[float]) -> float:
+    width = half_width(values)
+    return width if math.isfinite(width) else math.inf

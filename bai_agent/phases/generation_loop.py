@@ -1,0 +1,489 @@
+"""The generations of a run: the benchmark is restarted after a failure, as often as the job's policy allows.
+
+Each decision is in the run directory before it has effects, so an agent that is killed anywhere and restarted continues the
+same generation. No generation is started twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
+
+from bai_agent.benchmark.state import State, read_exit, read_started, seconds_since_first, state
+from bai_agent.decode import checked
+from bai_agent.errors import BaiError, SecretError, StoreError
+from bai_agent.generations.decision import (
+    MAY_GET_BETTER,
+    EndJob,
+    Pause,
+    StartGeneration,
+    Why,
+    decide,
+)
+from bai_agent.generations.decision_file import read_ledger, read_members, write_decision
+from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
+from bai_agent.generations.policy import Policy, backoff_s
+from bai_agent.job.descriptor import Restart
+from bai_agent.job.generation_records import GenerationEnd, Ledger, NextGeneration
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record_types import (
+    BenchmarkStartEvent,
+    GenerationOutcome,
+    RestartEvent,
+    RunEnd,
+    Text,
+    as_table,
+)
+from bai_agent.job.reserved_space import FULL, reserve_space
+from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_json, write_json
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass
+from bai_agent.phases.benchmark_phase import is_unstarted, run_generation
+from bai_agent.phases.prepare import secrets_of
+from bai_agent.phases.root_cause import failed_at, judge_end, stopped_at
+from bai_agent.run.run_context import RunContext
+from bai_agent.run.stop_sources import no_output_reason
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    # Not needed by a run of one node.
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.generation_control import GenerationControl
+    from bai_agent.peers.peer_monitor import PeerMonitor
+
+log = logging.getLogger(__name__)
+
+_SHARED = MAY_GET_BETTER | {Outcome.SUCCEEDED}
+"""Outcomes of a node after which the coordinator decides what follows."""
+_TICK_S = 0.1
+"""Pause between two looks while waiting for the next generation (seconds)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopped:
+    """Content of `generations/end.json`: why no further generation begins, unless the last one's end explains it."""
+
+    outcome: Text | None = None
+    sentence: Text = ""
+
+
+def run_benchmark(ctx: RunContext) -> None:
+    """Run the benchmark, and restart it by the job's policy; return when no generation is due. Raises RunEndedError."""
+    _stop_again(ctx)
+    # A node of an elastic job first asks whether its unstarted generation is still the newest.
+    if ctx.elastic is None or not is_unstarted(ctx):
+        _run(ctx)
+    while _begin_next(ctx):
+        _run(ctx)
+
+
+def has_run(ctx: RunContext) -> bool:
+    """Return whether this node has started the benchmark in any generation."""
+    return any(state(each) is not State.NOT_STARTED for each in _begun(ctx))
+
+
+def _begun(ctx: RunContext) -> list[RunDir]:
+    """Return the run directory of each generation so far, in order. This node may not have been a member of all."""
+    numbers = {0, *ctx.rundir.generations(), ctx.rundir.generation}
+    return [ctx.rundir.of_generation(each) for each in sorted(numbers)]
+
+
+def _run(ctx: RunContext) -> None:
+    """Run a generation. It ends unlaunched if the next one was decided before. Raises RunEndedError."""
+    if ctx.elastic is not None:
+        ctx.elastic.begin(ctx.rundir.generation)
+    try:
+        _restore(ctx)
+        run_generation(ctx)
+    except RunEndedError as ended:
+        if not is_unstarted(ctx) or not _is_change(ctx, ended.reason):
+            raise
+        ctx.reason = ended.reason
+
+
+def _is_change(ctx: RunContext, reason: StopReason) -> bool:
+    """Return whether another generation may follow here after `reason` ended an unlaunched one."""
+    if ctx.elastic is not None:
+        return ctx.elastic.goes_on_after(reason)
+    control = ctx.monitor.generations if ctx.monitor is not None else None
+    return control is not None and control.reason() is not None
+
+
+def _restore(ctx: RunContext) -> None:
+    """Restore the newest checkpoint for the next generation. Raises RunEndedError."""
+    if ctx.job.checkpoint is not None and is_unstarted(ctx):
+        # Imported here, as below: most jobs have no checkpoints.
+        from bai_agent.checkpoint.generation_checkpoints import restore_newest, restore_together
+
+        if ctx.elastic is not None:
+            restore_together(ctx, ctx.elastic)
+        else:
+            restore_newest(ctx)
+
+
+def _keeps_checkpoint(ctx: RunContext) -> Callable[[], bool]:
+    """Return a function: whether the generation's last checkpoint is still being uploaded."""
+    checkpoints = ctx.checkpoints
+    limit_s = ctx.job.limits.pull_timeout.total_seconds()
+    return lambda: checkpoints is not None and checkpoints.keeps_within(limit_s)
+
+
+def wait_for_checkpoint(ctx: RunContext) -> None:
+    """Wait until the last checkpoint of an ended generation is uploaded, or no time is left."""
+    if ctx.job.checkpoint is not None and state(ctx.rundir) is not State.NOT_STARTED:
+        from bai_agent.checkpoint.generation_checkpoints import wait_until_kept
+
+        wait_until_kept(ctx)
+
+
+def newest_started(ctx: RunContext) -> RunDir:
+    """Return the run directory of the newest generation, by its files or the run's events."""
+    told = [each.generation for each in ctx.events.seen if isinstance(each, BenchmarkStartEvent)]
+    return ctx.rundir.of_generation(max([*told, ctx.rundir.newest_generation().generation]))
+
+
+def newest_begun(ctx: RunContext) -> int | None:
+    """Return the newest generation that this node started, even if its files are gone; None if there is none."""
+    started = [each.generation for each in _begun(ctx) if state(each) is not State.NOT_STARTED]
+    told = [each.generation for each in ctx.events.seen if isinstance(each, BenchmarkStartEvent)]
+    return max([*started, *told], default=None)
+
+
+def end_generations(ctx: RunContext) -> None:
+    """Record that no further generation begins: followers of the output end then."""
+    if not ctx.job.has_generations or not has_run(ctx):
+        return
+    # A decided generation may never have begun.
+    runs_none = ctx.between_generations or state(ctx.rundir) is State.NOT_STARTED
+    reason = ctx.reason if runs_none else None
+    stopped = (
+        _Stopped() if reason is None else _Stopped(outcome=reason.outcome.value, sentence=reason.message)
+    )
+    try:
+        make_folder(ctx.rundir.end.parent, private=ctx.rundir.path)
+        if not ctx.rundir.end.exists():
+            write_json(ctx.rundir.end, as_table(stopped))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        log.warning("there is no space for %s", ctx.rundir.end)
+
+
+def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutcome]:
+    """Return the outcomes of all started generations, in order, without secrets. quote: as for `judge_end`."""
+    return [
+        _generation_outcome(ctx, each, quote=quote)
+        for each in _begun(ctx)
+        if state(each) is not State.NOT_STARTED
+    ]
+
+
+def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
+    started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
+    # As it was reported at its end. The last one was not reported.
+    told = next((each for each in _restarts(ctx) if each.generation > rundir.generation), None)
+    if told is not None:
+        outcome, sentence = told.outcome, told.message
+    else:
+        judged, sentence, _ = judge_end(ctx, ended, quote=quote)
+        # The sentence names the command, which may contain expanded secrets.
+        sentence = judged.sentence if ended.exec_error and not quote else ctx.redactor.redact(sentence)
+        outcome = judged.value
+    return GenerationOutcome(
+        generation=rundir.generation,
+        outcome=outcome,
+        sentence=sentence,
+        code=ended.code,
+        signal=ended.signal,
+        started=started.time if started is not None else None,
+        ended=ended.time,
+        wall_seconds=ended.wall_seconds,
+        output_begin=started.output_bytes if started is not None else 0,
+        output_end=ended.output_bytes,
+        members=_members(ctx, rundir),
+    )
+
+
+def _members(ctx: RunContext, rundir: RunDir) -> list[int]:
+    """Return a generation's nodes, in the order of their group ranks."""
+    if (decided := read_members(rundir)) is not None:
+        return decided
+    if ctx.job.strategy.nodes == 1:
+        return [ctx.node.rank]
+    # Imported here: a run of one node starts sooner without it.
+    from bai_agent.nodes.members_file import peers_of
+
+    try:
+        return [each.node for each in peers_of(rundir)]
+    except BaiError as error:
+        log.warning("the members of generation %d are not known: %s", rundir.generation, error)
+        return []
+
+
+def _begin_next(ctx: RunContext) -> bool:
+    """Wait for the next generation, and begin it; return False if none follows. Raises RunEndedError."""
+    if ctx.elastic is not None:
+        return _come_to_next(ctx, ctx.elastic)
+    decision = _next_generation(ctx)
+    if decision is None:
+        return False
+    wait_for_checkpoint(ctx)
+    _begin(ctx, decision)
+    return True
+
+
+def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
+    """Do so in an elastic job, whose leader decides."""
+    # Imported here, as below: other jobs start sooner without it.
+    from bai_agent.nodes.held_ports import hold_port
+    from bai_agent.nodes.membership import begin, next_membership, own_peer
+
+    if ctx.rundir.end.exists():
+        return False
+    ended, reason, port, keeps = None, ctx.reason, hold_port(), _keeps_checkpoint(ctx)
+    if elastic.at == ctx.rundir.generation:
+        if elastic.is_leaving:
+            # The other nodes wait for it until this node reports that its generation has ended.
+            wait_for_checkpoint(ctx)
+        end, sentence, failed = _end_of_generation(ctx)
+        ended = _said(ctx, end, sentence, failed, port=port.getsockname()[1])
+    ctx.reason = None
+    ctx.watch.end_generation()
+    me = own_peer(ctx, port=port.getsockname()[1])
+    try:
+        membership = next_membership(
+            ctx, elastic, me, ended=ended, find_problem=lambda: _launch_problem(ctx), keeps=keeps
+        )
+    except RunEndedError as over:
+        _stop(ctx, over.reason)
+    if membership is None:
+        ctx.reason = reason
+        return False
+    if ctx.checkpoints is not None and ctx.checkpoints.is_alive():
+        # The generation began without this checkpoint.
+        ctx.checkpoints.give_up()
+    ctx.tell_checkpoints()
+    ctx.port = port
+    begin(ctx, elastic, membership)
+    # The generation before may have used the reserved space.
+    reserve_space(ctx.rundir)
+    return True
+
+
+def _launch_problem(ctx: RunContext) -> str:
+    """Return why this agent cannot launch the benchmark, for example without a secret after a restart; "" if it can."""
+    try:
+        if not ctx.knows_secrets:
+            secrets_of(ctx)
+    except SecretError as error:
+        return f"{error}."
+    return ""
+
+
+def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *, port: int) -> GenerationEnd:
+    """Return this node's report of a generation whose processes have all ended here."""
+    return GenerationEnd(
+        rank=ctx.node.rank,
+        outcome=end.outcome.value,
+        sentence=ctx.redactor.redact(sentence),
+        code=end.code,
+        signal=end.signal,
+        failed=failed,
+        ended=now_ms(),
+        serves=ctx.role is Role.SERVE,
+        port=port,
+    )
+
+
+def _next_generation(ctx: RunContext) -> StartGeneration | None:
+    """Wait for the next generation, and return it; None if none follows. Raises RunEndedError."""
+    if not ctx.job.may_restart or ctx.rundir.end.exists():
+        return None
+    if ctx.monitor is not None and ctx.monitor.generations is not None:
+        return _agree(ctx, ctx.monitor, ctx.monitor.generations)
+    end, sentence, _ = _end_of_generation(ctx)
+    policy, ledger = ctx.job.restart_policy, read_ledger(ctx.rundir)
+    while True:
+        decision = decide(_observation(ctx, end, ledger), Policy(restart=policy))
+        if isinstance(decision, (StartGeneration, Pause)):
+            _tell(ctx, end.outcome, sentence, policy, ledger)
+        if isinstance(decision, StartGeneration):
+            return decision
+        if isinstance(decision, EndJob):
+            if decision.why is Why.MAX_RUNTIME:
+                _stop(ctx, _out_of_time(ctx, sentence))
+            return None
+        if reason := ctx.watch.reason():
+            _stop(ctx, reason)
+        ctx.clock.sleep(_TICK_S)
+
+
+def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> StartGeneration | None:
+    """Report the end of this generation, and wait for the coordinator's decision. Raises RunEndedError."""
+    # Imported here: a run of one node starts sooner without it.
+    from bai_agent.nodes.held_ports import hold_port
+    from bai_agent.nodes.members_file import write_members
+
+    end, sentence, failed = _end_of_generation(ctx)
+    if end.outcome is Outcome.PEER_FAILED:
+        if not _was_ended_for_next(ctx, monitor, control):
+            return None
+    elif end.outcome not in _SHARED:
+        # The other nodes learn of it as without restarts.
+        return None
+    control.is_held = _keeps_checkpoint(ctx)
+    control.wait()
+    ctx.reason = None
+    ctx.watch.end_generation()
+    port = hold_port()
+    said = _said(ctx, end, sentence, failed, port=port.getsockname()[1])
+    is_said = False
+    while True:
+        if not is_said:
+            with suppress(StoreError):
+                control.end(said)
+                is_said = True
+        ctx.tell_checkpoints()
+        decision, members = control.decision, control.members
+        if decision is not None and not decision.runs:
+            if decision.sentence:
+                ctx.warn(decision.sentence)
+            return None
+        if decision is not None:
+            _tell_of(ctx, decision)
+        if decision is not None and members is not None:
+            write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
+            ctx.port = port
+            return StartGeneration(members=tuple(decision.members), ledger=decision.ledger)
+        # A success counts however long the agreement takes. A serving node began before the benchmark.
+        if (end.outcome is not Outcome.SUCCEEDED or decision is not None) and ctx.role is not Role.SERVE:
+            _end_if_out_of_time(ctx, sentence)
+        if decision is None:
+            _end_if_silent(ctx, monitor)
+        if reason := ctx.watch.reason():
+            _stop(ctx, reason)
+        ctx.clock.sleep(_TICK_S)
+
+
+def _end_if_out_of_time(ctx: RunContext, sentence: str) -> None:
+    limit = ctx.job.limits.max_runtime
+    if limit is not None and seconds_since_first(ctx.rundir, now=ctx.clock.time) >= limit.total_seconds():
+        _stop(ctx, _out_of_time(ctx, sentence))
+
+
+def _end_if_silent(ctx: RunContext, monitor: PeerMonitor) -> None:
+    """End the job as its coordinator if the benchmark is silent on all other nodes."""
+    limit = ctx.job.limits.no_output
+    if monitor.is_coordinator and limit is not None and monitor.all_silent(limit.total_seconds()):
+        _stop(ctx, no_output_reason(limit))
+
+
+def _was_ended_for_next(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> bool:
+    """Return whether the benchmark was ended for another generation, not for the end of the job."""
+    while control.decision is None and not monitor.ends_job:
+        # A restarted agent has not looked yet.
+        reason = ctx.watch.reason()
+        if reason is not None and reason.outcome is not Outcome.PEER_FAILED:
+            return False
+        ctx.clock.sleep(_TICK_S)
+    return control.decision is not None and control.decision.runs
+
+
+def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
+    """Return this node's end of the generation, a sentence about it, and when it failed (ms UTC)."""
+    if is_unstarted(ctx) and ctx.reason is not None:
+        return MemberEnd(outcome=ctx.reason.outcome, ended_s=ctx.clock.monotonic()), ctx.reason.message, None
+    ended = read_exit(ctx.rundir) or RunEnd(lost=True)
+    outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
+    # By the time of day, because another agent may have seen its end. It may have been set back since.
+    ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
+    # A launcher has its own exit code.
+    failed = ended if cause is None or cause.code is cause.signal is None else cause
+    end = MemberEnd(
+        outcome=outcome,
+        code=failed.code,
+        signal=failed.signal,
+        ended_s=ctx.clock.monotonic() - ago_s,
+    )
+    return end, sentence, failed_at(ended, cause, stopped=stopped_at(ctx))
+
+
+def _observation(ctx: RunContext, end: MemberEnd, ledger: Ledger) -> GenerationObservation:
+    limit = ctx.job.limits.max_runtime
+    return GenerationObservation(
+        now_s=ctx.clock.monotonic(),
+        running_s=seconds_since_first(ctx.rundir, now=ctx.clock.time),
+        max_runtime_s=limit.total_seconds() if limit is not None else None,
+        members=[Member(node=ctx.node.rank, end=end)],
+        ledger=ledger,
+    )
+
+
+def _out_of_time(ctx: RunContext, sentence: str) -> StopReason:
+    limit = ctx.job.limits.max_runtime or timedelta()
+    message = f"The benchmark did not succeed within limits.max_runtime ({format_duration(limit)})."
+    return StopReason(Outcome.MAX_RUNTIME, f"{message} {sentence}")
+
+
+def _stop(ctx: RunContext, reason: StopReason) -> NoReturn:
+    """End the run between two generations. Raises RunEndedError."""
+    ctx.between_generations = True
+    raise RunEndedError(reason)
+
+
+def _restarts(ctx: RunContext) -> list[RestartEvent]:
+    return [each for each in ctx.events.seen if isinstance(each, RestartEvent)]
+
+
+def _tell(ctx: RunContext, outcome: Outcome, sentence: str, policy: Restart, ledger: Ledger) -> None:
+    """Record once that the benchmark failed and will be restarted."""
+    pause_s = backoff_s(policy, restarts=ledger.restarts)
+    _add_restart(ctx, outcome=outcome.value, message=sentence, backoff_s=pause_s)
+
+
+def _tell_of(ctx: RunContext, decision: NextGeneration) -> None:
+    """Record the coordinator's decision of the same."""
+    _add_restart(ctx, outcome=decision.outcome, message=decision.sentence, backoff_s=decision.backoff_seconds)
+
+
+def _add_restart(ctx: RunContext, *, outcome: str, message: str, backoff_s: float) -> None:
+    generation = ctx.rundir.generation + 1
+    if any(each.generation == generation for each in _restarts(ctx)):
+        return
+    ctx.events.add(
+        RestartEvent(
+            generation=generation,
+            max_restarts=ctx.job.restart_policy.max_restarts,
+            backoff_seconds=backoff_s,
+            outcome=outcome,
+            message=message,
+        )
+    )
+    # The reason for that end does not end the next generation.
+    ctx.reason = None
+    ctx.watch.end_generation()
+
+
+def _begin(ctx: RunContext, decision: StartGeneration) -> None:
+    """Write the decision, and begin its generation."""
+    rundir = ctx.rundir.of_generation(ctx.rundir.generation + 1)
+    write_decision(rundir, decision)
+    ctx.begin_generation(rundir)
+    if ctx.monitor is not None and ctx.monitor.generations is not None:
+        ctx.monitor.generations.begin(rundir.generation, decision.ledger)
+    # The generation before may have used the reserved space.
+    reserve_space(rundir)
+
+
+def _stop_again(ctx: RunContext) -> None:
+    """Raise RunEndedError if an earlier agent ended the run between generations."""
+    table = read_json(ctx.rundir.end)
+    if table is None:
+        return
+    stopped = checked(_Stopped, table, where=str(ctx.rundir.end))
+    if stopped.outcome is not None:
+        _stop(ctx, StopReason(Outcome(stopped.outcome), stopped.sentence))

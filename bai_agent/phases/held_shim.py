@@ -1,0 +1,75 @@
+"""The benchmark's shim as an agent holds it that has no file descriptor left: a signal to it needs no further one."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+
+from bai_agent.benchmark.state import Started, find_shim, running_seconds
+from bai_agent.job.record_types import StopEvent
+from bai_agent.run.run_context import RunContext
+
+log = logging.getLogger(__name__)
+
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a machine, that has no file descriptor left."""
+
+
+class HeldShim:
+    """A pidfd of the shim, opened while there are descriptors: it never means another process."""
+
+    def __init__(self) -> None:
+        self._pidfd: int | None = None
+        self._begun = 0.0
+        self._is_starved = False
+        self._is_told = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is a shim to signal."""
+        return self._pidfd is not None
+
+    def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:
+        """Hold the living shim. earlier_s: seconds of the job before. Raises OSError if no descriptor is left."""
+        self._is_starved = False
+        shim = find_shim(ctx.rundir, started)
+        if self._pidfd is not None or shim is None or started is None:
+            return
+        self._begun = ctx.clock.monotonic() - running_seconds(started) - earlier_s
+        try:
+            self._pidfd = os.pidfd_open(shim.pid)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise
+            return  # it has ended, or a kernel or a sandbox has no pidfd_open
+        if find_shim(ctx.rundir, started) is None:  # the pid may be another process's by now
+            self.close()
+
+    def watch_starved(self, ctx: RunContext, error: OSError) -> None:
+        """Heed what can be heeded without a descriptor: `max_runtime` and signals. The shim ends the benchmark on SIGTERM."""
+        if not self._is_starved:
+            self._is_starved = True
+            log.error("no file descriptor is left (%s): the agent tries again until there is one", error)
+        if self._pidfd is None or self._is_told:
+            return
+        try:
+            reason = ctx.watch.reason(running_s=ctx.clock.monotonic() - self._begun)
+        except OSError:
+            return  # the sources after those two read files
+        if reason is None:
+            return
+        self._is_told = True
+        ctx.reason = reason
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        except ProcessLookupError:
+            return
+        ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
+
+    def close(self) -> None:
+        """Let go of the shim."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None

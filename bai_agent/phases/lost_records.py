@@ -1,0 +1,113 @@
+"""What nodes measured that were lost: the leader takes it from their records in the job store, as they cannot tell it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bai_agent.errors import StoreError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import NodeRecord
+from bai_agent.job.record_types import ExtractionSummary, GenerationOutcome, NodeOutcome
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import replace
+from bai_agent.metrics.headlines import Headlines
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 * 2**20
+"""Records of a node that are read."""
+_PIECE = 4 * 2**20
+
+
+def outcomes_of_lost(
+    job: Job,
+    nodes: Iterable[NodeRecord],
+    heard: Sequence[NodeOutcome],
+    *,
+    folder: Path,
+    over: Callable[[], bool],
+) -> list[NodeOutcome]:
+    """Return what these nodes measured, as far as it can be read before `over`; a warning says of which nodes it is missing.
+
+    heard: how the parts of the others ended.
+    """
+    starts: dict[int | None, int] = {}
+    for each in (each for node in heard for each in node.generations or ()):
+        if each.started is not None:
+            starts[each.generation] = min(each.started, starts.get(each.generation, each.started))
+    found = []
+    for node in nodes:
+        try:
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=f"lost-{node.rank}-") as file:
+                _copy(node, Path(file.name), over=over)
+                found.append(_outcome(job, node.rank, Path(file.name), starts, over=over))
+        except (OSError, StoreError) as error:
+            log.warning("what node %d measured is not in the result: %s", node.rank, error)
+            missing = f"What this node measured is not in the result: {error}."
+            found.append(replace(_nothing_of(node.rank), warnings=[missing]))
+    return found
+
+
+def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
+    """Copy the records of a node to `path`. Raises OSError, StoreError, also if there is no time, or they are too many."""
+    position = 0
+    with path.open("wb") as file:
+        while piece := node.read("metrics", position, limit=_PIECE):
+            position += len(piece)
+            if over():
+                raise StoreError("there was no time left to read its records")
+            if position > _MOST_BYTES:
+                raise StoreError(f"its records have more than {_MOST_BYTES:,} bytes")
+            file.write(piece)
+
+
+def _outcome(
+    job: Job, rank: int, path: Path, starts: dict[int | None, int], *, over: Callable[[], bool]
+) -> NodeOutcome:
+    headlines = Headlines(job.named_metrics(), started=starts.get, restarts=True)
+    headlines.miss()
+    found = headlines.values(path, of_several_nodes=True, stopping=over)
+    records, counts = _counts(job, path)
+    presets = {metric.preset for metric in job.metrics if metric.preset is not None}
+    seen = {metric.preset for metric in job.metrics if counts.get(metric.name)}
+    return replace(
+        _nothing_of(rank),
+        metrics=ExtractionSummary(
+            records=records,
+            per_metric=counts,
+            headlines=found.of_job,
+            required_missing=[each.name for each in job.metrics if each.required and not counts[each.name]],
+            empty_presets=sorted(presets - seen),
+            # Its files were not looked into.
+            results_missing=[each.path for each in job.results if not each.required],
+            required_results_missing=[each.path for each in job.results if each.required],
+        ),
+        generations=[
+            GenerationOutcome(generation=number, outcome=Outcome.PEER_LOST.value, headlines=each)
+            for number, each in found.of_generations.items()
+        ],
+    )
+
+
+def _nothing_of(rank: int) -> NodeOutcome:
+    return NodeOutcome(
+        rank=rank, outcome=Outcome.PEER_FAILED.value, sentence=f"Node {rank} was lost.", ended=now_ms()
+    )
+
+
+def _counts(job: Job, path: Path) -> tuple[int, dict[str, int]]:
+    """Return how many records there are, and how many of each metric that the job names."""
+    found: Counter[bytes] = Counter()
+    with path.open("rb") as file:
+        # No text of a record holds these marks: its quotes would be escaped there.
+        found.update(
+            line.partition(b',"name":')[2].partition(b',"value":')[0] for line in file if line.endswith(b"\n")
+        )
+    named = {metric.name: found[json.dumps(metric.name).encode()] for metric in job.metrics}
+    return found.total(), named

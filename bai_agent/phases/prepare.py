@@ -1,0 +1,220 @@
+"""The first phase: the run directory, this node's part of the job store, the secrets, and the machine itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bai_agent import __version__
+from bai_agent.aws.secrets import resolve
+from bai_agent.benchmark.environment import find_user, scripts_folder, workspaces
+from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.user_access import give_all_to, open_way, require_access, require_own_way
+from bai_agent.errors import BaiError, ClaimedError, NotReadyError, SecretError, SetupError, StoreError
+from bai_agent.files.new_files import NO_LINKS
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.reserved_space import reserve_space
+from bai_agent.job.run_directory import boot_id, make_folder, now_ms, write_json
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.clock import call_with_deadline
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.strategy import strategy_of
+
+_CLAIM_SECONDS = 120.0
+"""How long an unreachable store is asked for this node's part of it before the run ends."""
+
+_LAUNCH_SECONDS = 600.0
+"""The same for a machine of a later launch: whoever launched it may have died before it could record that, and another one looks later."""
+
+_CLAIM_MARGIN = 5.0
+"""Beyond that, for the last answer of the store."""
+
+
+def prepare(ctx: RunContext) -> None:
+    """Make the run directory complete, and find out early what would fail late."""
+    rundir = ctx.rundir
+    works = [each.work for _, each in workspaces(ctx.job, rundir)]
+    for folder in (*works, rundir.log_chunks, rundir.metric_chunks):
+        make_folder(folder, private=rundir.path)
+    for file, link in (
+        (rundir.output, rundir.kept_output),
+        (rundir.metrics, rundir.kept_metrics),
+    ):
+        if not link.exists():
+            file.touch(mode=0o600)
+            _link(file, link)
+    reserve_space(rundir)
+    if state(rundir) is State.NOT_STARTED:
+        _let_user_in(ctx)
+    identity = {
+        "host": platform.node(),
+        "instance_id": ctx.node.instance_id,
+        "pid": os.getpid(),
+        "boot_id": boot_id(),
+        "version": __version__,
+        "time": now_ms(),
+    }
+    _claim(ctx, identity)
+    start_monitor(ctx)
+    try:
+        strategy_of(ctx.job)
+        if state(rundir) is State.NOT_STARTED:
+            secrets_of(ctx)
+    except SecretError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    except BaiError as error:
+        raise RunEndedError(StopReason(Outcome.BAD_DESCRIPTOR, str(error))) from error
+    if ctx.node.instance_id is not None:
+        _wait_for_machine(ctx)
+    write_json(rundir.ready, identity)
+
+
+_PARTS = {
+    "obstore": "nothing can be read from or written to S3",
+    "ahocorasick_rs": "metrics are extracted the slow way",
+    "psutil": "the machine is not measured",
+    "kafka": "no metrics are sent to Kafka",
+    "zstandard": "no .zst archive can be unpacked",
+}
+
+
+def missing_dependencies() -> list[str]:
+    """Return a sentence for each package that this Python lacks: the agent runs without some of them, slower or with less."""
+    wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
+    python = ".".join(map(str, sys.version_info[:2]))
+    return [
+        f"there is no {name} for this Python ({python}): {_PARTS[name]}"
+        for name in wanted
+        if find_spec(name) is None
+    ]
+
+
+def _let_user_in(ctx: RunContext) -> None:
+    """Give the benchmark's user access to its folders, and find out before anything is pulled where that cannot be."""
+    try:
+        user = find_user(ctx.job.benchmark.user)
+        if user is not None:
+            require_own_way(user, ctx.rundir.path)
+            for job, own in workspaces(ctx.job, ctx.rundir):
+                open_way(own.own, top=ctx.top_folder)
+                # With what `bai` has copied there: what comes later is made with the user's own rights.
+                folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
+                for each in folders:
+                    make_folder(each, private=own.path)
+                    give_all_to(user, each)
+                require_access(user, folders)
+    except SetupError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+
+
+def _link(file: Path, link: Path) -> None:
+    """Give the growing file its second name. Raises RunEndedError where the file system has no hard links."""
+    try:
+        os.link(file, link)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        message = (
+            f"The run directory cannot be in {file.parent}: its file system has no hard links ({error.strerror}); "
+            "name a folder on another one with --store, or --dir of bai-agent."
+        )
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, message)) from error
+
+
+def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
+    """Claim this node's part of the job store, so that no other machine runs the same. Raises RunEndedError."""
+    node_store = ctx.node_store
+    if node_store is None:
+        return
+    if not ctx.rundir.store_offset.exists():
+        clock = ctx.clock
+        seconds = _LAUNCH_SECONDS if ctx.node.launch else _CLAIM_SECONDS
+        deadline = clock.monotonic() + seconds
+        _require_job(ctx)
+        descriptor = ctx.rundir.job.read_bytes()
+        try:
+            claimed = call_with_deadline(
+                lambda: node_store.claim(
+                    identity,
+                    descriptor=descriptor,
+                    until=lambda: clock.monotonic() > deadline,
+                    sleep=clock.sleep,
+                    clock=clock.monotonic,
+                ),
+                over=lambda: _has_to_leave(ctx) or clock.monotonic() > deadline + _CLAIM_MARGIN,
+                name="claim",
+            )
+        except ClaimedError as error:
+            raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        except StoreError as error:
+            message = str(error)
+            raise RunEndedError(
+                StopReason(Outcome.STORE_FAILED, f"{message[0].upper()}{message[1:]}.")
+            ) from error
+        if not claimed:
+            late = f"The job store {node_store.record.store.url} did not answer within {seconds:.0f} s."
+            raise RunEndedError(ctx.watch.reason() or StopReason(Outcome.STORE_FAILED, late))
+        write_json(ctx.rundir.store_offset, {})
+    start_uploader(ctx)
+
+
+def _require_job(ctx: RunContext) -> None:
+    """Raise RunEndedError if this machine was launched for a job that is over, so that it runs nothing and powers off."""
+    if not ctx.node.launch or ctx.record is None:
+        return
+    try:
+        is_over = ctx.record.result() is not None
+    except StoreError:
+        return  # the claim asks again
+    if is_over:
+        raise RunEndedError(
+            StopReason(Outcome.SUCCEEDED, "The job was over before this machine could take part in it.")
+        )
+
+
+def _has_to_leave(ctx: RunContext) -> bool:
+    """Return whether the run ends without its part of the store, in which its result could be read."""
+    reason = ctx.watch.reason()
+    return reason is not None and not reason.by_store
+
+
+def start_uploader(ctx: RunContext) -> None:
+    """Start to upload the run directory to a job store that is elsewhere, unless that has been started."""
+    if ctx.node_store is not None and ctx.uploader is None:
+        ctx.uploader = ctx.new_uploader(ctx.node_store, ctx.rundir)
+        ctx.uploader.start()
+        ctx.sinks.append(ctx.uploader)
+
+
+def start_monitor(ctx: RunContext) -> None:
+    """Begin to give signs of life to the other nodes, unless that goes on already."""
+    if ctx.elastic is not None and any(metric.required for metric in ctx.job.metrics):
+        # Only here: most runs have none.
+        from bai_agent.metrics.checkpoint import required_seen
+
+        ctx.elastic.seen = lambda: required_seen(ctx.rundir.extractor_offset, ctx.job.metrics)
+    if ctx.others is not None and ctx.others.ident is None:
+        ctx.others.start()
+
+
+def _wait_for_machine(ctx: RunContext) -> None:
+    try:
+        for warning in ctx.wait_for_machine(ctx.watch.stopping, ctx.clock):
+            ctx.warn(warning)
+    except NotReadyError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    if reason := ctx.watch.reason():
+        raise RunEndedError(reason)
+
+
+def secrets_of(ctx: RunContext) -> dict[str, str]:
+    """Return the benchmark's secrets, by their names in its environment; the redactor learns them. Raises SecretError."""
+    found = {name: resolve(reference) for name, reference in ctx.job.benchmark.secrets.items()}
+    ctx.redactor.know(found.values())
+    ctx.knows_secrets = True
+    return found

@@ -1,0 +1,385 @@
+"""Makes the result of a run: `result.json`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.state import read_exit
+from bai_agent.decode import checked
+from bai_agent.errors import RecordError, SecretError, SetupError, StoreError
+from bai_agent.generations.decision_file import read_ledger
+from bai_agent.job.attempt import COORDINATOR
+from bai_agent.job.descriptor import Buffering, Job
+from bai_agent.job.job_result import job_result
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import (
+    AgentEvent,
+    DeliveryEvent,
+    ExtractionEnd,
+    ExtractionEvent,
+    GitCommit,
+    NeighbourEvent,
+    NodeOutcome,
+    OutcomeEvent,
+    OwnUsage,
+    ProcessUsage,
+    RunEnd,
+    WarningEvent,
+    as_table,
+)
+from bai_agent.job.repeats import read_repeats
+from bai_agent.job.reserved_space import make_room_for_result
+from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_job_result, read_json, write_json
+from bai_agent.job.store import JobStore
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.machine.colocated_jobs import neighbour_warnings
+from bai_agent.nodes.members_file import peers_of
+from bai_agent.phases.artifacts import ArtifactSummary, keep_artifacts
+from bai_agent.phases.generation_loop import generation_outcomes, has_run
+from bai_agent.phases.prepare import secrets_of
+from bai_agent.phases.root_cause import failed_at, generation_begin, judge_end, read_end, stopped_at
+from bai_agent.phases.series import repeat_here, repeat_outcomes, series_end, series_warnings
+from bai_agent.phases.transport import transports_in
+from bai_agent.run.run_context import RunContext
+from bai_agent.runtime.clock import call_with_deadline
+from bai_agent.shim.proc import own_usage
+from bai_agent.strategy.failure import Cause
+from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.sinks.job_store.uploader import StoreUploader
+
+log = logging.getLogger(__name__)
+
+_OWN_LEVELS = 2
+"""Depth of the result's tables that have our own keys; deeper tables have keys that the benchmark chose."""
+
+_LINE_SECONDS = 0.75e-6
+"""Time that a Python benchmark takes to write one line by itself (measured by benchmarks/overhead.py)."""
+
+_LINE_SHARE = 0.01
+
+_LIVE_SECONDS = 2.0
+"""Duration below which it does not matter when lines arrive."""
+
+_RESULT_SECONDS = 5.0
+"""Time reserved for the result, if the machine will be lost at a known time."""
+
+_LAST_LINES = 20
+
+
+def write_result(ctx: RunContext) -> Outcome:
+    """Keep the artifacts, write `result.json` here, and return the outcome."""
+    make_folder(ctx.rundir.path, private=ctx.rundir.path)  # the benchmark may have deleted it
+    outcome = _node_outcome(ctx)
+    git = GitCommit(**vars(ctx.job.git)) if ctx.job.git else None
+    result = job_result(ctx.job.job.id, [outcome], git=git, whole=ctx.others is None)
+    if ctx.monitor is not None:
+        # Imported here, as below: it would delay the end of other runs.
+        from bai_agent.phases.gang_failure import outcomes_of_all
+
+        if (nodes := outcomes_of_all(ctx, outcome)) is not None:
+            result = job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
+            write_json(ctx.rundir.job_result, as_table(result))
+    if ctx.elastic is not None and ctx.has_part:
+        from bai_agent.phases.elastic_end import result_of_all
+
+        if (of_all := result_of_all(ctx, ctx.elastic, outcome, git=git)) is not None:
+            result = of_all
+            write_json(ctx.rundir.job_result, as_table(result))
+    make_room_for_result(ctx.rundir)
+    ctx.events.add(OutcomeEvent(outcome=result.outcome, exit_code=result.exit_code, sentence=result.sentence))
+    write_json(ctx.rundir.result, as_table(result))
+    return Outcome(result.outcome)
+
+
+def _node_outcome(ctx: RunContext) -> NodeOutcome:
+    """Keep the artifacts, and return the outcome of this node, without secrets."""
+    artifacts = _keep_artifacts(ctx)
+    hidden = _why_nothing_is_quoted(ctx)
+    if hidden is not None:
+        ctx.warn(f"The end of the benchmark's output is not in the result: {hidden}.")
+    ended = read_exit(ctx.rundir)
+    extracted = _read_extraction(ctx.rundir)
+    outcome, sentence, cause = _judge(ctx, ended, extracted, quote=hidden is None)
+    last = _last_lines(ctx, cause) if hidden is None else []
+    if hidden is not None and ended is not None and ended.exec_error is not None:
+        # The message names the command, which may contain expanded secrets.
+        sentence = outcome.sentence
+        ended = replace(ended, exec_error={**ended.exec_error, "message": sentence})
+    table = {
+        "rank": ctx.node.rank,
+        "outcome": outcome.value,
+        "sentence": sentence,
+        "benchmark": as_table(ended) if ended is not None else None,
+        "phases": {**ctx.events.finished_phases(), **ctx.cut_short},
+        "metrics": as_table(extracted) if extracted is not None else None,
+        "kafka": _kafka(ctx),
+        "last_lines": last,
+        "artifacts": {"files": artifacts.files, "bytes": artifacts.bytes},
+        "started": ctx.events.seen[0].time,
+        "failed": None if outcome is Outcome.SUCCEEDED else failed_at(ended, cause, stopped=stopped_at(ctx)),
+        "ended": now_ms(),
+        "seconds": ctx.seconds_since("prepare"),
+        "warnings": _warnings(ctx, ended or RunEnd(), extracted or ExtractionEnd()),
+        "serves": ctx.role is Role.SERVE,
+        "transports": transports_in(ctx) or None,
+    }
+    # These texts may also contain a secret that is a common word, such as a user's name.
+    redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
+    if repeat_here(ctx) is not None:
+        redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
+    if ctx.job.has_generations:
+        headlines = (extracted.generations if extracted is not None else None) or {}
+        redacted["generations"] = [
+            as_table(replace(each, headlines=headlines.get(str(each.generation), {})))
+            for each in generation_outcomes(ctx, quote=hidden is None)
+        ]
+    if ctx.job.checkpoint is not None:
+        from bai_agent.checkpoint.generation_checkpoints import checkpoint_summary
+
+        redacted["checkpoints"] = as_table(checkpoint_summary(ctx))
+    redacted["own_usage"] = as_table(_own_usage(ctx, ended or RunEnd(), extracted))
+    return checked(NodeOutcome, redacted, where="this node's outcome")
+
+
+def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
+    """Return the content of `extracted.json`; None if it is missing, or malformed, which is logged."""
+    table = read_json(rundir.extracted)
+    try:
+        return None if table is None else checked(ExtractionEnd, table, where=str(rundir.extracted))
+    except RecordError as error:
+        log.warning("%s", error)
+        return None
+
+
+def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
+    """Return the resources that our own programs used, as each reports them."""
+    # The usage of a killed agent is unknown.
+    agents = sum(isinstance(event, AgentEvent) for event in ctx.events.seen)
+    extractor = extracted.own_usage if extracted is not None else None
+    if extracted is None:
+        from bai_agent.metrics.checkpoint import usage_so_far
+
+        if (so_far := usage_so_far(ctx.rundir.extractor_offset)) is not None:
+            extractor = replace(so_far, at_least=True)
+    return OwnUsage(
+        rank=ctx.node.rank,
+        cpus=os.cpu_count(),
+        benchmark_seconds=ended.wall_seconds,
+        agent=ProcessUsage(**own_usage(), at_least=agents > 1),
+        extractor=extractor,
+        shim=ended.own_usage,
+    )
+
+
+def publish_result(
+    job: Job,
+    rundir: RunDir,
+    record: JobRecord | None,
+    uploader: StoreUploader | None,
+    *,
+    rank: int,
+    deadline: float,
+) -> None:
+    """Upload the rest of the record, then the result, if this node writes it, until `deadline` (`time.monotonic()`).
+
+    The leader at its end writes the result of an elastic job, because other nodes may continue without the first one.
+    """
+    is_first = rank == 0 and not job.is_elastic
+    if uploader is not None:
+        if not uploader.publish(deadline, is_first=is_first):
+            log.error("the result did not reach the job store in time")
+    elif record is not None and isinstance(record.store, DirectoryStore):
+        try:
+            if (result := read_job_result(rundir, is_first=is_first)) is not None:
+                record.store.put(record.key("result.json"), result, if_absent=True)
+        except StoreError:
+            log.exception("the result could not be written to the job store")
+
+
+def _judge(
+    ctx: RunContext, left: RunEnd | None, extracted: ExtractionEnd | None, *, quote: bool
+) -> tuple[Outcome, str, Cause | None]:
+    """Return this node's outcome, a sentence about it, and the process that failed first, if any.
+
+    quote: whether the sentence may quote the benchmark. Missing required metrics are judged later, over all nodes.
+    """
+    outcome, sentence, cause = _judge_end(ctx, left, extracted, quote=quote)
+    if left is not None:
+        outcome, sentence = series_end(ctx, left, outcome, sentence, cause=cause)
+    if restarts := read_ledger(ctx.rundir).restarts:
+        times = "once" if restarts == 1 else f"{restarts} times"
+        sentence = f"{sentence.rstrip('.')} (restarted {times})."
+    return outcome, sentence, cause
+
+
+def _judge_end(
+    ctx: RunContext, left: RunEnd | None, extracted: ExtractionEnd | None, *, quote: bool
+) -> tuple[Outcome, str, Cause | None]:
+    if left is None:
+        reason = ctx.reason
+        if reason is None:
+            return Outcome.LOST, Outcome.LOST.sentence, None
+        return reason.outcome, reason.message, None
+    if ctx.between_generations and ctx.reason is not None:
+        return ctx.reason.outcome, ctx.reason.message, None
+    outcome, sentence, cause = judge_end(ctx, left, quote=quote)
+    if outcome is Outcome.SUCCEEDED and extracted is None and not _ran_out_of_time(ctx):
+        sentence = "The benchmark finished successfully, but its metrics could not be extracted; agent.log tells why."
+        return Outcome.AGENT_ERROR, sentence, None
+    return outcome, sentence, cause
+
+
+def _ran_out_of_time(ctx: RunContext) -> bool:
+    """Return whether the extractor worked until its deadline."""
+    ends = [event for event in ctx.events.seen if isinstance(event, ExtractionEvent)]
+    return bool(ends) and not ends[-1].stalled
+
+
+def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
+    if not ctx.job.output.artifacts or not has_run(ctx):
+        return ArtifactSummary(0, 0, ())
+    try:
+        user = find_user(ctx.job.benchmark.user)
+    except SetupError as error:
+        ctx.warn(f"No artifacts were kept: {error}.")
+        return ArtifactSummary(0, 0, ())
+    deadline = time.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
+    store: JobStore = DirectoryStore(ctx.rundir.path) if ctx.record is None else ctx.record.store
+    taken_away = ctx.watch.deadline()
+    if taken_away is not None:
+        deadline = min(deadline, taken_away - _RESULT_SECONDS)
+    over = lambda: ctx.signals.received or time.monotonic() > deadline  # noqa: E731
+
+    def keep() -> ArtifactSummary:
+        kept = ArtifactSummary(0, 0, ())
+        for job, own in workspaces(ctx.job, ctx.rundir):
+            kept += keep_artifacts(
+                ctx.job.output.artifacts,
+                folder=working_folder(job, own, scripts=scripts_folder(job, own)),
+                store=store,
+                prefix=f"{_artifacts_prefix(ctx)}{own.arm}/" if own.arm else _artifacts_prefix(ctx),
+                stopping=over,
+                user=user,
+                # A node that left before the job's end may never have been the one that saves.
+                expected=ctx.elastic is None or _is_at_end(ctx.elastic),
+            )
+        return kept
+
+    kept = call_with_deadline(keep, over=over, name="artifacts") or ArtifactSummary(
+        0, 0, ("No time was left to keep all artifacts.",)
+    )
+    for warning in kept.warnings:
+        ctx.warn(warning)
+    return kept
+
+
+def _artifacts_prefix(ctx: RunContext) -> str:
+    """Return the key prefix of this node's artifacts. Each of several nodes has its own folder."""
+    prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
+    if ctx.elastic is not None:
+        return prefix if _is_first(ctx, ctx.elastic) else f"{prefix}node-{ctx.node.rank}/"
+    return prefix if ctx.job.strategy.nodes == 1 else f"{prefix}rank-{ctx.node.rank}/"
+
+
+def _is_first(ctx: RunContext, elastic: ElasticMonitor) -> bool:
+    """Return whether this node is the first member of the last generation, whose artifacts are the job's."""
+    return _is_at_end(elastic) and peers_of(ctx.rundir)[0].node == ctx.node.rank
+
+
+def _is_at_end(elastic: ElasticMonitor) -> bool:
+    """Return whether this node is a member of the last generation."""
+    newest = elastic.newest
+    goes_on = newest is not None and newest.word.runs and newest.number != elastic.at
+    return elastic.begun is not None and elastic.at == elastic.begun[0] and not goes_on
+
+
+def _kafka(ctx: RunContext) -> dict[str, Any] | None:
+    for event in reversed(ctx.events.seen):
+        if isinstance(event, DeliveryEvent) and event.sink == "Kafka":
+            return {"delivered": event.delivered, "undelivered": event.undelivered, "error": event.error}
+    return None
+
+
+def _warnings(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd) -> list[str]:
+    warnings = [event.message for event in ctx.events.seen if isinstance(event, WarningEvent)]
+    warnings += neighbour_warnings([event for event in ctx.events.seen if isinstance(event, NeighbourEvent)])
+    if ended.oom and ended.code == 0:
+        warnings.append(
+            "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."
+        )
+    if ended.left_behind and not ended.lost and ended.stop is None:
+        warnings.append(_left_behind(ended.left_behind, ended.left_behind_names or {}))
+    # The coordinator decides how many runs there are.
+    repeat = repeat_here(ctx) if ctx.node.rank == COORDINATOR else None
+    if repeat is not None and ended.code == 0 and ended.stop is None:
+        warnings += series_warnings(repeat, read_repeats(ctx.rundir.repeats), ctx.rundir)
+    share = _LINE_SECONDS * extracted.lines / (ended.wall_seconds or float("inf"))
+    if ctx.runs_python and ctx.job.benchmark.buffering is Buffering.LINE and share > _LINE_SHARE:
+        warnings.append(
+            f"The benchmark printed so much that writing each line by itself took about {share:.0%} of its time; "
+            '[output] buffering = "timed" avoids that.'
+        )
+    is_long = (ended.wall_seconds or 0) >= _LIVE_SECONDS
+    if ctx.static_program and ctx.writes_blocks and is_long and extracted.lines > 1:
+        warnings.append(
+            f"The benchmark's {extracted.lines:,} lines came in blocks or at its end, so that no metric was live: "
+            f"{ctx.static_program} is a static program, which [output] buffering does not reach. If it is C or C++, "
+            "have it call setvbuf(stdout, NULL, _IOLBF, 0) or fflush(stdout)."
+        )
+    return list(dict.fromkeys(warnings))
+
+
+def _left_behind(count: int, names: Mapping[str, int]) -> str:
+    listed = ", ".join(name if times == 1 else f"{name} ({times})" for name, times in names.items())
+    which = f": {listed}{', …' if sum(names.values()) < count else ''}" if listed else ""
+    was = "1 process of the benchmark was" if count == 1 else f"{count} processes of the benchmark were"
+    return (
+        f"{was} still there after its end, and {'was' if count == 1 else 'were'} ended{which}. "
+        "Output and emitted values after that end count as no metric."
+    )
+
+
+def _why_nothing_is_quoted(ctx: RunContext) -> str | None:
+    """Return why the benchmark's output cannot be quoted without its secrets; None if it can."""
+    if ctx.may_quote or (read_exit(ctx.rundir) is None and not _has_content(ctx.rundir.kept_output)):
+        return None
+    # Another agent started the benchmark.
+    deadline = ctx.drain_deadline()
+    why = "no time was left to look up the secrets that it may contain"
+    try:
+        call_with_deadline(lambda: secrets_of(ctx), over=lambda: time.monotonic() > deadline, name="secrets")
+    except SecretError as error:
+        why = str(error)
+    return None if ctx.knows_secrets else why
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
+    """Return the benchmark's last lines without its launcher's, or the failed process's exception if they do not contain it."""
+    text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
+    if cause is not None and cause.printed is not None:
+        text = cause.printed
+    # Redacted again: only the final text shows what moved cursors put together.
+    from bai_agent.metrics.search.terminal import last_lines
+
+    lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]
+    if cause is not None and cause.traceback and cause.traceback[-1] not in lines:
+        return list(cause.traceback[-_LAST_LINES:])
+    return lines

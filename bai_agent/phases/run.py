@@ -1,0 +1,436 @@
+"""A run, from beginning to end. `run` is the table of contents.
+
+An agent that is restarted after a kill skips finished phases, and continues the next one from the files of the run directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from bai_agent import __version__
+from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.state import State, state
+from bai_agent.benchmark.stopping import end_without_order
+from bai_agent.errors import NoSpaceError, PullError, PullStopped, SetupError
+from bai_agent.generations.decision_file import read_ledger
+from bai_agent.job.descriptor import Job, Source, SourceKind
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import peer_of
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import (
+    AgentEvent,
+    DeliveryEvent,
+    ExtractionEvent,
+    PhaseEvent,
+    PullEvent,
+    RequirementsEvent,
+    StopEvent,
+)
+from bai_agent.job.reserved_space import FULL, make_room
+from bai_agent.job.run_directory import RunDir, boot_id, read_json
+from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.machine.colocated_jobs import colocated_jobs_reported, wait_until_alone
+from bai_agent.machine.job_sockets import ThisJob
+from bai_agent.machine.probe import counters_now
+from bai_agent.machine.throttling import throttling_warnings
+from bai_agent.nodes.held_ports import answer_others, hold_agent_port
+from bai_agent.nodes.join import join
+from bai_agent.nodes.members_file import members_of
+from bai_agent.phases.benchmark_phase import begin_environment, start_followers
+from bai_agent.phases.generation_loop import (
+    end_generations,
+    has_run,
+    newest_begun,
+    newest_started,
+    run_benchmark,
+    wait_for_checkpoint,
+)
+from bai_agent.phases.prepare import missing_dependencies, prepare, start_monitor, start_uploader
+from bai_agent.run.run_context import RunContext, new_uploader
+from bai_agent.runtime.clock import CLOCK
+from bai_agent.runtime.poller import Poller
+from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.strategy import role_of
+from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    from bai_agent.job.peers import Members
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.node_monitor import NodeMonitor
+    from bai_agent.peers.peer_monitor import PeerMonitor
+    from bai_agent.pull import PullProgress
+    from bai_agent.sinks.job_store.node_store import NodeStore
+
+log = logging.getLogger(__name__)
+
+_LONG_EXTRACTION = 10.0
+"""Warn if extraction continues for longer than this after the benchmark exits (seconds)."""
+_FINISH_EARLY = 5.0
+"""Time in which an extractor that is told to stop reports what it left out (seconds)."""
+
+Phase: TypeAlias = Callable[[RunContext], None]
+
+
+def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
+    """Run the job to its end and return its outcome, which is also in `result.json`."""
+    phases = phases or Phases()
+    ctx.when_started = _import_end
+    if (newest := newest_started(ctx)) != ctx.rundir:
+        ctx.begin_generation(newest)
+    try:
+        _begin(ctx)
+        _do(ctx, "prepare", phases.prepare)
+        start_uploader(ctx)
+        start_monitor(ctx)
+        _wait_until_alone(ctx)
+        begin_environment(ctx)
+        _do(ctx, "pull", phases.pull)
+        _do(ctx, "join", phases.join)
+        if ctx.monitor is not None:
+            _meet(ctx, ctx.monitor)
+        if ctx.elastic is not None:
+            _meet_generation(ctx, ctx.elastic)
+        with _machine_watched(ctx):
+            _do(ctx, "run", phases.run)
+    except RunEndedError as ended:
+        ctx.reason = ended.reason
+        lasted = ctx.seconds_since(ctx.phase)
+        if lasted is not None and ctx.phase not in ctx.events.finished_phases():
+            ctx.cut_short = {ctx.phase: lasted}
+        ctx.events.lenient = True
+        ctx.events.add(StopEvent(reason=ended.reason.outcome.value, message=ended.reason.message))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        make_room(ctx.rundir)
+        ctx.reason = StopReason(
+            Outcome.DISK_FULL, f"No space is left for the run directory {ctx.rundir.path}."
+        )
+        end_without_order(ctx.rundir)
+    ctx.events.lenient = True
+    if ctx.monitor is not None:
+        from bai_agent.phases.gang_failure import tell_others
+
+        tell_others(ctx)
+    if ctx.elastic is not None and ctx.has_part:
+        from bai_agent.phases.elastic_end import tell_leader
+
+        tell_leader(ctx, ctx.elastic)
+    end_generations(ctx)
+    wait_for_checkpoint(ctx)
+    if has_run(ctx):
+        _do(ctx, "drain", phases.drain)
+    _do(ctx, "end", phases.end)
+    from bai_agent.phases.result import publish_result
+
+    discard_ssh(ctx.rundir)
+    publish_result(
+        ctx.job, ctx.rundir, ctx.record, ctx.uploader, rank=ctx.node.rank, deadline=ctx.drain_deadline()
+    )
+    if ctx.node_store is None:
+        _tidy(ctx.job, ctx.rundir, ctx.outcome)
+    return ctx.outcome
+
+
+def finish_publishing(
+    job: Job,
+    rundir: RunDir,
+    record: JobRecord | None,
+    node_store: NodeStore | None,
+    *,
+    rank: int,
+    outcome: Outcome,
+) -> None:
+    """Upload the rest of a run that has ended: its agent may have been killed before."""
+    from bai_agent.phases.result import publish_result
+
+    discard_ssh(rundir)
+    uploader = None
+    if node_store is not None:
+        if not rundir.store_offset.exists():
+            return
+        uploader = new_uploader(node_store, rundir)
+        uploader.start()
+    deadline = CLOCK.monotonic() + job.limits.drain.total_seconds()
+    publish_result(job, rundir, record, uploader, rank=rank, deadline=deadline)
+    if node_store is None:
+        _tidy(job, rundir, outcome)
+
+
+def discard_ssh(rundir: RunDir) -> None:
+    """Delete the keys and files of ssh and sshd."""
+    shutil.rmtree(rundir.ssh, ignore_errors=True)
+
+
+def _import_end(ctx: RunContext) -> None:
+    """Import the modules for the end of a run. This does not delay the benchmark, and an upgrade meanwhile mixes no versions."""
+    names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
+    if ctx.others is not None:
+        names.append("phases.gang_failure")
+    if ctx.elastic is not None:
+        names.append("phases.elastic_end")
+    if ctx.job.repeat is not None:
+        names.append("phases.enough")
+    if any(own.venv.exists() for _, own in workspaces(ctx.job, ctx.rundir)):
+        names.append("requirements.python_env")
+    for name in names:
+        import_module(f"bai_agent.{name}")
+
+
+def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
+    """Delete the Python environments after a success; after a failure they may explain it.
+
+    Called after the result was written, because a restarted agent needs them before. `finish_publishing` does it after a kill.
+    """
+    if outcome is Outcome.SUCCEEDED:
+        for _, own in workspaces(job, rundir):
+            if own.venv.exists() or own.venv.is_symlink():
+                from bai_agent.requirements.python_env import discard_requirements
+
+                discard_requirements(own)
+
+
+def _do(ctx: RunContext, phase: str, work: Phase) -> None:
+    """Do a phase unless it has finished before, with events for its start and end."""
+    if phase in ctx.events.finished_phases() and phase != "end":
+        return
+    ctx.phase = phase
+    if ctx.others is not None:
+        ctx.others.phase = phase
+    begun = ctx.began(phase)
+    if begun is None:
+        begun = ctx.clock.monotonic()
+        ctx.events.add(PhaseEvent(phase=phase, state="started", uptime=round(begun, 3)))
+    work(ctx)
+    now = ctx.clock.monotonic()
+    ctx.events.add(
+        PhaseEvent(phase=phase, state="finished", seconds=round(now - begun, 3), uptime=round(now, 3))
+    )
+
+
+def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
+    """Store the other nodes and their roles. From now on this node asks them directly, and answers them."""
+    members = members_of(ctx.rundir)
+    peers = members.peers
+    roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
+    ctx.role = roles.pop(ctx.node.rank)
+    ctx.is_served = Role.SERVE in roles.values()
+    monitor.serves = ctx.role is Role.SERVE
+    monitor.met(peers, key=members.key)
+    if monitor.generations is not None:
+        serving = frozenset(rank for rank, role in roles.items() if role is Role.SERVE)
+        monitor.generations.met(members, serving=serving)
+        monitor.generations.begin(ctx.rundir.generation, read_ledger(ctx.rundir))
+    _answer(ctx, monitor, members)
+
+
+def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
+    """Do the same with the members of this node's generation, which may have been started before."""
+    from bai_agent.nodes.membership import meet
+
+    meet(ctx, elastic)
+    elastic.at = newest_begun(ctx)
+    _answer(ctx, elastic, members_of(ctx.rundir))
+
+
+def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
+    """Answer the other nodes' questions, and ask them if this node misses the store."""
+    from bai_agent.peers.store_absence import LOOK_SECONDS
+
+    me = peer_of(members.peers, ctx.node.rank)
+    if ctx.agent_port is None and me.agent_port:
+        # A killed agent announced this port to the other nodes.
+        ctx.agent_port = hold_agent_port(me.address, me.agent_port)
+    if members.key is not None:
+        answer_others(ctx, others, key=members.key)
+    # On a thread of its own, because a sign of life may hang as long as the network.
+    Poller(
+        others.look_for_store,
+        name="store absence",
+        pause_s=lambda: LOOK_SECONDS,
+        failure="the other nodes could not be asked for the job store",
+    ).start()
+
+
+def _wait_until_alone(ctx: RunContext) -> None:
+    """Wait until no other job runs here, if the job is exclusive. Raises RunEndedError if it shall end meanwhile."""
+    # Node 0 speaks for all nodes on one machine; the others wait for it in `join`.
+    if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
+        return
+    ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)
+    if reason := ctx.watch.reason():
+        raise RunEndedError(reason)
+
+
+@contextmanager
+def _machine_watched(ctx: RunContext) -> Iterator[None]:
+    """Record other jobs on this machine, and warn of throttling."""
+    if "run" in ctx.events.finished_phases():
+        yield
+        return
+    with colocated_jobs_reported(_me(ctx), ctx.events):
+        yield
+    # In environment.json, because another agent may have started the benchmark.
+    before = (read_json(ctx.rundir.environment) or {}).get("counters")
+    if isinstance(before, dict):
+        for sentence in throttling_warnings(before, counters_now()):
+            ctx.warn(sentence)
+
+
+def _me(ctx: RunContext) -> ThisJob:
+    place = ctx.record.store.url if ctx.record is not None else str(ctx.rundir.path)
+    return ThisJob.of(ctx.job.job.id, place=place)
+
+
+def _begin(ctx: RunContext) -> None:
+    ctx.events.add(AgentEvent(pid=os.getpid(), version=__version__, boot_id=boot_id()))
+    for sentence in missing_dependencies():
+        ctx.warn(sentence)
+
+
+def _pull(ctx: RunContext) -> None:
+    """Pull data and scripts, and install the scripts' requirements."""
+    deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
+    homes = workspaces(ctx.job, ctx.rundir)
+
+    def report(progress: PullProgress) -> None:
+        ctx.events.add(PullEvent(**vars(progress)))
+
+    try:
+        user = find_user(ctx.job.benchmark.user)
+        if sources := _sources(ctx):
+            from bai_agent.pull import pull
+
+            pull(
+                sources,
+                folders=_folders(*homes[0]),
+                manifest=ctx.rundir.pulled,
+                deadline=deadline,
+                report=report,
+                stopping=ctx.watch.stopping,
+                user=user,
+            )
+        for job, rundir in homes:
+            if (required := job.benchmark.requirements) is not None:
+                from bai_agent.requirements.python_env import install_requirements
+                from bai_agent.requirements.venv_cache import venv_cache
+
+                ctx.events.add(RequirementsEvent(path=required, done=False))
+                # An instance is gone after its one job.
+                cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
+                install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
+                ctx.events.add(RequirementsEvent(path=required, done=True))
+    except PullStopped:
+        pass
+    except NoSpaceError as error:
+        raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
+    except (PullError, SetupError) as error:
+        raise RunEndedError(StopReason(Outcome.PULL_FAILED, str(error))) from error
+    if reason := ctx.watch.reason():
+        raise RunEndedError(reason)
+
+
+def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
+    """Return where relative paths start; for data this is the folder in which the benchmark starts."""
+    start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
+    return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
+
+
+def _sources(ctx: RunContext) -> Sequence[Source]:
+    """Return the sources that this node pulls. Absolute paths on a shared machine are pulled by its first node alone.
+
+    If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
+    """
+    everything = ctx.node.rank == 0 or ctx.node.instance_id is not None
+    found: dict[Source, None] = {}
+    for job, rundir in workspaces(ctx.job, ctx.rundir):
+        folders = _folders(job, rundir)
+        for source in job.sources:
+            if not everything and Path(source.path).is_absolute():
+                continue
+            if rundir.arm is not None:
+                slash = "/" if source.path.endswith("/") else ""
+                source = replace(source, path=f"{folders[source.kind] / source.path}{slash}")
+            found[source] = None
+    return list(found)
+
+
+def _drain(ctx: RunContext) -> None:
+    """Let the extractor and the sinks finish."""
+    start_followers(ctx)
+    deadline = _extract_rest(ctx)
+    for sink in ctx.sinks:
+        sink.flush_soon()
+    # The job store last, because it also takes the events of the other sinks.
+    for sink in sorted(ctx.sinks, key=lambda sink: sink is ctx.uploader):
+        delivery = sink.finish(deadline)
+        ctx.events.add(
+            DeliveryEvent(
+                sink=sink.name,
+                delivered=delivery.delivered,
+                undelivered=delivery.undelivered,
+                error=delivery.error,
+            )
+        )
+        for warning in delivery.warnings:
+            ctx.warn(warning)
+
+
+def _extract_rest(ctx: RunContext) -> float:
+    """Wait for the extractor; return the deadline (`time.monotonic()`) for sending its records."""
+    clock = ctx.clock
+    begun = clock.monotonic()
+    deadline = begun + ctx.job.limits.extract_timeout.total_seconds()
+    within = _FINISH_EARLY
+    hurry = math.inf
+
+    def over() -> bool:
+        nonlocal deadline, within, hurry
+        now = clock.monotonic()
+        # Checked each time: a machine that shuts down leaves less time than a cancelled job.
+        if (ctx.watch.abandoned() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
+            hurry = ctx.drain_deadline()
+            within = min(_FINISH_EARLY, (hurry - now) / 2)
+            deadline = min(deadline, hurry - within)
+        return now >= deadline
+
+    done = ctx.extractor.wait(over, sleep=clock.sleep)
+    seconds = clock.monotonic() - begun
+    if not done and not ctx.extractor.finish_early(within=within):
+        ctx.warn(
+            f"The metrics were not all extracted; `bai extract {ctx.job.job.id}` extracts them from the kept output."
+        )
+    ctx.events.add(ExtractionEvent(stalled=not done and not over(), seconds=round(seconds, 3)))
+    if seconds >= _LONG_EXTRACTION:
+        ctx.warn(
+            f"The output held so many numbers that extracting them went on for {seconds:.0f} s after the benchmark's end."
+        )
+    return min(hurry, ctx.drain_deadline())
+
+
+def _end(ctx: RunContext) -> None:
+    """Keep the artifacts, and write the result."""
+    from bai_agent.phases.result import write_result
+
+    ctx.outcome = write_result(ctx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """The phases of a run, in this order."""
+
+    prepare: Phase = prepare
+    pull: Phase = _pull
+    join: Phase = join
+    run: Phase = run_benchmark
+    drain: Phase = _drain
+    """Skipped if the benchmark never began."""
+    end: Phase = _end

@@ -1,0 +1,182 @@
+"""Which network NCCL and Open MPI chose, by what they print of it themselves.
+
+NCCL says so with NCCL_DEBUG=INFO, Open MPI with `pml_base_verbose`, `mtl_base_verbose` or `btl_base_verbose`. Only the
+beginning of the output is searched: both choose before they compute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bai_agent.files.user_rights import folder_owner, user_rights
+from bai_agent.job.record_types import TransportEvent, WarningEvent
+from bai_agent.light_dataclass import dataclass
+from bai_agent.run.run_context import RunContext
+
+HEAD_BYTES = 4 << 20
+"""Bytes of each file that are searched; the rest is not."""
+_CHUNK_BYTES = 1 << 20
+_LONGEST_LINE = 4096
+"""Of the lines that hold such words: one without an end is passed over."""
+_PAUSE_SECONDS = 2.0
+_PROCESSES = 8
+"""Of a node, whose output is searched where each has its own: all of them choose alike."""
+
+_MOST_WORDS = 32
+"""Of a library that are kept: what looks like its words may be the benchmark's own."""
+
+_WORD = rb"[A-Za-z0-9_.;+-]"
+_NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
+"""A network's name as it is kept: NCCL's plugins have names like "AWS Libfabric"."""
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """Words in which a library names what it uses, and how that is kept."""
+
+    library: str
+    literal: bytes
+    """What a line has to hold, so that it is looked at with the pattern."""
+    pattern: bytes
+    """Compiled when a line holds the literal: few jobs print one."""
+    form: str
+
+
+_PHRASES = (
+    # NCCL INFO Using network Socket
+    _Phrase("NCCL", b"Using network ", rb"NCCL INFO Using network " + _NAME, "NET/{}"),
+    # NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 1 nics)
+    _Phrase(
+        "NCCL",
+        b"NET/OFI Selected ",
+        rb"NET/OFI Selected [Pp]rovider is (" + _WORD + rb"{1,40})",
+        "NET/OFI provider {}",
+    ),
+    # NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/AWS Libfabric/1/GDRDMA
+    _Phrase("NCCL", b" via NET/", rb"NCCL INFO .* via NET/" + _NAME + rb"/[0-9]", "NET/{}"),
+    _Phrase("NCCL", b" via P2P", rb"NCCL INFO .* via (P2P)", "{}"),
+    _Phrase("NCCL", b" via SHM", rb"NCCL INFO .* via (SHM)", "{}"),
+    # [HOST:PID] select: component cm selected
+    _Phrase(
+        "Open MPI",
+        b"select: component ",
+        rb"\] select: component (cm|ob1|ucx) selected",
+        "pml/{}",
+    ),
+    # [HOST:PID] mtl_ofi_component.c:362: mtl:ofi:provider: rdmap0s31-rdm
+    _Phrase(
+        "Open MPI",
+        b"mtl:ofi:provider: ",
+        rb"mtl:ofi:provider: (?!none)(" + _WORD + rb"{1,40})",
+        "mtl/ofi provider {}",
+    ),
+    # [HOST:PID] mca: bml: Using tcp btl for send to [[26333,1],0] on node NAME
+    _Phrase("Open MPI", b"mca: bml: Using ", rb"mca: bml: Using (\w{1,40}) btl for send to", "btl/{}"),
+)
+_SOCKETS = r"NET/Socket|btl/tcp|(?:NET|mtl)/(?:OFI|ofi) provider (?:tcp|udp|sockets|net)\b.*"
+
+
+class TransportScan:
+    """Reads the beginnings of growing files, each byte once, and remembers what they say of networks."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, int] = {}
+        self._found: dict[str, dict[str, None]] = {}
+
+    def read(self, paths: Iterable[Path], *, ended: bool = False) -> dict[str, list[str]]:
+        """Return, by library, what it has been found to use so far. ended: the files grow no more."""
+        for path in paths:
+            self._read_file(path, ended=ended)
+        return {library: list(words) for library, words in self._found.items()}
+
+    def _read_file(self, path: Path, *, ended: bool) -> None:
+        start = self._read.get(path, 0)
+        while start < HEAD_BYTES:
+            content = _piece(path, start, min(_CHUNK_BYTES, HEAD_BYTES - start))
+            end = content.rfind(b"\n") + 1
+            if ended or (not end and len(content) > _LONGEST_LINE):
+                end = len(content)
+            if not end:
+                return
+            self._search(content[:end])
+            start = HEAD_BYTES if start + len(content) >= HEAD_BYTES else start + end
+            self._read[path] = start
+
+    def _search(self, content: bytes) -> None:
+        for phrase in _PHRASES:
+            at = content.find(phrase.literal)
+            while at >= 0:
+                first = content.rfind(b"\n", max(0, at - _LONGEST_LINE), at) + 1
+                last = content.find(b"\n", at, at + _LONGEST_LINE)
+                line = content[first : last if last >= 0 else at + _LONGEST_LINE]
+                if (match := re.search(phrase.pattern, line)) is not None:
+                    words = phrase.form.format(match[1].decode("ascii"))
+                    found = self._found.setdefault(phrase.library, {})
+                    if len(found) < _MOST_WORDS:
+                        found[words] = None
+                at = content.find(phrase.literal, max(last, at + len(phrase.literal)))
+
+
+def _piece(path: Path, start: int, size: int) -> bytes:
+    """Return a piece of a file; nothing where it is gone, or no file: the benchmark may put anything in its place."""
+    try:
+        with user_rights(folder_owner(path.parent)):
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(file, size, start)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+class TransportLook:
+    """Tells in the run's events what is found, and warns where sockets are used though EFA was asked for."""
+
+    def __init__(self, ctx: RunContext) -> None:
+        self._ctx = ctx
+        self._scan = TransportScan()
+        self._next = 0.0
+
+    def __call__(self, *, ended: bool = False) -> None:
+        """Look, unless that was done just now. ended: the benchmark has."""
+        now = self._ctx.clock.monotonic()
+        if now < self._next and not ended:
+            return
+        self._next = now + _PAUSE_SECONDS
+        known = transports_in(self._ctx)
+        for library, words in self._scan.read(self._logs(), ended=ended).items():
+            if set(words) <= set(known.get(library, ())):
+                continue
+            self._ctx.events.add(TransportEvent(library=library, uses=words))
+            self._warn(library, words)
+
+    def _logs(self) -> list[Path]:
+        """Return what may hold such words: the output, and that of the first processes that mpirun started on this node."""
+        rundir = self._ctx.rundir
+        with user_rights(folder_owner(rundir.processes)):
+            logs = sorted(rundir.processes.glob("*.log"))[:_PROCESSES]
+        return [rundir.kept_output, *logs]
+
+    def _warn(self, library: str, words: list[str]) -> None:
+        strategy = self._ctx.job.strategy
+        sockets = [each for each in words if re.fullmatch(_SOCKETS, each)]
+        if not strategy.efa or strategy.nodes == 1 or not sockets:
+            return
+        message = (
+            f"EFA was asked for, and {library} uses sockets ({', '.join(sockets)}), which are many times slower: "
+            "the image lacks EFA's software or the library's plugin for it; docs/many-nodes.md, EFA, tells what it needs."
+        )
+        events = self._ctx.events.seen
+        if not any(isinstance(event, WarningEvent) and event.message == message for event in events):
+            self._ctx.warn(message)
+
+
+def transports_in(ctx: RunContext) -> Mapping[str, list[str]]:
+    """Return what the run's events say of networks, by library; the last word of each holds."""
+    return {event.library: event.uses for event in ctx.events.seen if isinstance(event, TransportEvent)}

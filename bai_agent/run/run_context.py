@@ -1,0 +1,269 @@
+"""The state that the phases of a run share."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bai_agent.benchmark.environment import scripts_folder
+from bai_agent.job.descriptor import Job, Power
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import AgentEvent, PhaseEvent, RestartEvent, RunEvent, WarningEvent
+from bai_agent.job.redaction import Redactor
+from bai_agent.job.run_directory import RunDir, boot_id
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass, field
+from bai_agent.machine.job_sockets import Announcement
+from bai_agent.machine.readiness import Node, wait_for_machine
+from bai_agent.run.stop_sources import DiskFull, Signals
+from bai_agent.runtime.clock import CLOCK, Clock
+from bai_agent.runtime.event_log import EventLog
+from bai_agent.runtime.stop import StopMonitor, StopReason
+from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    from bai_agent.benchmark.prepared_shim import PreparedShim
+    from bai_agent.generations.checkpoint_marker import CheckpointMarker
+    from bai_agent.machine.probe import EnvironmentProbe
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.node_monitor import NodeMonitor
+    from bai_agent.peers.peer_monitor import PeerMonitor
+    from bai_agent.run.extractor import RunningExtractor
+    from bai_agent.sinks.job_store.node_store import NodeStore
+    from bai_agent.sinks.job_store.uploader import StoreUploader
+    from bai_agent.sinks.sink import Sink
+
+_HURRY = 5.0
+"""Seconds for draining if the agent is told to stop."""
+
+_POWER_OFF_GRACE = timedelta(seconds=1)
+_POWER_OFF_HURRY = 0.9
+"""Grace and seconds for draining if the machine goes down: a process that stays longer than 5 s delays its end."""
+
+
+def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
+    """Return an uploader that is not started yet."""
+    # Imported here: it needs S3's modules.
+    from bai_agent.sinks.job_store.uploader import StoreUploader
+
+    return StoreUploader(node_store, rundir)
+
+
+class KeepsCheckpoints(Protocol):
+    """A thread that keeps the checkpoints of a generation: `CheckpointThread`."""
+
+    @property
+    def generation(self) -> int: ...
+
+    def events(self) -> Iterator[RunEvent]:
+        """Yield what has happened since the last call."""
+        ...
+
+    def end(self) -> None:
+        """Keep the last checkpoint now: nothing of the benchmark is left."""
+        ...
+
+    def keeps_within(self, limit_s: float) -> bool:
+        """Return whether it is at the last checkpoint, for less than so many seconds."""
+        ...
+
+    def give_up(self) -> None:
+        """Keep nothing more, and say so if something was to be kept."""
+        ...
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+@dataclass
+class RunContext:
+    """One run of this agent."""
+
+    job: Job
+    rundir: RunDir
+    events: EventLog
+    watch: StopMonitor
+    signals: Signals
+    disk: DiskFull
+    redactor: Redactor
+    record: JobRecord | None
+    extractor: RunningExtractor
+    node: Node = field(default_factory=Node)
+    node_store: NodeStore | None = None
+    """This node's part of the job store. None if the run directory is the store itself."""
+    monitor: PeerMonitor | None = None
+    """Monitor of the other nodes of a fixed job. None if it has one node."""
+    elastic: ElasticMonitor | None = None
+    """The same of an elastic job."""
+    uploader: StoreUploader | None = None
+    """Uploader to the store, once this node has claimed its part of it."""
+    sinks: list[Sink] = field(default_factory=list)
+    """Running sinks, including `uploader`."""
+    sinks_started: bool = False
+    """Whether the sinks of the job descriptor run."""
+    role: Role = Role.COMPUTE
+    """This node's part in the job, known once the nodes have met."""
+    is_served: bool = False
+    """Whether other nodes only serve this one, so that they end after its benchmark."""
+    probe: EnvironmentProbe | None = None
+    """Probe of the machine. Not started if the benchmark was started before."""
+    prepared_shim: PreparedShim | None = None
+    """Shim that waits for the benchmark. None if the benchmark was started before."""
+    when_started: Callable[[RunContext], None] = lambda _: None
+    """Called once the benchmark runs."""
+    port: socket.socket | None = None
+    """Holds the port that was published to the other nodes."""
+    agent_port: socket.socket | None = None
+    """Holds the port for questions of other nodes' agents, and listens once the job's key is known."""
+    answers: bool = False
+    """Whether it listens."""
+    checkpoints: KeepsCheckpoints | None = None
+    """Keeps the checkpoints of a generation, on the node of group rank 0."""
+    begins_with: str | None = None
+    """Name of the checkpoint with which a generation of an elastic job begins, as its leader says. None if there is none."""
+    resumed: str = ""
+    """The checkpoint from which this generation goes on, by its name; empty if there is none."""
+    shared_checkpoints: Sequence[str] = ()
+    """Folders of the generations before that have left something in a folder that all nodes share, newest first."""
+    restored: CheckpointMarker | None = None
+    """The same, if this agent has restored it."""
+    alone: Sequence[Announcement] = ()
+    """Keep out other jobs that require this machine for themselves, as this one does."""
+    clock: Clock = CLOCK
+    new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
+    wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
+    """Waits until the machine is ready or its first argument returns True; returns warnings."""
+    phase: str = "prepare"
+    reason: StopReason | None = None
+    """Reason why the run ended before its benchmark. None if it did not."""
+    between_generations: bool = False
+    """Whether it ended between two generations, after a failure and before the restart."""
+    cut_short: dict[str, float] = field(default_factory=dict)
+    """Phase that was cut short, with its duration (seconds)."""
+    outcome: Outcome = Outcome.AGENT_ERROR
+    umask: int = 0o022
+    """The caller's umask, used for the benchmark if it runs as the same user."""
+    runs_python: bool = False
+    """Whether a Python was seen among the benchmark's processes."""
+    static_program: str | None = None
+    """Name of a statically linked program that was seen among the benchmark's processes."""
+    writes_blocks: bool = True
+    """Whether the log has been empty or a multiple of a block at every look."""
+    knows_secrets: bool = False
+    """Whether the redactor knows the benchmark's secrets."""
+
+    @property
+    def others(self) -> NodeMonitor | None:
+        """What knows of the other nodes. None if this is the only one that the job can have."""
+        return self.monitor or self.elastic
+
+    @property
+    def has_part(self) -> bool:
+        """Whether this machine is a node of the job: it has claimed its part of the store."""
+        return self.node_store is None or self.uploader is not None
+
+    @property
+    def may_quote(self) -> bool:
+        """Whether output of the benchmark can be quoted without its secrets."""
+        return self.knows_secrets or not self.job.benchmark.secrets
+
+    @property
+    def scripts(self) -> Path | None:
+        """Folder of the scripts. None if the job has none."""
+        return scripts_folder(self.job, self.rundir)
+
+    def sink_errors(self) -> dict[str, str | None]:
+        """Return the current error of each sink (None: it delivers) by its display name."""
+        return {sink.name: sink.error for sink in self.sinks}
+
+    def begin_generation(self, rundir: RunDir) -> None:
+        """Continue with the next generation, whose files are in `rundir`."""
+        self.rundir = rundir
+        if self.prepared_shim is not None:
+            self.prepared_shim.close()
+            self.prepared_shim = None
+        self.watch.begin_generation(rundir)
+
+    def events_of_generation(self) -> Iterator[RunEvent]:
+        """Yield the events since this generation was decided on; of the first one all."""
+        seen, number = self.events.seen, self.rundir.generation
+        yield from seen[
+            max(
+                (
+                    place
+                    for place, each in enumerate(seen)
+                    if isinstance(each, RestartEvent) and 0 < each.generation <= number
+                ),
+                default=0,
+            ) :
+        ]
+
+    def tell_checkpoints(self) -> None:
+        """Take what the thread that keeps checkpoints says into the run's events."""
+        if self.checkpoints is not None:
+            for event in self.checkpoints.events():
+                self.events.add(event)
+
+    def warn(self, message: str) -> None:
+        self.events.add(WarningEvent(message=message))
+
+    def began(self, phase: str) -> float | None:
+        """Return when this or an earlier agent began a phase (this boot's monotonic clock); None if none did.
+
+        After a reboot only the time of day is left. Within a boot it is not used, since it may have been set.
+        """
+        boot = None
+        for event in self.events.seen:
+            if isinstance(event, AgentEvent):
+                boot = event.boot_id
+            elif isinstance(event, PhaseEvent) and event.phase == phase:
+                if event.uptime is not None and boot is not None and boot == boot_id():
+                    return min(event.uptime, self.clock.monotonic())
+                return self.clock.monotonic() - max(0.0, self.clock.time() - event.time / 1000)
+        return None
+
+    def seconds_since(self, phase: str) -> float | None:
+        """Return how long ago a phase began (seconds); None if it has not begun."""
+        began = self.began(phase)
+        return None if began is None else round(self.clock.monotonic() - began, 3)
+
+    @property
+    def top_folder(self) -> Path:
+        """Outermost folder of this job's store or run directory; folders above it are not ours."""
+        store = self.record.store if self.record is not None else None
+        return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
+
+    @property
+    def goes_down(self) -> bool:
+        """Whether the agent stops because the instance shuts down."""
+        return self.signals.received and self.job.end.power is Power.OFF
+
+    def drain_deadline(self) -> float:
+        """Return the deadline of deliveries (`time.monotonic()`), counted from now."""
+        seconds = self.job.limits.drain.total_seconds()
+        if self.signals.received:
+            seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
+        now, taken_away = self.clock.monotonic(), self.watch.deadline()
+        if taken_away is not None:
+            # Only half of it: artifacts and the result are sent after the records.
+            seconds = min(seconds, max(0.0, (taken_away - now) / 2))
+        return now + seconds
+
+    def grace(self) -> timedelta:
+        """Return the time from SIGTERM to SIGKILL for the benchmark.
+
+        If the machine is taken away at a known time, that is the time left minus the time for draining.
+        """
+        wanted = self.job.limits.grace
+        if self.goes_down:
+            return min(wanted, _POWER_OFF_GRACE)
+        taken_away = self.watch.deadline()
+        if taken_away is None:
+            return wanted
+        left = max(0.0, taken_away - self.clock.monotonic())
+        return timedelta(seconds=left - min(left / 2, self.job.limits.drain.total_seconds()))
