@@ -1,6 +1,6 @@
-"""The agent baked into an image, whose instances take a bare job descriptor as user data.
+"""Puts the agent into an image, whose instances accept a bare job descriptor as user data.
 
-Other user data is left alone, as if nothing were baked in. A bundle that is baked in is not fetched again either.
+Other user data works as without it. A bundle in the image is not fetched again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, p
 BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
-"""The deadline until the descriptor has been read, which has its own; the boothook allows half an hour for that."""
+"""Deadline until the descriptor, which has its own, has been read. The boothook allows half an hour for that."""
 
 _PIECE = 1 << 20
 
@@ -39,7 +39,7 @@ runcmd:
 
 
 def bake(bundle: Path, *, root: Path) -> str:
-    """Put the agent of the archive `bundle` into the system at `root`; return the bundle's sha256. May be repeated."""
+    """Put the agent of the archive `bundle` into the system at `root`; return the bundle's sha256. It may be repeated."""
     if not (root / "etc/cloud").is_dir():
         raise BaiError(
             f"{root} has no /etc/cloud: cloud-init is not installed there, and nothing would start the agent"
@@ -73,7 +73,7 @@ def _unpack(bundle: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     _remove(partial)
     try:
-        # To the very end, where gzip's checksum is: tarfile does not read that far.
+        # Read to the very end, because gzip's checksum is there, and tarfile does not read that far.
         with gzip.open(bundle) as content:
             while content.read(_PIECE):
                 continue

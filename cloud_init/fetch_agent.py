@@ -22,15 +22,13 @@ import shutil
 import sys
 import tarfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import zlib
+from email.message import Message
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from xml.sax.saxutils import escape
 
-from bai_agent.aws.imds_request import NoRedirects, ask_imds
-from bai_agent.aws.sigv4 import authorization
+from bai_agent.aws.http_request import authorization, imds_request, open_url
 
 UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8, 9
 TIMEOUT = 10
@@ -43,7 +41,6 @@ CERTIFICATE_TIME = (9, 10)
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED."""
 
 
-_open = urllib.request.build_opener(NoRedirects).open
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
 """From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's region."""
 
@@ -152,10 +149,8 @@ def clock(url: str) -> int:
     """Compare our clock with S3's, which each answer has, a refusal too: while ours is not set, nothing can be signed."""
     base, path = place(split(url)[0], "")
     try:
-        with _open(urllib.request.Request(base + path, method="HEAD"), timeout=TIMEOUT) as answer:
+        with open_url(base + path, method="HEAD", timeout_s=TIMEOUT) as answer:
             date_header = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:
-        date_header = error.headers.get("Date")
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(error, url) from error
     date = email.utils.parsedate(date_header or "")
@@ -186,17 +181,17 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     _, _, host = base.partition("://")
     wanted = sorted((query or {}).items())
     text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
-    request = urllib.request.Request(
-        f"{base}{path}{'?' if text else ''}{text}", headers=signed(host, path, text, region())
-    )
+    headers = signed(host, path, text, region())
     try:
-        with _open(request, timeout=TIMEOUT) as answer:
+        with open_url(
+            f"{base}{path}{'?' if text else ''}{text}", headers=headers, timeout_s=TIMEOUT
+        ) as answer:
+            if answer.code != 200:
+                raise refused(answer.code, answer.headers, answer.read(65536), url)
             piece = answer.read(1 << 20)
             while piece:
                 yield piece
                 piece = answer.read(1 << 20)
-    except urllib.error.HTTPError as error:
-        raise refused(error, url) from error
     except (OSError, http.client.HTTPException) as error:
         raise unreachable(error, url) from error
 
@@ -224,24 +219,21 @@ def unreachable(error: Exception, url: str) -> FetchError:
     return FetchError(UNREACHABLE, f"{url} cannot be read: {reason}")
 
 
-def refused(error: urllib.error.HTTPError, url: str) -> FetchError:
-    try:
-        found = re.search(rb"<Code>(\w+)</Code>", error.read(65536))
-    except (OSError, http.client.HTTPException):
-        found = None
+def refused(status: int, headers: Message, body: bytes, url: str) -> FetchError:
+    found = re.search(rb"<Code>(\w+)</Code>", body)
     code = found.group(1).decode() if found else ""
-    sentence = f"S3 answered {error.code} {code} for {url}"
-    date = email.utils.parsedate(error.headers.get("Date") or "")
+    sentence = f"S3 answered {status} {code} for {url}"
+    date = email.utils.parsedate(headers.get("Date") or "")
     if code == "RequestTimeTooSkewed" and date:
         _learned["skew"] = calendar.timegm(date) - time.time()
         return FetchError(UNREACHABLE, sentence)
-    elsewhere = error.headers.get("x-amz-bucket-region")
+    elsewhere = headers.get("x-amz-bucket-region")
     if elsewhere and elsewhere != _learned["region"]:
         _learned["region"] = elsewhere
-        return FetchError(UNREACHABLE if error.code < 400 or error.code == 400 else DENIED, sentence)
-    if error.code == 403:
+        return FetchError(UNREACHABLE if status <= 400 else DENIED, sentence)
+    if status == 403:
         return FetchError(DENIED, f"{sentence}; may the instance's role read it?")
-    if error.code == 404:
+    if status == 404:
         return FetchError(MISSING, sentence)
     return FetchError(UNREACHABLE, sentence)
 
@@ -277,16 +269,17 @@ def metadata_token() -> str:
 
 def metadata(path: str, token: Optional[str]) -> str:
     try:
-        return ask_imds(path, token, timeout_s=TIMEOUT, environment=os.environ)
-    except urllib.error.HTTPError as error:
-        if error.code == 404 and "security-credentials" in path:
-            sentence = "the instance has no role's credentials; was it launched with an instance profile?"
-            raise FetchError(DENIED, sentence) from error
-        sentence = f"the metadata service answered {error.code} for {path}"
-        raise FetchError(UNREACHABLE, sentence) from error
+        with open_url(timeout_s=TIMEOUT, **imds_request(path, token, os.environ)) as answer:
+            if answer.code == 200:
+                text: str = answer.read(1 << 20).decode()
+                return text
     except (OSError, http.client.HTTPException, ValueError) as error:
         sentence = f"the metadata service cannot be reached: {getattr(error, 'reason', error)}"
         raise FetchError(UNREACHABLE, sentence) from error
+    if answer.code == 404 and "security-credentials" in path:
+        sentence = "the instance has no role's credentials; was it launched with an instance profile?"
+        raise FetchError(DENIED, sentence)
+    raise FetchError(UNREACHABLE, f"the metadata service answered {answer.code} for {path}")
 
 
 def split(url: str) -> Tuple[str, str]:

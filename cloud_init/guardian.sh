@@ -10,6 +10,8 @@ agent=
 own_python=
 keep_seconds=0
 nodes=1
+launch=0
+first_node=0
 # The kernel, short of memory, shall take a benchmark and not us; but not the machine instead of a benchmark.
 # shellcheck disable=SC2016
 spare='{ echo 0 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
@@ -156,6 +158,7 @@ facts() {
         { printf '%s\n' "$sentence" >"$state/facts"; } 2>/dev/null
         instance_id=${sentence% *} rank=${sentence#* }
     fi
+    rank=$((first_node + rank))
     say "instance $instance_id rank $rank"
 }
 
@@ -237,7 +240,7 @@ run_agent() {
         say "agent start $starts"
         { printf '' >"$state/agent.err"; } 2>/dev/null && said=$state/agent.err || said=/dev/null
         sh -c "$spare" agent "$python" "$root/agent/$bundle_sha256/start_agent.py" run "$root/job.toml" --dir "$run" \
-            --rank "$rank" --instance-id "$instance_id" --quiet 2>"$said" &
+            --rank "$rank" --instance-id "$instance_id" --launch "$launch" --quiet 2>"$said" &
         agent=$!
         { echo "$agent" >"$state/agent.pid"; } 2>/dev/null
         watch_heartbeat "$agent" &
@@ -317,7 +320,7 @@ if [ ! -r "$state/settings" ]; then
     say "$state/settings is not there; cloud-init may have failed to write it"
     end no-settings
 fi
-# Words of the shell, quoted: power, keep_seconds, nodes, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# Words of the shell, quoted: power, keep_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
 # shellcheck source=/dev/null
 . "$state/settings"
 run=$root/jobs/$job_id

@@ -1,6 +1,6 @@
 """Turns user data that is a bare job descriptor into the guardian's settings, on an image with the agent baked in.
 
-Run by the guardian with the agent's Python. Exit code 1 and a sentence on stdout where the user data is not a job descriptor.
+The guardian runs it with the agent's Python. Exit code 1, and a sentence on stdout, if the user data is not a job descriptor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USER_DATA = Path("/var/lib/cloud/instance/user-data.txt")
 
 def main() -> int:
     bundle = (ROOT / "baked/bundle").read_text().strip()
-    # The agent's own code reads the descriptor; it is unpacked there, not installed.
+    # The agent's own code, which is unpacked there and not installed, reads the descriptor.
     sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
     from bai_agent.errors import DescriptorError
 
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _prepare(bundle: str) -> None:
-    from bai_agent.job.descriptor import EC2_MAX_RUNTIME, Power
+    from bai_agent.job.descriptor import EC2_MAX_RUNTIME, Power, Store
     from bai_agent.job.descriptor_file import parse_job
 
     if sys.version_info >= (3, 11):
@@ -43,24 +43,25 @@ def _prepare(bundle: str) -> None:
     job = parse_job(content, where="user data")
     limits = job.limits
     deadman = limits.machine_time(max_runtime=limits.max_runtime or EC2_MAX_RUNTIME, nodes=job.strategy.nodes)
-    # Unset, it is "stay" to the agent, which may run on a person's own machine; this one is an instance, and costs.
+    # The agent's default is "stay", because it may run on a person's own machine. This machine is an instance, and costs money.
     stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
+    store = job.store or Store(url="")
     settings = {
         "job_id": job.job.id,
         "job_url": "",
         "job_sha256": "",
         "bundle_url": "",
         "bundle_sha256": bundle,
-        "region": (job.store and job.store.region) or _region(),
-        "store_url": job.store.url if job.store and job.store.url.startswith("s3://") else "",
-        "s3_endpoint": (job.store and job.store.endpoint) or "",
+        "region": store.region or _region(),
+        "store_url": store.url if store.url.startswith("s3://") else "",
+        "s3_endpoint": store.endpoint or "",
         "keep_seconds": str(int((job.end.keep_on_failure or timedelta()).total_seconds())),
         "nodes": str(job.strategy.nodes),
         "power": "stay" if stays else "off",
     }
     _write(ROOT / "job.toml", content)
     _write(ROOT / "boot/limit", f"{int(deadman.total_seconds())}\n".encode())
-    # Last: where it exists, so does everything else that the guardian needs.
+    # Written last, because the guardian takes it as a sign that everything else exists.
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
     _write(ROOT / "boot/settings", text.encode())
 

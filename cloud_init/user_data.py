@@ -1,7 +1,7 @@
-"""User data: what an instance is told at its launch, as gzip'ed MIME multipart, byte for byte the same for the same input.
+"""Makes an instance's user data: gzip'ed MIME multipart, byte for byte the same for the same input.
 
-Its parts: the boothook, which holds the deadman and runs on every boot; a cloud-config, which writes the guardian, what it
-needs and the job descriptor, and starts it. https://docs.cloud-init.io/en/latest/explanation/format.html
+Its parts are the boothook, which contains the deadman and runs on every boot, and a cloud-config, which writes the guardian, its
+files and the job descriptor, and starts the guardian. https://docs.cloud-init.io/en/latest/explanation/format.html
 """
 
 from __future__ import annotations
@@ -10,30 +10,94 @@ import gzip
 import io
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
 
 from bai_agent.errors import BaiError
-from cloud_init.cloud_config import File, cloud_config
+
+_PLAIN_LINES = re.compile(r"[\x20-\x7e\t\n]*")
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that cloud-init writes once in an instance's life, before `runcmd`."""
+
+    path: str
+    content: str
+    permissions: str = "0644"
+
+
+def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
+    """Return a cloud-config that writes `files` and, after everything else, runs the command `start`. YAML 1.1 in printable ASCII.
+
+    It upgrades no package and asks no repository, because that would disturb a benchmark.
+    """
+    lines = [
+        "#cloud-config",
+        "package_update: false",
+        "package_upgrade: false",
+        "package_reboot_if_required: false",
+        "write_files:",
+    ]
+    for file in files:
+        lines += [
+            f"- path: {quoted(file.path)}",
+            f"  permissions: {quoted(file.permissions)}",
+            f"  content: {text(file.content, indent=4)}",
+        ]
+    lines += ["runcmd:", f"- [{', '.join(quoted(word) for word in start)}]"]
+    return "\n".join(lines) + "\n"
+
+
+def text(content: str, *, indent: int) -> str:
+    """Return `content` as a YAML scalar: a readable block if a block may contain all its characters, else a quoted text.
+
+    The first line follows a key that is indented by `indent - 2`.
+    """
+    if not _PLAIN_LINES.fullmatch(content) or not content.strip():
+        return quoted(content)
+    body = content.removesuffix("\n")
+    keep = "+" if content.endswith("\n") else "-"
+    if keep == "-" and body.endswith("\n"):
+        return quoted(content)
+    lines = [f"{' ' * indent}{line}" if line else "" for line in body.split("\n")]
+    return "\n".join([f"|2{keep}", *lines])
+
+
+def quoted(content: str) -> str:
+    """Return `content` as a double-quoted YAML scalar, on one line."""
+    return f'"{"".join(_character(each) for each in content)}"'
+
+
+def _character(each: str) -> str:
+    if each in _ESCAPES:
+        return _ESCAPES[each]
+    if " " <= each <= "~":
+        return each
+    code = ord(each)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
 
 LIMIT = 16_384
-"""Bytes of user data that EC2 takes: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
+"""Largest user data of EC2 (bytes): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
 
 ROOT = "/var/lib/bai"
 STATE = f"{ROOT}/boot"
 
 _BOUNDARY = "==bai=="
-"""All of a part's lines that a user has a say in are indented, so none can be this."""
+"""Boundary of the parts. All lines with a user's text are indented, so none can be equal to it."""
 
 _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MULTILINE)
-"""Blank lines, comments, docstrings."""
+"""Blank lines, comments and docstrings."""
 
 _SHARED = re.compile(r"^from (bai_agent[\w.]*)\.(\w+) import .*\n", re.MULTILINE)
 
 
 class UserDataTooLargeError(BaiError):
-    """The user data is larger than EC2 takes; `size` in bytes, after compression."""
+    """The user data is too large for EC2; `size` in bytes, after compression."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -45,10 +109,10 @@ class UserDataTooLargeError(BaiError):
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """An object in the store that does not fit into user data."""
+    """An object in the store that is too large for user data."""
 
     url: str
-    """s3://bucket/key"""
+    """Address: s3://bucket/key"""
     sha256: str
 
 
@@ -57,15 +121,15 @@ class Bundle:
     """The agent, as an archive in the store."""
 
     url: str
-    """s3://bucket/agent/<sha256>.tar.gz"""
+    """Address: s3://bucket/agent/<sha256>.tar.gz"""
     sha256: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """What an instance is told. The job descriptor is given either as it is or as a pointer."""
+    """The settings of an instance. The job descriptor is either a text or a pointer."""
 
     job_id: str
     job_toml: str | None = None
@@ -73,30 +137,34 @@ class Boot:
     bundle: Bundle
     region: str
     store_url: str | None = None
-    """s3://bucket/prefix: where `<job id>/release.json` lets a kept machine go."""
+    """Job store, s3://bucket/prefix, in which `<job id>/release.json` releases a kept machine; None without one."""
     s3_endpoint: str | None = None
-    """Where S3 is reached, if not at AWS's own address."""
+    """Address of S3; None: AWS's own."""
     deadman: timedelta
-    """From the first boot to the machine's forced end."""
+    """Time from the first boot to the machine's forced end."""
     init_commands: tuple[str, ...] = ()
-    """Lines for the shell, run once each before the agent."""
+    """Lines of shell that run once each before the agent."""
     keep_on_failure: timedelta | None = None
-    """How long a machine whose job failed is kept to be looked into."""
+    """Time for which a machine is kept for inspection after a failed job; None: not at all."""
     nodes: int = 1
-    """Of the job."""
+    """Number of the job's nodes."""
+    launch: int = 0
+    """Number of the machine's launch: 0 at the job's start."""
+    first_node: int = 0
+    """Node of the machine with index 0 in that launch."""
     power_off: bool = True
-    """Whether the machine is powered off at the end, and so terminated."""
+    """Whether the machine is powered off, and so terminated, at the end."""
     max_boots: int = 3
 
     def __post_init__(self) -> None:
         if (self.job_toml is None) == (self.job_pointer is None):
-            raise ValueError("either job_toml or job_pointer says what the job is")
+            raise ValueError("either job_toml or job_pointer must be given")
 
 
 def user_data(boot: Boot) -> bytes:
-    """Return the user data. Raises UserDataTooLargeError where EC2 would refuse it."""
+    """Return the user data. Raises UserDataTooLargeError if EC2 would refuse it."""
     packed = io.BytesIO()
-    # Neither the time nor a file's name gets into the result: the same launch, asked twice, must be the same to EC2.
+    # The result contains neither the time nor a file's name, because a repeated launch must be the same for EC2.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
         file.write(readable(boot).encode("ascii"))
     content = packed.getvalue()
@@ -106,7 +174,7 @@ def user_data(boot: Boot) -> bytes:
 
 
 def readable(boot: Boot) -> str:
-    """Return the user data as a person, and cloud-init after unpacking, reads it; printable ASCII."""
+    """Return the unpacked user data in printable ASCII, for a person and for cloud-init."""
     start = ["sh", "-c", f"sh {STATE}/guardian.sh </dev/null >/dev/null 2>&1 &"]
     parts = {
         "text/cloud-boothook": boothook(deadman=boot.deadman, max_boots=boot.max_boots),
@@ -120,7 +188,7 @@ def readable(boot: Boot) -> str:
 
 
 def boothook(*, deadman: timedelta, max_boots: int, before: str = "") -> str:
-    """Return the script that runs on every boot. `before`: lines of shell that may let it end at once."""
+    """Return the script that runs on every boot. before: lines of shell that may end it at once."""
     settings = f"deadman_seconds={int(deadman.total_seconds())}\nmax_boots={max_boots}\n"
     program = f"deadman={shlex.quote(_lean(piece('deadman.py')))}\n"
     return _script(piece("machine.sh") + before + settings + program + piece("boothook.sh"))
@@ -132,7 +200,7 @@ def guardian() -> str:
 
 
 def fetch_agent() -> str:
-    """Return the program that brings bundle and descriptor, with the text of what it shares with the agent, which is not there yet."""
+    """Return the program that fetches bundle and descriptor, with the text of the modules that it shares with the agent."""
     return _lean(_SHARED.sub(_module, piece("fetch_agent.py")))
 
 
@@ -142,14 +210,14 @@ def piece(name: str) -> str:
 
 
 def settings(values: dict[str, str | int | None]) -> str:
-    """Return what the guardian reads: words of the shell."""
+    """Return settings in the form that the guardian reads: assignments of the shell."""
     return "".join(
         f"{name}={shlex.quote('' if value is None else str(value))}\n" for name, value in values.items()
     )
 
 
 def guardian_settings(boot: Boot) -> dict[str, str | int | None]:
-    """Return what the guardian is told, by the names that it knows."""
+    """Return the guardian's settings, by name."""
     pointer = boot.job_pointer
     return {
         "job_id": boot.job_id,
@@ -162,6 +230,8 @@ def guardian_settings(boot: Boot) -> dict[str, str | int | None]:
         "s3_endpoint": boot.s3_endpoint,
         "keep_seconds": int((boot.keep_on_failure or timedelta()).total_seconds()),
         "nodes": boot.nodes,
+        "launch": boot.launch,
+        "first_node": boot.first_node,
         "power": "off" if boot.power_off else "stay",
     }
 
@@ -188,5 +258,5 @@ def _script(text: str) -> str:
 
 
 def _lean(text: str) -> str:
-    """Return a script without what is there for its readers only: it would cost a job descriptor its room."""
+    """Return a script without the parts for human readers, because they would take up a job descriptor's space."""
     return _FOR_READERS.sub("", text)
