@@ -1,4 +1,4 @@
-"""What the user wrote, and every mistake in it."""
+"""The benchmark descriptor, and all mistakes in it."""
 
 from executor.descriptor.findings import Finding, Severity, has_errors, render_findings
 from executor.descriptor.load import load, load_table, load_text

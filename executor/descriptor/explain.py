@@ -1,69 +1,74 @@
-"""Turns pydantic's errors into findings: plain sentences, with the advice taken from the schema."""
+"""Turns pydantic's errors into findings: plain sentences with advice from the schema."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from bai_agent.job.schema.declared import MistakeError
 from executor.descriptor.findings import Finding
 from executor.descriptor.schema import Schema, schema_at, tables, tables_with
 from executor.descriptor.toml_text import key_text, toml_value
-from executor.descriptor.values import OWN_SENTENCE
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_MISSING = ("missing", "missing_keyword_only_argument")
+_LISTS = ("list_type", "tuple_type")
+_TABLES = ("model_type", "dict_type", "dataclass_type")
+_TOP = "the top of the file"
 _EXPECTED = {
     "string_type": "a text in quotes",
     "int_type": "an integer without quotes",
     "int_from_float": "an integer",
     "bool_type": "true or false, without quotes",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a table",
     "model_type": "a table",
-    "model_attributes_type": "a table",
+    "dataclass_type": "a table",
 }
 
 _MEANT = {"true": "true", "yes": "true", "on": "true", "1": "true"} | dict.fromkeys(
     ("false", "no", "off", "0"), "false"
 )
-"""What people write for true and false, as TOML has it."""
+"""TOML's word for other words for true and false."""
 
 
 def explain(error: ValidationError, *, file: str) -> list[Finding]:
-    """Return one finding for each mistake that `error` holds. A misspelt key is not also reported as missing."""
+    """Return a finding for each mistake in `error`. A misspelt key is not also reported as missing."""
     errors = error.errors(include_url=False)
-    misspelt = {
-        (*each["loc"][:-1], _close(each["loc"])) for each in errors if each["type"] == "extra_forbidden"
-    }
+    misspelt = {(*each["loc"][:-1], _close(each["loc"])) for each in errors if each["type"] in _UNKNOWN}
     return [
-        _finding(each, file=file)
+        found
         for each in errors
-        if not (each["type"] == "missing" and each["loc"] in misspelt)
+        if not (each["type"] in _MISSING and each["loc"] in misspelt)
+        for found in _findings(each, file=file)
     ]
 
 
-def _finding(error: ErrorDetails, *, file: str) -> Finding:
-    # A mistake in a table's own key has the key twice in its place: (…, "my key", "[key]").
+def _findings(error: ErrorDetails, *, file: str) -> Iterator[Finding]:
+    # The place of a mistake in a key itself ends with the key and "[key]": (…, "my key", "[key]").
     path = tuple(step for step in error["loc"] if step != "[key]")
-    problem, fix = _words(error, path)
-    if "[key]" in error["loc"] and problem.startswith('"'):
-        problem = f"the key {problem}"
-    return Finding(file=file, path=path, problem=problem, fix=fix)
+    cause = error.get("ctx", {}).get("error")
+    mistakes = cause.mistakes if isinstance(cause, MistakeError) else [("", _words(error, path))]
+    for key, (problem, fix) in mistakes:
+        if "[key]" in error["loc"] and problem.startswith('"'):
+            problem = f"the key {problem}"
+        yield Finding(file=file, path=(*path, key) if key else path, problem=problem, fix=fix)
 
 
 def _words(error: ErrorDetails, path: tuple[str | int, ...]) -> tuple[str, str]:
     kind, context = error["type"], error.get("ctx", {})
-    if kind == OWN_SENTENCE:
-        return context["problem"], context["fix"]
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN:
         return _unknown(path, error["input"])
     schema = schema_at(path) or {}
-    if kind == "missing":
+    if kind in _MISSING:
         return "is missing", f"add {_line(path, schema)}" + ("" if "properties" in schema else _to(path))
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         return _not_a_choice(error["input"], schema, path)
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind]}, not {_described(error['input'])}", _typed_fix(
@@ -81,26 +86,29 @@ def _words(error: ErrorDetails, path: tuple[str | int, ...]) -> tuple[str, str]:
 
 
 def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
-    table, key = path[:-1], str(path[-1])
-    known = _keys(table)
-    header = _header(table)
-    close = _close(path)
-    elsewhere = [name for name in tables_with(key) if name != header]
-    if elsewhere:
-        fix = f"move it: {key} belongs to {' or '.join(name or 'the top of the file' for name in elsewhere)}"
-        if close:
-            fix = f'did you mean "{close}"? Or {fix}'
-    elif close:
-        fix = f'did you mean "{close}"?'
-    else:
-        fix = f"{header or 'the top of the file'} knows: {', '.join(known)}"
-        far = difflib.get_close_matches(key.lower(), _all_keys(), n=1, cutoff=0.75)
-        if far:
-            homes = " or ".join(name or "the top of the file" for name in tables_with(far[0]))
-            fix = f'did you mean "{far[0]}" of {homes}? {fix}'
+    key, header = str(path[-1]), _header(path[:-1])
     if isinstance(value, dict):
-        return f"there is no table [{key_text(path)}]", fix
-    return f'there is no key "{key}" {f"in {header}" if header else "at the top of the file"}', fix
+        return f"there is no table [{key_text(path)}]", _meant_key(path, key, header)
+    place = f"in {header}" if header else "at the top of the file"
+    return f'there is no key "{key}" {place}', _meant_key(path, key, header)
+
+
+def _meant_key(path: tuple[str | int, ...], key: str, header: str) -> str:
+    """Return advice for an unknown key: a table that has it, or a similar key of its table or of another one."""
+    close = _close(path)
+    homes = [name for name in tables_with(key) if name != header]
+    if homes:
+        fix = f"move it: {key} belongs to {_either(homes)}"
+        return f'did you mean "{close}"? Or {fix}' if close else fix
+    if close:
+        return f'did you mean "{close}"?'
+    fix = f"{header or _TOP} knows: {', '.join(_keys(path[:-1]))}"
+    far = difflib.get_close_matches(key.lower(), _all_keys(), n=1, cutoff=0.75)
+    return f'did you mean "{far[0]}" of {_either(tables_with(far[0]))}? {fix}' if far else fix
+
+
+def _either(headers: Sequence[str]) -> str:
+    return " or ".join(each or _TOP for each in headers)
 
 
 def _keys(table: Sequence[str | int]) -> list[str]:
@@ -108,7 +116,7 @@ def _keys(table: Sequence[str | int]) -> list[str]:
 
 
 def _close(path: Sequence[str | int]) -> str | None:
-    """Return the key that whoever wrote the unknown key at `path` may have meant."""
+    """Return the key of the same table that is similar to the unknown key at `path`; None if none is."""
     close = difflib.get_close_matches(str(path[-1]).lower(), _keys(path[:-1]), n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -119,7 +127,7 @@ def _all_keys() -> list[str]:
 
 def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tuple[str, str]:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    # Some choices are only understood, so that files written for others are valid: nobody is sent there.
+    # Some choices are accepted for files of other programs, but not advised.
     choices = schema.get("x-advised", choices)
     shown = [toml_value(each) for each in choices]
     if len(choices) == 1:
@@ -135,29 +143,32 @@ def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tupl
 
 
 def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schema) -> str:
-    key = path[-1] if path else ""
-    if kind == "string_type" and isinstance(value, (bool, int, float, date, time)):
-        return f"write {_name(key)} = {toml_value(str(value).lower() if isinstance(value, bool) else str(value))}"
-    if kind in ("int_type", "bool_type") and isinstance(value, str):
-        plain = value.strip().lower()
-        if kind == "int_type" and plain.isdigit():
-            return f"write {_name(key)} = {plain}"
-        if kind == "bool_type" and plain in _MEANT:
-            return f"write {_name(key)} = {_MEANT[plain]}"
-    if kind == "list_type" and isinstance(value, dict):
-        return f"write its header with two brackets: [[{key_text(path)}]]"
-    if kind == "list_type":
-        inner = toml_value(value) if isinstance(value, (str, int, float)) else '"…"'
-        return f"write {_name(key)} = [{inner}]"
-    if kind.startswith(("model", "dict")) and isinstance(value, list):
+    name = _name(path[-1] if path else "")
+    if kind in _TABLES and isinstance(value, list):
         return f"write its header once, with single brackets: [{key_text(path)}]"
-    if kind.startswith(("model", "dict")):
+    if kind in _TABLES:
         return f"write it as a table: a line [{key_text(path)}], its keys below"
-    return f"write for example {_line(path, schema)}"
+    if kind in _LISTS and isinstance(value, dict):
+        return f"write its header with two brackets: [[{key_text(path)}]]"
+    if kind in _LISTS:
+        inner = toml_value(value) if isinstance(value, (str, int, float)) else '"…"'
+        return f"write {name} = [{inner}]"
+    converted = _converted(kind, value)
+    return f"write {name} = {converted}" if converted else f"write for example {_line(path, schema)}"
+
+
+def _converted(kind: str, value: Any) -> str | None:
+    """Return a value as TOML in the type that its key needs, to suggest it; None if it is not clear what was meant."""
+    if kind == "string_type" and isinstance(value, (bool, int, float, date, time)):
+        return toml_value(str(value).lower() if isinstance(value, bool) else str(value))
+    plain = value.strip().lower() if isinstance(value, str) else ""
+    if kind == "int_type" and plain.isdigit():
+        return plain
+    return _MEANT.get(plain) if kind == "bool_type" else None
 
 
 def _line(path: Sequence[str | int], schema: Schema) -> str:
-    """Return what a user could write for the key at `path`."""
+    """Return an example of the key at `path`."""
     if "properties" in schema:
         inner = " and ".join(
             _line((*path, key), schema_at((*path, key)) or {}) for key in schema.get("required", [])

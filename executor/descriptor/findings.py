@@ -1,12 +1,12 @@
-"""What is wrong with a benchmark descriptor, each mistake on its own, and how a person reads it."""
+"""Mistakes of a benchmark descriptor, and their text for a person."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from bai_agent.light_dataclass import dataclass
 from executor.descriptor.toml_text import key_text
 
 
@@ -19,22 +19,22 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One mistake: where it is, what is wrong, and what to write instead."""
+    """One mistake: its place, the problem, and what to write instead."""
 
     file: str
     path: tuple[str | int, ...] = ()
-    """The way to the key: ("output", "metrics", 0, "pattern"); empty where the file as a whole is meant."""
+    """Path to the key: ("output", "metrics", 0, "pattern"); empty for the whole file."""
     problem: str
     fix: str
     severity: Severity = Severity.ERROR
     item: str = ""
-    """The `name` or `src` of the list's item that `path` goes through: people do not count from 0."""
+    """`name` or `src` of the list's item on `path`, for people, who do not count from 0."""
     option: str = ""
-    """The option that the value came from, "--set ml.args"; empty where it stands in the file."""
+    """Option that set the value, "--set ml.args"; empty if the value is in the file."""
 
     @property
     def key(self) -> str:
-        """The way to the key as one text: "output.metrics[0].pattern"."""
+        """Path to the key as one text: "output.metrics[0].pattern"."""
         return key_text(self.path)
 
     def as_table(self) -> dict[str, object]:
@@ -54,14 +54,15 @@ def has_errors(findings: Sequence[Finding]) -> bool:
 
 
 def render_findings(findings: Sequence[Finding], *, width: int = 80) -> str:
-    """Return the findings as plain text for a terminal: errors first, a count at the end; "" where there are none."""
+    """Return the findings as plain text for a terminal: errors first, a count at the end; "" if there are none."""
     if not findings:
         return ""
-    blocks = []
-    for severity in Severity:
-        for finding in findings:
-            if finding.severity is severity:
-                blocks.append(_block(finding, width=width))
+    blocks = [
+        _block(finding, width=width)
+        for severity in Severity
+        for finding in findings
+        if finding.severity is severity
+    ]
     counts = [
         f"{count} {severity.value}{'' if count == 1 else 's'}"
         for severity in Severity
@@ -87,7 +88,7 @@ def _block(finding: Finding, *, width: int) -> str:
 
 
 def _indented(text: str, *, first: str, width: int) -> list[str]:
-    """Wrap each line of `text`; nothing that a person may want to copy is broken inside a word."""
+    """Wrap each line of `text`, but never inside a word, which a person may want to copy."""
     lines: list[str] = []
     for line in text.splitlines():
         lines += textwrap.wrap(

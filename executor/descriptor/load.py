@@ -1,4 +1,4 @@
-"""From a file to a descriptor, or to every mistake that is in it."""
+"""Reads a file as a descriptor, or finds all its mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from executor.descriptor.checks import check
+from executor.descriptor.checks.table_checks import check
 from executor.descriptor.explain import explain
 from executor.descriptor.findings import Finding, has_errors
 from executor.descriptor.model import Descriptor
@@ -22,9 +22,9 @@ from executor.descriptor.toml_file import parse_toml, read_toml
 def load(
     path: Path, *, script: Path | None = None, overrides: Sequence[Override] = ()
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings: warnings only where there is a descriptor.
+    """Return the descriptor in the file `path`, and all findings. With a descriptor they are all warnings.
 
-    `script` is what `--script` brings along in place of `[ml.script] path`. `overrides` stand in place of what the file says.
+    script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the file's.
     """
     return _load(read_toml(path), path, script=script, overrides=overrides)
 
@@ -37,7 +37,7 @@ def load_text(
     overrides: Sequence[Override] = (),
     scripts: Path | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return what `load` would if the file `path` held `content`. scripts: what is looked at in place of `[ml.script] path`."""
+    """Return the result of `load` for a file `path` with `content`. scripts: folder that is checked in place of `[ml.script] path`."""
     read = parse_toml(content, file=str(path))
     return _load(read, path, script=script, overrides=overrides, scripts=scripts)
 
@@ -68,12 +68,12 @@ def load_table(
     overrides: Sequence[Override] = (),
     scripts: Path | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor that `table` holds, and all findings, in the order of the table.
+    """Return the descriptor in `table`, and all findings in the order of the table.
 
-    `file` starts every finding but those about `overrides`. `folder` is where the descriptor lies; None where it did not come
-    from this disk. `scripts` is a folder that is looked at in place of what `[ml.script] path` names.
+    file: its name in findings, except in those about `overrides`. folder: the descriptor's; None if it is not on this disk.
+    scripts: folder that is checked in place of `[ml.script] path`.
     """
-    strange = _something_else(table, file=file)
+    strange = _other_file(table, file=file)
     if strange:
         return None, [strange]
     merged = copy.deepcopy(dict(table))
@@ -97,7 +97,7 @@ def load_table(
 
 
 def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]:
-    """Return the table with `scripts` for the folder that `[ml.script] path` names, if it names one."""
+    """Return the table with `scripts` as `[ml.script] path`, if it has that key."""
     ml = table.get("ml")
     script = ml.get("script") if isinstance(ml, Mapping) else None
     if scripts is None or not isinstance(script, Mapping) or "path" not in script:
@@ -105,8 +105,8 @@ def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]
     return {**table, "ml": {**table["ml"], "script": {**script, "path": str(scripts)}}}
 
 
-def _something_else(table: Mapping[str, Any], *, file: str) -> Finding | None:
-    """Return the one finding about a file that is not a benchmark descriptor at all."""
+def _other_file(table: Mapping[str, Any], *, file: str) -> Finding | None:
+    """Return the only finding about a file that is not a benchmark descriptor."""
     if not table:
         return Finding(file=file, problem="is empty", fix="`bai init` prints a descriptor to start from")
     if "spec_version" not in table and "version" in table and "job" in table:
@@ -119,7 +119,7 @@ def _something_else(table: Mapping[str, Any], *, file: str) -> Finding | None:
 
 
 def _item(table: Mapping[str, Any], path: Sequence[str | int]) -> str:
-    """Return what the user calls the item of a list that `path` goes through."""
+    """Return the user's name of the list item on `path`; "" if there is none."""
     node: Any = table
     for step in path:
         if isinstance(node, Mapping):
@@ -138,7 +138,7 @@ def _item(table: Mapping[str, Any], path: Sequence[str | int]) -> str:
 
 
 def _position(table: Mapping[str, Any], path: Sequence[str | int]) -> tuple[int, ...]:
-    """Return where `path` stands in the file, for sorting; what is missing comes at the end of its table."""
+    """Return the position of `path` in the file, for sorting. A missing key comes at the end of its table."""
     found: list[int] = []
     node: Any = table
     for step in path:

@@ -1,6 +1,6 @@
-"""Puts overrides into a file's table: each where its key is, as the type that the key wants.
+"""Puts overrides into a file's table: each at its key, with the type that the key wants.
 
-What is wrong with one in this file is a finding, whose place is the option.
+A mistake of an override in this file is a finding, whose place is the option.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
+from bai_agent.job.schema.field_types import shown
 from bai_agent.job.toml import TomlBoundsError
 from executor.descriptor.findings import Finding, Severity
-from executor.descriptor.key_path import ItemName
-from executor.descriptor.overrides import Override, overlap, read_value
+from executor.descriptor.overrides import ItemName, Override, overlap, read_value
 from executor.descriptor.schema import Schema, schema_at
 from executor.descriptor.toml_text import key_text, toml_value
-from executor.descriptor.values import shown
 
 _KINDS = {
     bool: "boolean",
@@ -26,21 +25,21 @@ _KINDS = {
     list: "array",
     dict: "object",
 }
-"""Types of TOML, as a JSON Schema calls them."""
+"""Names of TOML's types in a JSON Schema."""
 
 Place = tuple[str | int, ...]
 Origins = Mapping[Place, Override]
-"""The places in a table that options have set, or made to set what is below them."""
+"""Places of a table that options have set, or have created to set something below them."""
 
 
 class _OverrideError(Exception):
-    """A value cannot be put into this file: problem and fix."""
+    """A value cannot be put into this file. Its arguments are problem and fix."""
 
 
 def put_overrides(
     table: dict[str, Any], overrides: Sequence[Override], *, file: str
 ) -> tuple[Origins, list[Finding]]:
-    """Put the values of `overrides` into `table`; return where they are now, and what could not be put there."""
+    """Put the values of `overrides` into `table`; return their places, and findings for those that did not fit."""
     origins: dict[Place, Override] = {}
     findings: list[Finding] = []
     done: dict[Place, Override] = {}
@@ -49,7 +48,9 @@ def put_overrides(
             place = _put(table, override, origins)
             for before, other in done.items():
                 if overlap(before, place):
-                    raise _OverrideError(f"is set by {other.option} as well", "keep one of the two")
+                    twice = other.option == override.option
+                    problem = "is given twice" if twice else f"is set by {other.option} as well"
+                    raise _OverrideError(problem, "keep one of the two")
             done[place] = override
         except _OverrideError as error:
             problem, fix = error.args
@@ -58,7 +59,7 @@ def put_overrides(
 
 
 def _put(table: dict[str, Any], override: Override, origins: dict[Place, Override]) -> Place:
-    """Put a value into `table`, in new tables where those on the way are missing; return where it is."""
+    """Put a value into `table`, and create missing tables on the way; return its place."""
     node: Any = table
     place: Place = ()
     first, *rest = override.path
@@ -73,10 +74,10 @@ def _put(table: dict[str, Any], override: Override, origins: dict[Place, Overrid
     if len(new) == len(rest):
         value = _value(override, schema_at(place))
     elif schema_at(place) is None:
-        value = {}  # below a key that nobody knows, which is what there is to say
+        value = {}  # below an unknown key, which is reported
     else:
         raise _OverrideError(
-            f"{key_text(place)} is not in this file, so that it has no items",
+            f"{key_text(place)} is not in this file, and has no items",
             f"set the whole list: {key_text(place)}=[…]",
         )
     for name in reversed(new):
@@ -87,37 +88,50 @@ def _put(table: dict[str, Any], override: Override, origins: dict[Place, Overrid
 
 
 def _step_in(node: Any, step: str | int | ItemName, place: Place) -> str | int:
-    """Return which key or position of `node`, which is at `place`, a step means."""
+    """Return the key or position of a step in `node`, which is at `place`."""
     if isinstance(step, str):
-        if isinstance(node, list):
-            raise _OverrideError(
-                f"{key_text(place)} is a list, and no item of it is named",
-                f"write {key_text(place)}[0] for the first one" + _named_items(node, place),
-            )
-        if not isinstance(node, dict):
-            raise _OverrideError(
-                f"{key_text(place)} is not a table in this file, and has no key {step}", "correct the key"
-            )
-        return step
+        return _key_in(node, step, place)
     if not isinstance(node, list):
         what = "the descriptor" if not place else key_text(place)
         raise _OverrideError(f"{what} is not a list in this file", "leave the brackets out")
-    count = f"{len(node)} item{'' if len(node) == 1 else 's'}"
-    if isinstance(step, int):
-        if step < len(node):
-            return step
-        fix = f"items are counted from [0] to [{len(node) - 1}]" if node else "write the item into the file"
-        raise _OverrideError(f"{key_text(place)} has {count} in this file", fix + _named_items(node, place))
-    found = [index for index, item in enumerate(node) if step.name in _names(item)]
+    return _position_in(node, step, place) if isinstance(step, int) else _named_in(node, step, place)
+
+
+def _key_in(node: Any, key: str, place: Place) -> str:
+    if isinstance(node, list):
+        raise _OverrideError(
+            f"{key_text(place)} is a list, and no item of it is named",
+            f"write {key_text(place)}[0] for the first one" + _named_items(node, place),
+        )
+    if not isinstance(node, dict):
+        problem = f"{key_text(place)} is not a table in this file, and has no key {key}"
+        raise _OverrideError(problem, "correct the key")
+    return key
+
+
+def _position_in(node: list[Any], position: int, place: Place) -> int:
+    if position < len(node):
+        return position
+    fix = f"items are counted from [0] to [{len(node) - 1}]" if node else "write the item into the file"
+    problem = f"{key_text(place)} has {_count(node)} in this file"
+    raise _OverrideError(problem, fix + _named_items(node, place))
+
+
+def _named_in(node: list[Any], item: ItemName, place: Place) -> int:
+    found = [index for index, each in enumerate(node) if item.name in _names(each)]
     if len(found) == 1:
         return found[0]
     if found:
         which = " or ".join(f"[{index}]" for index in found)
-        raise _OverrideError(f"{len(found)} items of {key_text(place)} are named so", f"write {which}")
+        raise _OverrideError(f"{len(found)} items of {key_text(place)} have this name", f"write {which}")
     raise _OverrideError(
-        f"no item of {key_text(place)} in this file is named {shown(step.name)}",
-        f"it has {count}, counted from [0]" + _named_items(node, place),
+        f"no item of {key_text(place)} in this file is named {shown(item.name)}",
+        f"it has {_count(node)}, counted from [0]" + _named_items(node, place),
     )
+
+
+def _count(node: list[Any]) -> str:
+    return f"{len(node)} item{'' if len(node) == 1 else 's'}"
 
 
 def _names(item: Any) -> list[str]:
@@ -126,13 +140,13 @@ def _names(item: Any) -> list[str]:
 
 
 def _named_items(node: list[Any], place: Place) -> str:
-    """Return the rest of a sentence that names some items of a list."""
+    """Return the end of a sentence that names some items of a list."""
     names = [name for item in node for name in _names(item)[:1]][:5]
     return "".join(f", or {key_text(place)}[{toml_value(name)}]" for name in names)
 
 
 def _value(override: Override, schema: Schema | None) -> Any:
-    """Return what the key of this schema gets: a value of TOML where the key wants one, else the text as it stands."""
+    """Return the value for a key with this schema: TOML's value if the key wants one, else the text itself."""
     if not override.typed:
         return override.value
     text: str = override.value
@@ -141,20 +155,29 @@ def _value(override: Override, schema: Schema | None) -> Any:
         value = read_value(text)
     except ValueError as error:
         if wanted and wanted <= {"array", "object"} and text.lstrip().startswith(("[", "{")):
-            # A line and column in it would be those of a line that nobody has written.
-            reason = str(error).partition(" (at ")[0]
-            problem = reason if isinstance(error, TomlBoundsError) else f"is not valid TOML: {reason}"
-            raise _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'') from None
+            raise _malformed(error) from None
         return text
+    return text if _means_text(value, wanted) else value
+
+
+def _means_text(value: Any, wanted: set[str]) -> bool:
+    """Return whether a text was typed for a key of these types, though it can be read as `value`."""
     kind = _KINDS.get(type(value))
-    # An integer has several texts, and where a text is possible what was typed is meant: OMP_NUM_THREADS=010.
-    if not wanted or "string" not in wanted or kind == "string" or (kind in wanted and kind != "integer"):
-        return value
-    return text
+    if "string" not in wanted or kind == "string":
+        return False
+    # An integer has several texts. If the key also takes a text, the typed one is kept: OMP_NUM_THREADS=010.
+    return kind not in wanted or kind == "integer"
+
+
+def _malformed(error: ValueError) -> _OverrideError:
+    # The error's line and column are those of a line that the user has not written.
+    reason = str(error).partition(" (at ")[0]
+    problem = reason if isinstance(error, TomlBoundsError) else f"is not valid TOML: {reason}"
+    return _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'')
 
 
 def _types(schema: Schema) -> set[str]:
-    """Return the types that a schema allows; none where it allows any."""
+    """Return the types that a schema allows; none if it allows any."""
     if "anyOf" in schema:
         return {kind for each in schema["anyOf"] for kind in _types(each)}
     if "enum" in schema or "const" in schema:
@@ -164,7 +187,7 @@ def _types(schema: Schema) -> set[str]:
 
 
 def name_option(finding: Finding, origins: Origins) -> Finding:
-    """Return `finding` with the option that its value came from, if it did."""
+    """Return `finding` with the option that set its value, if one did."""
     for length in range(len(finding.path), 0, -1):
         override = origins.get(finding.path[:length])
         if override is not None:
@@ -174,8 +197,8 @@ def name_option(finding: Finding, origins: Origins) -> Finding:
     return finding
 
 
-def origins_of(overrides: Sequence[Override]) -> Origins:
-    """Return where `overrides` set values, as far as that can be known without the file."""
+def expected_origins(overrides: Sequence[Override]) -> Origins:
+    """Return the places that `overrides` set, as far as they are known without the file."""
     return {
         tuple(step for step in each.path if not isinstance(step, ItemName)): each
         for each in overrides

@@ -1,6 +1,6 @@
-"""Values that options put in place of a file's: read from `--set KEY=VALUE`, given by a program, and kept in the job's record.
+"""Values in place of a file's: read from `--set KEY=VALUE`, given by a program, and kept in the job's record.
 
-What is wrong with one whatever the file holds is a UsageError; `override_places.py` finds what is wrong with it in a file.
+A mistake that does not depend on the file is a UsageError. `override_places.py` finds the others.
 """
 
 from __future__ import annotations
@@ -8,70 +8,84 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, time
 from typing import Any
 
 from bai_agent.aws.secrets import KINDS
-from bai_agent.job.source_schemes import grants_access
+from bai_agent.job.schema.field_types import shown
+from bai_agent.job.schema.source_schemes import grants_access
 from bai_agent.job.toml import read_toml_text
-from executor.descriptor.key_path import KeyPath, read_key_path
-from executor.descriptor.secret_values import looks_secret
+from bai_agent.light_dataclass import dataclass
+from executor.descriptor.checks.secret_values import looks_secret
 from executor.descriptor.toml_text import key_text, toml_value
-from executor.descriptor.values import shown
 from executor.errors import UsageError
 
 _EXAMPLE = "write for example --set limits.max_runtime=2h"
 REDACTED = "***"
-"""What stands in a record for a value that looks like a secret."""
+"""Replacement in a record for a value that looks like a secret."""
+
+
+_QUOTED = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_NAME = rf"(?:\A|\.)[ \t]*(?P<name>[A-Za-z0-9_-]+|{_QUOTED})"
+_ITEM = rf"""(?!\A)\[[ \t]*(?P<item>{_QUOTED}|[^\[\]"'=]+?)[ \t]*\]"""
+_STEP = re.compile(rf"(?:{_NAME}|{_ITEM})[ \t]*")
+
+
+@dataclass(frozen=True)
+class ItemName:
+    """The item of a list of tables with this `name`, or this `id`."""
+
+    name: str
+
+
+KeyPath = tuple[str | int | ItemName, ...]
+"""The path to a key: names of tables and keys, and positions or names of a list's items."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A value for one key, in place of what the file says."""
+    """A value for one key, in place of the file's."""
 
     option: str
-    """Where it was given: "--set ml.args"."""
+    """Option that set it: "--set ml.args"."""
     key: str
-    """The key as it was written."""
+    """Key as the user wrote it."""
     path: KeyPath
     value: Any
-    """As TOML has it; where it was `typed`, the text."""
+    """Value in TOML's types; the text if it was `typed`."""
     typed: bool = True
-    """Whether `value` is what somebody typed, to be read as the type that the key wants."""
+    """Whether `value` is a text that a user typed, to be read as the type that the key wants."""
     must_count: bool = False
-    """Whether it is an error, and not only a warning, that the value is not used."""
+    """Whether an unused value is an error, not only a warning."""
 
 
 def read_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
-    """Return what `--set KEY=VALUE` sets, each of `texts` one of them. Raises UsageError."""
+    """Return the overrides of `--set KEY=VALUE`, one for each of `texts`. Raises UsageError."""
     return tuple(map(_read_override, texts))
 
 
 def _read_override(text: str) -> Override:
-    written_key, equals, _ = text.partition("=")
+    written_key = text.partition("=")[0]
     try:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(
             f"--set {written_key!a}: it is not UTF-8, and a job descriptor holds text only"
         ) from None
-    if not equals:
+    if "=" not in text:
         raise UsageError(f"--set {shown(text)}: there is no = in it; {_EXAMPLE}")
     path, rest = _key_path(text, where=f"--set {shown(written_key)}")
-    if not rest:
-        raise UsageError(f"--set {shown(text)}: there is no = behind the key; {_EXAMPLE}")
     key = text[: len(text) - len(rest)].strip()
     return Override(option=f"--set {key}", key=key, path=path, value=rest[1:])
 
 
 def key_override(option: str, path: tuple[str, ...], value: Any) -> Override:
-    """Return what an option sets that stands for the key at `path`; whoever gives it wants it to count."""
+    """Return the override of an option that stands for the key at `path`. It is an error if it is not used."""
     return Override(option=option, key=key_text(path), path=path, value=value, typed=False, must_count=True)
 
 
-def overrides_of_program(values: Mapping[str, Any]) -> tuple[Override, ...]:
-    """Return what a program sets: keys as in `--set`, values as Python has them. Raises UsageError."""
+def program_overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
+    """Return the overrides of a program: keys as in `--set`, values of Python. Raises UsageError."""
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise UsageError('set: write a dict of keys and values, for example {"limits.max_runtime": "2h"}')
     found = []
@@ -86,6 +100,30 @@ def overrides_of_program(values: Mapping[str, Any]) -> tuple[Override, ...]:
     return tuple(found)
 
 
+def read_key_path(text: str) -> tuple[KeyPath, str]:
+    """Return the key at the start of `text`, and the rest: "" or a text that begins with "=".
+
+    Raises ValueError with the position of the mistake.
+    """
+    steps: list[str | int | ItemName] = []
+    position = 0
+    while step := _STEP.match(text, position):
+        steps.append(_read_step(step["name"], step["item"]))
+        position = step.end()
+    rest = text[position:]
+    if not steps or rest[:1] not in ("", "="):
+        raise ValueError(f"a name, a quote or a bracket is missing at character {position + 1}")
+    return tuple(steps), rest
+
+
+def _read_step(name: str | None, item: str | None) -> str | int | ItemName:
+    written = name or item or ""
+    plain = str(read_toml_text(f"name = {written}")["name"]) if written[0] in "\"'" else written
+    if name is not None:
+        return plain
+    return int(written) if re.fullmatch("[0-9]{1,9}", written) else ItemName(plain)
+
+
 def _key_path(text: str, *, where: str) -> tuple[KeyPath, str]:
     try:
         return read_key_path(text)
@@ -94,7 +132,7 @@ def _key_path(text: str, *, where: str) -> tuple[KeyPath, str]:
 
 
 def _plain(value: Any, option: str) -> Any:
-    """Return `value` as TOML has it; a path as its text."""
+    """Return `value` in TOML's types; a path becomes its text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each, option) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -110,33 +148,16 @@ def _plain(value: Any, option: str) -> Any:
     return value
 
 
-def check_overlaps(overrides: Sequence[Override]) -> None:
-    """Raise UsageError where two of `overrides` set the same key, or one a part of what another one sets."""
-    for index, override in enumerate(overrides):
-        for other in overrides[:index]:
-            if override.path == other.path and override.option == other.option:
-                raise UsageError(f"{override.option} is given twice; keep one of them")
-            if overlap(override.path, other.path):
-                both = f"{other.option} and {override.option}"
-                raise UsageError(
-                    f"{both} set the same key, {_shorter(other, override).key}; keep one of the two"
-                )
-
-
 def overlap(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Return whether one of two ways to a key leads to the other key, or past it."""
+    """Return whether one of two paths is the other, or begins with it."""
     length = min(len(one), len(other))
     return one[:length] == other[:length]
 
 
-def _shorter(one: Override, other: Override) -> Override:
-    return min(one, other, key=lambda each: len(each.path))
-
-
 def read_value(text: str) -> Any:
-    """Return the one value of TOML that `text` is. Raises ValueError."""
+    """Return the single TOML value in `text`. Raises ValueError."""
     alone = read_toml_text(f"value = {text}")
-    # A comment would hide what follows it, and another key would be set beside this one.
+    # A comment would hide the rest of the text, and a second key would be set, too.
     inline = read_toml_text(f"table = {{ value = {text} }}")
     if list(alone) != ["value"] or list(inline) != ["table"] or list(inline["table"]) != ["value"]:
         raise ValueError("is more than one value")
@@ -144,7 +165,7 @@ def read_value(text: str) -> Any:
 
 
 def recorded(overrides: Sequence[Override]) -> dict[str, str]:
-    """Return keys and values as a job's record keeps them: what looks like a secret is left out of it."""
+    """Return keys and values for a job's record, without values that look like secrets."""
     return {each.key: _recorded(each) for each in overrides}
 
 

@@ -1,4 +1,4 @@
-"""Access to a raw descriptor, in which any key may be missing or of a wrong type, and the form in which checks speak."""
+"""Access to a raw descriptor, in which any key may be missing or have a wrong type, and the mistakes that checks report."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from executor.descriptor.findings import Severity
 Where = tuple[str | int, ...]
 Raw = Mapping[str, Any]
 RawFinding = tuple[Where, str, str, Severity]
-"""Where, problem, fix, severity."""
-ERROR, WARNING = Severity.ERROR, Severity.WARNING
+"""Place, problem, fix and severity."""
+
+
+def error(where: Where, problem: str, fix: str) -> RawFinding:
+    """Return a mistake that makes the descriptor invalid."""
+    return where, problem, fix, Severity.ERROR
+
+
+def warning(where: Where, problem: str, fix: str) -> RawFinding:
+    """Return a mistake with which the descriptor can still be run."""
+    return where, problem, fix, Severity.WARNING
 
 
 def at(table: Raw, *keys: str) -> Raw:
-    """Return the table at `keys`, or an empty one where there is none."""
+    """Return the table at `keys`, or an empty one if there is none."""
     node: Any = table
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -30,6 +39,7 @@ def items(table: Raw, *keys: str) -> Iterator[tuple[Where, Raw]]:
             yield (*keys, index), item
 
 
-def text_of(table: Raw, key: str) -> str:
+def text_at(table: Raw, key: str) -> str:
+    """Return the text at `key`, or an empty one if there is none."""
     value = table.get(key)
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Writes the tables of `docs/benchmark-descriptor.md`, from the same texts as the JSON Schema.
+"""Writes the tables of `docs/benchmark-descriptor.md` from the JSON Schema.
 
 python -m executor.descriptor.reference
 """
@@ -10,7 +10,7 @@ from executor.descriptor.toml_text import toml_value
 
 
 def reference() -> str:
-    """Return one Markdown section for each table of a benchmark descriptor."""
+    """Return a Markdown section for each table of a benchmark descriptor."""
     return "\n".join(_section(header, table) for header, table in tables())
 
 
@@ -54,10 +54,17 @@ def _type(schema: Schema) -> str:
     if isinstance(kind, list):
         return " or ".join(_type({"type": each}) for each in kind)
     if kind == "array":
-        return f"list of {_type(schema['items'])}s"
-    if kind == "object":
-        inner = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")]
-        return f"table of {_type(inner[0])}s" if isinstance(inner[0], dict) else "table"
+        kind, comma, bounds = _type(schema["items"]).partition(",")
+        return f"list of {kind}s{comma}{bounds}"
+    return _table_type(schema) if kind == "object" else _plain_type(schema, kind)
+
+
+def _table_type(schema: Schema) -> str:
+    inner = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")]
+    return f"table of {_type(inner[0])}s" if isinstance(inner[0], dict) else "table"
+
+
+def _plain_type(schema: Schema, kind: str) -> str:
     if "ms|d|h|m|s" in schema.get("pattern", ""):
         return "duration"
     names = {"string": "text", "integer": "integer", "boolean": "true or false", "number": "number"}

@@ -1,4 +1,4 @@
-"""The JSON Schema of a benchmark descriptor, made of the model. Editors complete and check TOML files with it."""
+"""The JSON Schema of a benchmark descriptor, made from the model. Editors complete and check TOML files with it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from bai_agent.job.durations import format_duration
+from bai_agent.job.descriptor import Unpack
+from bai_agent.job.schema.declared import DeclaredTable
+from bai_agent.job.schema.durations import format_duration
 from executor.descriptor.model import Descriptor
-from executor.descriptor.values import Table
+from executor.descriptor.values import DescriptorTable, NodeRange
 
 Schema = dict[str, Any]
 
 
 def json_schema() -> Schema:
-    """Return the JSON Schema (draft 2020-12) of a benchmark descriptor, as Taplo and Even Better TOML read it."""
+    """Return the JSON Schema (draft 2020-12) of a benchmark descriptor for Taplo and Even Better TOML."""
     schema: Schema = _plain(Descriptor.model_json_schema(schema_generator=_Generator))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -30,27 +32,39 @@ def json_schema() -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Writes defaults the way a user would write them, and describes each key by the text below its field."""
+    """Writes defaults in a user's form, and describes each key with the docstring of its field."""
 
     def encode_default(self, dft: Any) -> Any:
+        if dft is Unpack.NO:
+            return False
+        if isinstance(dft, NodeRange):
+            return dft.most
         return format_duration(dft) if isinstance(dft, timedelta) else super().encode_default(dft)
 
     def model_schema(self, schema: Any) -> Schema:
-        found: Schema = super().model_schema(schema)
-        table: type[Table] = schema["cls"]
-        for name, text in _field_texts(table).items():
-            found["properties"][table.model_fields[name].alias or name]["description"] = text
-        return found
+        return _described(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> Schema:
+        return _described(super().dataclass_schema(schema), schema["cls"])
 
 
-def _field_texts(table: type[Table]) -> dict[str, str]:
-    """Return the texts below the fields of a class and of those that it is derived from.
+def _described(schema: Schema, table: type) -> Schema:
+    fields = getattr(table, "model_fields", {})
+    for name, text in _field_texts(table).items():
+        key = (fields[name].alias if name in fields else None) or name
+        if key in schema["properties"]:
+            schema["properties"][key]["description"] = text
+    return schema
 
-    pydantic can read them too (use_attribute_docstrings), but does so whenever the class is imported: a third of the time of that.
+
+def _field_texts(table: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a class and of its base classes.
+
+    pydantic can read them, too (use_attribute_docstrings), but then reads them at each import, which is a third of the import's time.
     """
     found: dict[str, str] = {}
     for each in reversed(table.__mro__):
-        if not issubclass(each, Table):
+        if not issubclass(each, (DescriptorTable, DeclaredTable)):
             continue
         (definition,) = ast.parse(inspect.getsource(each)).body
         assert isinstance(definition, ast.ClassDef)
@@ -67,7 +81,7 @@ def _known() -> Schema:
 
 
 def schema_at(path: Sequence[str | int]) -> Schema | None:
-    """Return what the schema says at `path` ("output", "metrics", 0, "name"), or None where no such key exists."""
+    """Return the schema at `path` ("output", "metrics", 0, "name"); None if there is no such key."""
     node: Schema | None = resolved(_known())
     for step in path:
         if node is None:
@@ -78,7 +92,7 @@ def schema_at(path: Sequence[str | int]) -> Schema | None:
 
 
 def tables_with(key: str) -> list[str]:
-    """Return the headers of the tables that have a key of this name: ["[limits]"]."""
+    """Return the headers of the tables with a key of this name: ["[limits]"]."""
     return [header for header, table in tables() if key in table["properties"]]
 
 
@@ -94,7 +108,7 @@ def settable_keys() -> list[str]:
 
 
 def tables() -> list[tuple[str, Schema]]:
-    """Return every table with its header, the way it is written: ("[[output.metrics]]", its schema). The root is ("", …)."""
+    """Return the schema of each table with its header: ("[[output.metrics]]", …). The root is ("", …)."""
     found: list[tuple[str, Schema]] = []
 
     def walk(node: Schema, path: tuple[str, ...], *, many: bool) -> None:
@@ -113,7 +127,7 @@ def tables() -> list[tuple[str, Schema]]:
 
 
 def resolved(node: Schema) -> Schema:
-    """Return `node` with its `$ref` followed; what stands beside the reference wins."""
+    """Return `node` with its `$ref` resolved. Keys next to the reference come first."""
     if "$ref" not in node:
         return node
     target: Schema = _known()["$defs"][node["$ref"].rpartition("/")[2]]
@@ -128,7 +142,7 @@ def _property(node: Schema, name: str) -> Any:
 
 
 def _plain(node: Any) -> Any:
-    """Return `node` without what only Python has: no null (TOML has none), no titles made of key names."""
+    """Return `node` without null, which TOML does not have, and without titles made of key names."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
@@ -138,14 +152,23 @@ def _plain(node: Any) -> Any:
         if key in ("properties", "$defs")
         else _plain(value)
         for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
-        and not (key == "default" and (value is None or isinstance(value, dict)))
+        if not _is_superfluous(key, value)
     }
-    description = cleaned.get("description")
-    if isinstance(description, str):
+    if isinstance(description := cleaned.get("description"), str):
         cleaned["description"] = " ".join(description.split())
-    choices = [each for each in cleaned.get("anyOf", []) if each != {"type": "null"}]
-    if len(choices) == 1:
-        del cleaned["anyOf"]
-        cleaned = {**choices[0], **cleaned}
-    return cleaned
+    return _without_null(cleaned)
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Return the schema of a value that is left out if it is null, because TOML has no null."""
+    choices = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    return {**choices[0], **{key: each for key, each in schema.items() if key != "anyOf"}}
+
+
+def _is_superfluous(key: str, value: Any) -> bool:
+    """Return whether a part of a schema is a title made of a key's name, or the default of an absent table or list."""
+    if key == "default":
+        return value in (None, []) or isinstance(value, dict)
+    return key == "title" and isinstance(value, str)

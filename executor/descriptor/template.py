@@ -1,4 +1,4 @@
-"""The descriptor that `bai init` prints: it runs as it is, and shows every table that most people need."""
+"""The descriptor that `bai init` prints: it runs without changes, and shows the tables that most people need."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ task_name = "my-benchmark"
 instance_type = "local"
 # single_node, torchrun, horovod or mpi
 strategy = "single_node"
+# The number of machines of the other strategies: 4, or "2:4" for a job that goes on with 2 to 4 of them.
+# [hardware.distributed]
+# num_instances = 4
 
 [ml]
 # One line is a command: benchmark_code = "python3 train.py --epochs 8"
@@ -90,6 +93,12 @@ better = "lower"
 max_runtime = "10m"
 # A benchmark that prints nothing for so long is ended.
 # no_output = "5m"
+
+# A benchmark that fails is started again, and finds its checkpoints in $BAI_CHECKPOINT_DIR:
+# [restart]
+# max_restarts = 3
+# [checkpoint]
+# path = "checkpoints"
 
 # Where the metrics are sent as well:
 # [kafka]

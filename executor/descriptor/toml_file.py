@@ -1,4 +1,4 @@
-"""Reads a TOML file, or says in one finding why that cannot be done."""
+"""Reads a TOML file, or reports in one finding why it cannot be read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bai_agent.job.toml import TomlBoundsError, TOMLDecodeError, read_toml_text
 from executor.descriptor.findings import Finding
 
 _LIMIT = 2**20
-"""Bytes. A descriptor is a page or two; what is larger is something else."""
+"""Largest size of a descriptor (bytes). A descriptor is a page or two; a larger file is something else."""
 
 _UNCLOSED = "a [ is never closed: a list ends with ]"
 _ADVICE = (
     ("Unescaped '\\'", "a backslash needs single quotes around the text: pattern = 'loss (\\d+)'"),
     ("Invalid value", 'a text needs quotes around it: key = "text"'),
-    ("Expected '=' after a key", 'write key = "value"; a table\'s name stands in brackets: [table]'),
-    ("Cannot overwrite a value", "this key or table stands there twice; keep one"),
-    ("Cannot declare", "this table stands there twice; keep one, or write [[…]] where it is a list"),
+    ("Expected '=' after a key", 'write key = "value"; a table\'s name is in brackets: [table]'),
+    ("Cannot overwrite a value", "this key or table is defined twice; keep one"),
+    ("Cannot declare", "this table is defined twice; keep one, or write [[…]] if it is a list"),
     ("Cannot mutate immutable namespace", "this table was already written in { … }; keep one form"),
     (
         "Expected newline or end of document",
@@ -28,7 +28,7 @@ _ADVICE = (
     ("Expected ']'", "a table's name ends with ] and a list's with ]]"),
     (
         "Illegal character '\\n'",
-        "the text's closing quote is missing; a text of several lines stands in three quotes",
+        "the text's closing quote is missing; a text of several lines is between three quotes",
     ),
     ("Unclosed array", _UNCLOSED),
     ("Unclosed inline table", "a table in one line ends with }"),
@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the table in the file `path` with no findings, or None with the one that says why not."""
+    """Return the table in the file `path` without findings, or None with the finding about the mistake."""
     file = str(path)
     try:
         content = _content(path)
@@ -50,7 +50,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
 
 
 def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the table in `content` with no findings, or None with the one that says why not."""
+    """Return the table in `content` without findings, or None with the finding about the mistake."""
 
     def refuse(problem: str, fix: str) -> tuple[None, list[Finding]]:
         return None, [Finding(file=file, problem=problem, fix=fix)]
@@ -79,7 +79,7 @@ def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, lis
 
 def _content(path: Path) -> bytes | Finding:
     mode = path.stat().st_mode
-    # A FIFO or a device might never end, or never begin.
+    # Reading a FIFO or a device might never end.
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         inside = sorted(each.name for each in path.glob("*.toml")) if stat.S_ISDIR(mode) else []
@@ -104,7 +104,7 @@ def _unreadable(path: Path, error: OSError) -> tuple[str, str]:
 
 
 def _syntax(message: str, text: str) -> tuple[str, str]:
-    """Return problem and fix for the parser's `message`, with the line itself, as that is where people look."""
+    """Return problem and fix for the parser's `message`, with the line itself."""
     place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     lines = text.split("\n")
     number, column = (int(place[1]), int(place[2])) if place else (len(lines), 0)
@@ -124,9 +124,9 @@ def _syntax(message: str, text: str) -> tuple[str, str]:
 
 
 def _in_open_list(lines: list[str], number: int, column: int | None) -> bool:
-    """Return whether a list's next item was expected where the file ends, or where the next key or table begins.
+    """Return whether the parser expected a list's next item at the end of the file, or before the next key or table.
 
-    number, column: where the parser stopped, counted from 1; no column at the end of the file.
+    number, column: the parser's position, counted from 1; no column at the end of the file.
     """
     if column is None:
         before, goes_on = lines, True

@@ -1,4 +1,4 @@
-"""Keys and values the way a user would write them in TOML."""
+"""Keys and values as TOML text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def key_text(path: Sequence[str | int]) -> str:
-    """Return `path` as TOML would write it, with list positions in brackets, counted from 0."""
+    """Return `path` as a dotted key of TOML, with list positions in brackets, counted from 0."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -22,7 +22,7 @@ def key_text(path: Sequence[str | int]) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """Return `value` in TOML; a text with backslashes in single quotes, where they stay as they are."""
+    """Return `value` in TOML. A text with backslashes has single quotes, in which they keep their meaning."""
     if isinstance(value, str) and "\\" in value and "'" not in value:
         return f"'{value}'"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The files of arms that have their own, when a job is made of two descriptors."""
+"""The files of arms that have their own, if a job is made of several descriptors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from executor.descriptor import Descriptor
 from executor.planning.arms import ArmFiles, file_arms
 from executor.planning.git import git_state
 from executor.planning.job_sources import script_folder
-from executor.planning.repetition import scripts_digest
+from executor.planning.rerun_record import scripts_digest
 
 
 def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict[str, ArmFiles]:
-    """Return the files of each arm, by its name; asks git, reads and sums up scripts. Raises ScriptsError."""
+    """Return the files of each arm, by its name; asks git and reads the scripts. Raises ScriptsError."""
     found = {}
     for arm in file_arms(descriptor):
         scripts = script_folder(arm.script, folder=arm.folder)

@@ -1,4 +1,4 @@
-"""Several descriptors as one job of several arms, which run on the same hardware and are measured in the same way."""
+"""Makes several descriptors one job of several arms, which run on the same machine and are measured in the same way."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import os
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from enum import Enum
+from itertools import combinations, product
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pydantic import Field
 
 from bai_agent.job.descriptor import Git
-from bai_agent.job.source_schemes import file_path
+from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor import Descriptor
-from executor.descriptor.file_checks import local_path
-from executor.descriptor.model import ArmTable, Ml, RepeatTable, Script
+from executor.descriptor.checks.file_checks import local_path
+from executor.descriptor.model import ArmTable, RepeatTable, Script
 from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.errors import UsageError
 from executor.planning.scripts_folder import ScriptsOrigin
@@ -25,7 +26,7 @@ from executor.planning.scripts_folder import ScriptsOrigin
 _T = TypeVar("_T")
 
 _RUNS = 10
-"""Of each arm, where nothing is said."""
+"""Runs of each arm by default."""
 _OWN = {
     "info": {"description", "labels", "task_name"},
     "ml": {"benchmark_code", "args", "script"},
@@ -34,35 +35,87 @@ _OWN = {
     "output": {"metrics"},
     "repeat": {"arms", "seed"},
 }
-"""Keys in which arms may differ, or which the comparison says itself."""
+"""Keys that may differ between arms, or that the comparison sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFiles:
-    """What is known of an arm's own files when its job is made."""
+    """An arm's own files at the time when its job is made."""
 
     scripts: ScriptsOrigin | None
-    """What the agent takes its scripts from."""
+    """Origin of its scripts."""
     sha256: str | None
-    """The sum over names and contents of those scripts."""
+    """Checksum over names and contents of those scripts."""
     git: Git | None
+    """Commit of its descriptor's folder."""
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. Only several descriptors make one: nobody can write it in one."""
+    """An arm with files of its own. It is made of several descriptors, and cannot be written in one."""
 
     folder: Path
-    """That of its descriptor, absolute: relative paths of what follows start there."""
+    """Absolute folder of its descriptor, in which the relative paths below start."""
     script: Script | None = None
-    """In place of that of `[ml]`."""
+    """Its scripts, in place of those of `[ml]`."""
     sources: list[SourceTable] = Field(default_factory=list)
-    """Beside those of `[data]`."""
+    """Its data, in addition to that of `[data]`."""
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:
     """Return the arms with files of their own: all or none."""
     arms = descriptor.repeat.arms if descriptor.repeat is not None else []
     return [each for each in arms if isinstance(each, FileArm)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One of the descriptors, with the scripts and data that it names."""
+
+    file: Path
+    descriptor: Descriptor
+    script: Script | None
+    """`[ml.script]` with absolute paths, so that two folders can be compared."""
+    sources: Sequence[SourceTable]
+    """`[[data.sources]]` with absolute addresses."""
+
+    @classmethod
+    def read(cls, file: Path, descriptor: Descriptor) -> _Side:
+        folder = file.absolute().parent
+        return cls(
+            file=file,
+            descriptor=descriptor,
+            script=_located_script(descriptor.ml.script, folder),
+            sources=[_located_source(each, folder) for each in descriptor.data.sources],
+        )
+
+    @property
+    def files(self) -> tuple[Script | None, Sequence[SourceTable]]:
+        return self.script, self.sources
+
+    @property
+    def at_fixed_places(self) -> list[SourceTable]:
+        """Sources whose place on the machine is the same for all arms."""
+        return [each for each in self.sources if each.path.startswith(("/", "~/"))]
+
+    def arm(self, name: str, shared_labels: Mapping[str, str]) -> ArmTable:
+        """Return this descriptor as an arm that uses the job's own files."""
+        ml, labels = self.descriptor.ml, self.descriptor.info.labels
+        return ArmTable(
+            name=name,
+            benchmark_code=ml.benchmark_code,
+            args=ml.args or "",
+            vars=dict(self.descriptor.env.vars),
+            labels={key: value for key, value in labels.items() if key not in shared_labels},
+        )
+
+    def file_arm(self, arm: ArmTable, script: Script | None, sources: Sequence[SourceTable]) -> FileArm:
+        """Return `arm` with the files that are not the job's own. script, sources: the job's."""
+        return FileArm(
+            **vars(arm),
+            folder=self.file.absolute().parent,
+            script=self.descriptor.ml.script if script is None else None,
+            sources=[each for each in self.sources if each not in sources],
+        )
 
 
 def as_arms(
@@ -73,82 +126,72 @@ def as_arms(
     until: float | None,
     seed: int,
 ) -> Descriptor:
-    """Return one descriptor of which those in these files are the arms. Raises UsageError, which names a key that differs.
+    """Return one descriptor whose arms are the descriptors in these files. Raises UsageError, which names a key that differs.
 
     runs, until: of each arm, in place of what `[repeat]` says in all.
     """
-    first = descriptors[0]
-    for file, other in zip(files[1:], descriptors[1:], strict=True):
-        for key, one, two in _differences(_shared(first), _shared(other)):
-            raise UsageError(
-                f"{key}: {files[0]} says {_shown(one)}, {file} says {_shown(two)}; arms are compared on the same machine, and only "
-                "ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: make it the "
-                "same in both"
-            )
-    names = _names(files)
-    labels = dict(_common([list(each.info.labels.items()) for each in descriptors]))
-    arms: Sequence[ArmTable] = [
-        ArmTable(
-            name=name,
-            benchmark_code=each.ml.benchmark_code if each.ml else None,
-            args=(each.ml.args if each.ml else None) or "",
-            vars=dict(each.env.vars),
-            labels={key: value for key, value in each.info.labels.items() if key not in labels},
-        )
-        for name, each in zip(names, descriptors, strict=True)
-    ]
-    script, sources = first.ml.script if first.ml else None, first.data.sources
-    folders = [each.absolute().parent for each in files]
-    scripts = [_located_script(*each) for each in zip(descriptors, folders, strict=True)]
-    data = [_located_sources(*each) for each in zip(descriptors, folders, strict=True)]
-    if any(each != scripts[0] for each in scripts) or any(each != data[0] for each in data):
-        for left, right in combinations(range(len(files)), 2):
-            _check_places((files[left], files[right]), (data[left], data[right]))
-        script = script if all(each == scripts[0] for each in scripts) else None
-        sources = _common(data)
-        arms = [
-            FileArm(
-                **vars(arm),
-                folder=folder,
-                script=each.ml.script if each.ml and script is None else None,
-                sources=[source for source in own if source not in sources],
-            )
-            for arm, each, folder, own in zip(arms, descriptors, folders, data, strict=True)
-        ]
-    metrics = _metrics(files, descriptors)
+    sides = [_Side.read(*each) for each in zip(files, descriptors, strict=True)]
+    first = sides[0].descriptor
+    for other in sides[1:]:
+        _check_alike(sides[0], other)
+    labels = dict(_common([list(each.descriptor.info.labels.items()) for each in sides]))
+    arms: list[ArmTable] = [each.arm(name, labels) for name, each in zip(_names(files), sides, strict=True)]
+    script, sources = first.ml.script, first.data.sources
+    if any(each.files != sides[0].files for each in sides):
+        script, sources = _shared_files(sides)
+        arms = [each.file_arm(arm, script, sources) for arm, each in zip(arms, sides, strict=True)]
+    metrics = _metrics(sides)
     table = _table(first.repeat or RepeatTable(), metrics, arms=len(files), runs=runs, until=until)
-    table = table.model_copy(update={"arms": arms, "seed": seed})
-    return first.model_copy(
-        update={
-            "info": first.info.model_copy(
-                update={"labels": labels, "task_name": _one_task_name(descriptors)}
-            ),
-            "ml": (first.ml or Ml()).model_copy(
-                update={"benchmark_code": arms[0].benchmark_code, "script": script}
-            ),
-            "data": first.data.model_copy(update={"sources": sources}),
-            "env": first.env.model_copy(update={"vars": {}}),
-            "output": first.output.model_copy(update={"metrics": metrics}),
-            "repeat": table,
-        }
-    )
+    return _changed(
+        first,
+        info={"labels": labels, "task_name": _one_task_name(descriptors)},
+        ml={"benchmark_code": arms[0].benchmark_code, "script": script},
+        data={"sources": sources},
+        env={"vars": {}},
+        output={"metrics": metrics},
+    ).model_copy(update={"repeat": replace(table, arms=tuple(arms), seed=seed)})
+
+
+def _changed(descriptor: Descriptor, **tables: Mapping[str, Any]) -> Descriptor:
+    """Return `descriptor` with other values of some keys of some tables."""
+    changed = {name: getattr(descriptor, name).model_copy(update=keys) for name, keys in tables.items()}
+    return descriptor.model_copy(update=changed)
+
+
+def _shared_files(sides: Sequence[_Side]) -> tuple[Script | None, list[SourceTable]]:
+    """Return the scripts and data that all arms use. Raises UsageError if two arms bring different data to one place."""
+    for left, right in combinations(sides, 2):
+        _check_places(left, right)
+    first = sides[0]
+    script = first.descriptor.ml.script if all(each.script == first.script for each in sides) else None
+    return script, _common([each.sources for each in sides])
+
+
+def _check_alike(one: _Side, other: _Side) -> None:
+    """Raise UsageError if a key differs that is the same for all arms."""
+    for key, first, second in _differences(_shared(one.descriptor), _shared(other.descriptor)):
+        raise UsageError(
+            f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; arms are compared on the same machine, "
+            "and only ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: "
+            "make it the same in both"
+        )
 
 
 def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
-    """Return the name of the task where all have the same."""
+    """Return the task's name if it is the same in all."""
     names = {each.info.task_name for each in descriptors}
     return names.pop() if len(names) == 1 else None
 
 
 def _common(sides: Sequence[Sequence[_T]]) -> list[_T]:
-    """Return what all have, in the order of the first."""
+    """Return the items that all have, in the order of the first."""
     return [each for each in sides[0] if all(each in side for side in sides[1:])]
 
 
 def _table(
     table: RepeatTable, metrics: Sequence[MetricTable], *, arms: int, runs: int | None, until: float | None
 ) -> RepeatTable:
-    """Return `[repeat]` for all arms together, with what the command line says of one."""
+    """Return `[repeat]` for all arms together. Options of the command line come first."""
     if table.arms:
         raise UsageError("repeat.arms: the files are arms already; remove the table")
     each = runs if runs is not None else table.runs
@@ -156,75 +199,73 @@ def _table(
     if each is None and until is None:
         each = _RUNS
     if until is not None and table.metric is None:
-        ranked = [each.name for each in metrics if each.better]
-        if len(ranked) != 1:
-            raise UsageError(
-                'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval is meant, in all files'
-            )
-    return table.model_copy(
-        update={
-            "runs": arms * each if each is not None else None,
-            "warmup_runs": arms * table.warmup_runs,
-            "until": until,
-        }
+        _check_one_ranked(metrics)
+    return replace(
+        table,
+        runs=arms * each if each is not None else None,
+        warmup_runs=arms * table.warmup_runs,
+        until=until,
     )
 
 
-def _located_script(descriptor: Descriptor, folder: Path) -> Script | None:
-    """Return `[ml.script]` with absolute paths, so that those of two folders can be compared."""
-    script = descriptor.ml.script if descriptor.ml else None
+def _check_one_ranked(metrics: Sequence[MetricTable]) -> None:
+    """Raise UsageError unless exactly one metric says which values are better."""
+    if len([each for each in metrics if each.better]) != 1:
+        raise UsageError(
+            'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval is meant, in all files'
+        )
+
+
+def _located_script(script: Script | None, folder: Path) -> Script | None:
     if script is None:
         return None
     paths = {key: value for key in ("path", "script") if (value := getattr(script, key)) is not None}
     return script.model_copy(update={key: _absolute(folder / value) for key, value in paths.items()})
 
 
-def _located_sources(descriptor: Descriptor, folder: Path) -> list[SourceTable]:
-    """Return the data with absolute addresses."""
-    located = []
-    for source in descriptor.data.sources:
-        local = local_path(source.src, folder)
-        if local is not None and file_path(source.src) is None:
-            slash = "/" if source.src.endswith("/") else ""
-            source = source.model_copy(update={"src": f"{_absolute(local)}{slash}"})
-        located.append(source)
-    return located
+def _located_source(source: SourceTable, folder: Path) -> SourceTable:
+    local = local_path(source.src, folder)
+    if local is None or file_path(source.src) is not None:
+        return source
+    slash = "/" if source.src.endswith("/") else ""
+    return replace(source, src=f"{_absolute(local)}{slash}")
 
 
 def _absolute(path: Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps ".."
 
 
-def _check_places(files: tuple[Path, Path], data: Sequence[Sequence[SourceTable]]) -> None:
-    """Raise UsageError where both bring something else to the same place of the machine."""
-    fixed = [[each for each in side if each.path.startswith(("/", "~/"))] for side in data]
-    for one in fixed[0]:
-        for other in fixed[1]:
-            places = [PurePosixPath(each.path) for each in (one, other)]
-            nested = places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0])
-            if nested and one not in fixed[1] and other not in fixed[0]:
-                raise UsageError(
-                    f'data.sources: {files[0]} brings {one.src} to "{one.path}", {files[1]} brings {other.src} to "{other.path}"; an '
-                    "absolute path is one place for all arms: write relative paths, which start in folders of each arm's own"
-                )
+def _check_places(left: _Side, right: _Side) -> None:
+    """Raise UsageError if the two bring different data to one place of the machine."""
+    for one, other in product(left.at_fixed_places, right.at_fixed_places):
+        if _nested(one.path, other.path) and one not in right.sources and other not in left.sources:
+            raise UsageError(
+                f'data.sources: {left.file} brings {one.src} to "{one.path}", {right.file} brings {other.src} to "{other.path}"; an '
+                "absolute path is one place for all arms: write relative paths, which start in folders of each arm's own"
+            )
 
 
-def _metrics(files: Sequence[Path], descriptors: Sequence[Descriptor]) -> list[MetricTable]:
-    """Return the metrics of all."""
+def _nested(one: str, other: str) -> bool:
+    first, second = PurePosixPath(one), PurePosixPath(other)
+    return first.is_relative_to(second) or second.is_relative_to(first)
+
+
+def _metrics(sides: Sequence[_Side]) -> list[MetricTable]:
+    """Return the metrics of all. Raises UsageError if two of one name differ."""
     known: dict[str, tuple[Path, MetricTable]] = {}
-    for file, descriptor in zip(files, descriptors, strict=True):
-        for each in descriptor.output.metrics:
-            other, same = known.setdefault(each.name, (file, each))
+    for side in sides:
+        for each in side.descriptor.output.metrics:
+            other, same = known.setdefault(each.name, (side.file, each))
             if same != each:
                 raise UsageError(
-                    f'output.metrics "{each.name}" is not the same in {other} and {file}: numbers that are taken in two ways '
+                    f'output.metrics "{each.name}" is not the same in {other} and {side.file}: numbers that are taken in two ways '
                     "cannot be compared; make it the same, or give one of them another name"
                 )
     return [each for _, each in known.values()]
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Return the names of the arms: those of the files, or of their folders where files have the same, or "a", "b", "c"."""
+    """Return the arms' names: those of the files, or of their folders if files share a name, or "a", "b", "c"."""
     whole = [each.absolute() for each in files]
     for names in ([each.stem for each in whole], [each.parent.name for each in whole]):
         if len(set(names)) == len(names) and all(
@@ -240,7 +281,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _shared(descriptor: Descriptor) -> dict[str, Any]:
-    """Return what all must say alike."""
+    """Return the keys that must be the same in all."""
     table = descriptor.model_dump()
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}
@@ -259,5 +300,5 @@ def _differences(one: Any, other: Any, key: str = "") -> Iterator[tuple[str, Any
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
+    text = "nothing" if value is None else str(value.value if isinstance(value, Enum) else value)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,4 +1,4 @@
-"""The commit that a folder stands at."""
+"""The commit of a folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bai_agent.job.descriptor import Git
 
-_PATIENCE_S = 5.0
-"""Seconds for one question; a repository on a slow network file system must not hold up a run."""
+_TIMEOUT_S = 5.0
+"""Longest time for one question (seconds). A repository on a slow network file system must not delay a run."""
 
 
 def git_state(folder: Path) -> Git | None:
-    """Return the commit, branch and dirty flag of the repository around `folder`; None without git or a commit."""
+    """Return the commit, branch and dirty flag of the repository around `folder`; None if there is no git or no commit."""
     commit = _ask(folder, "rev-parse", "--verify", "HEAD")
     if not commit:
         return None
@@ -28,9 +28,9 @@ def _ask(folder: Path, *question: str) -> str | None:
             ("git", "-C", folder, *question),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
-            # Reading must not take the index lock of whoever works there.
+            # Reading must not take the index lock from a user who works there.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -1,37 +1,32 @@
-"""The sources of a job: the data and scripts that a descriptor names, as an agent takes them. Pure."""
+"""The sources of a job: data and scripts of a descriptor in the form that an agent pulls. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.source_schemes import file_path
-from executor.descriptor.file_checks import local_path
+from bai_agent.job.schema.declared import as_kind
+from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.light_dataclass import dataclass, replace
+from executor.descriptor.checks.file_checks import local_path
 from executor.descriptor.model import Descriptor, Script
-from executor.descriptor.service_tables import SourceTable as WrittenSource
+from executor.descriptor.service_tables import SourceTable
+from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, file_arms
 from executor.planning.scripts_folder import ScriptsOrigin
-
-_UNPACK = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
-
-
-class PlanError(BaiError):
-    """A valid descriptor that cannot be run in the way that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uploaded:
-    """What a local file or folder is in the staging bucket."""
+    """A local file or folder in the staging bucket."""
 
     src: str
     sha256: str
     size: int
     packed: bool
-    """A folder, packed as a tar."""
+    """Whether it is a folder, packed as a tar."""
     region: str | None = None
 
 
@@ -44,10 +39,9 @@ def job_sources(
     home: Path | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> tuple[Source, ...]:
-    """Return all sources, as an agent on this machine takes them. Raises PlanError. See `plan` for the arguments."""
-    script = descriptor.ml.script if descriptor.ml else None
+    """Return all sources for an agent on this machine. Raises PlanError. See `PlanInputs` for the arguments."""
     of_both = (
-        *_scripts(script, scripts, folder=folder),
+        *_scripts(descriptor.ml.script, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
     )
     own: list[Source] = []
@@ -62,7 +56,7 @@ def job_sources(
 
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
-    """Return `source` as an instance finds it: what lies on this machine was uploaded."""
+    """Return `source` for an instance: files of this machine come from the staging bucket."""
     path = file_path(source.src)
     if path is None:
         return source
@@ -81,20 +75,15 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
     )
 
 
-def scripts_folder(descriptor: Descriptor, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the folder of the benchmark's own files that the descriptor names, or None where it names none."""
-    return script_folder(descriptor.ml.script if descriptor.ml else None, folder=folder)
-
-
 def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the folder that `script` names, relative to `folder`, or None where it names none."""
+    """Return the folder that `script` names, relative to `folder`; None if it names none."""
     if script is None or script.path is None:
         return None
     return ScriptsOrigin(path=_normal(folder / script.path))
 
 
 def script_archive(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the archive that `script` names, relative to `folder`, or None where it names none."""
+    """Return the archive that `script` names, relative to `folder`; None if it names none."""
     if script is None or script.script is None:
         return None
     return ScriptsOrigin(path=_normal(folder / script.script), is_folder=False)
@@ -115,30 +104,20 @@ def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Pa
     return ()
 
 
-def _source(written: WrittenSource, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
+def _source(written: SourceTable, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
     local = local_path(written.src, folder)
     src = written.src
     if local is not None and file_path(src) is None:
         src = _normal(local).as_uri() + ("/" if written.src.endswith("/") else "")
-    return Source(
-        src=src,
-        path=_target(written.path, data_root=data_root, home=home),
-        id=written.id,
-        directory=src.endswith("/"),
-        md5=written.md5,
-        sha256=written.sha256,
-        unpack=_UNPACK[written.unpack],
-        mode=written.mode,
-        region=written.region,
-        anonymous=written.anonymous,
-    )
+    path = _target(written.path, data_root=data_root, home=home)
+    return as_kind(Source, written, src=src, path=path, directory=src.endswith("/"))
 
 
 def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
     if path.startswith("~/"):
         if home is None:
             raise PlanError(
-                f'data.sources: the path "{path}" starts at a home folder, and none is known. Write it absolute.'
+                f'data.sources: the path "{path}" starts at a home folder, which is not known. Write an absolute path.'
             )
         path = str(home / path[2:].lstrip("/"))
     if path.startswith("/") and data_root is not None:
@@ -147,7 +126,7 @@ def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return `path` without "." and ".."; links are not looked at, as that would need the disk."""
+    """Return `path` without "." and "..". Links are not resolved, because that would need the disk."""
     parts: list[str] = []
     for part in path.parts:
         if part == ".." and len(parts) > 1:

@@ -14,7 +14,7 @@ from bai_agent.job.redaction import Redactor
 from executor.errors import UsageError
 
 _LIMIT = 16 * 2**20
-"""Bytes; a job descriptor is no larger."""
+"""Largest size of a job descriptor (bytes)."""
 _HEADER = """\
 # A job descriptor: what one job's agent needs, with nothing left to look up.
 # `bai-agent run THIS-FILE` runs it. Keys that have their default value are left out.
@@ -23,9 +23,9 @@ _HEADER = """\
 
 
 def job_toml(job: Job) -> str:
-    """Return `job` as the text of a job descriptor; `parse_job` reads the same job back from its UTF-8 bytes.
+    """Return `job` as the text of a job descriptor. `parse_job` reads the same job back from its UTF-8 bytes.
 
-    Raises UsageError where something in it is not text: TOML cannot hold a path whose bytes are not UTF-8.
+    Raises UsageError if it holds a path whose bytes are not UTF-8, which TOML cannot hold.
     """
     table = job_table(job)
     plain = tomli_w.dumps(table)
@@ -35,14 +35,14 @@ def job_toml(job: Job) -> str:
         except UnicodeEncodeError:
             shown = os.fsencode(line).decode(errors="backslashreplace")
             raise UsageError(
-                f"the job cannot be written down, as a name in it is not UTF-8: {shown.strip()}; rename it"
+                f"the job cannot be written, because a name in it is not UTF-8: {shown.strip()}; rename it"
             ) from None
-    # Scripts are pleasant to read in several lines; but there a TOML reader makes \n of \r\n.
+    # Scripts are easier to read in several lines, but a TOML reader turns \r\n into \n there.
     return _HEADER + (plain if "\\r" in plain else tomli_w.dumps(table, multiline_strings=True))
 
 
 def shown_job_toml(record: JobRecord) -> str:
-    """Return a job's `job.toml` as everybody may see it: as it was written, unless an address in it holds a secret.
+    """Return a job's `job.toml` without secrets: unchanged, unless an address in it holds one.
 
     Raises StoreError.
     """
@@ -50,7 +50,7 @@ def shown_job_toml(record: JobRecord) -> str:
     content = record.store.get(key, limit=_LIMIT)
     try:
         job = parse_job(content, where=f"{record.store.url}/{key}", checked=True)
-    except DescriptorError:  # of another version, or damaged
+    except DescriptorError:  # written by another version, or damaged
         return Redactor().redact(content.decode(errors="replace"))
     shown = without_credentials(job)
     return content.decode() if shown == job else job_toml(shown)

@@ -1,196 +1,232 @@
-"""Turns what a user wrote into the job descriptor of one job. Pure: no disk, no network, no clock, no randomness."""
+"""Makes a job descriptor of a benchmark descriptor. Pure: no disk, no network, no clock, no randomness."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from bai_agent.job.descriptor import (
     EC2_MAX_RUNTIME,
+    ELASTIC_SILENCE,
     Arm,
     Benchmark,
     Better,
     Buffering,
+    Elastic,
     End,
     Git,
-    Headline,
-    HostMetrics,
     Identity,
     Job,
     Limits,
     Metric,
     MpiLaunch,
-    NumberForm,
     OfRun,
     Output,
-    OverRanks,
     Power,
-    Repaint,
     Repeat,
-    ResultFormat,
-    Results,
+    Restart,
+    SinkTable,
+    Source,
     Store,
     StrategyTable,
 )
-from bai_agent.job.source_schemes import grants_access
-from executor.config import LimitSettings as DefaultLimits
-from executor.descriptor.command_checks import is_script
+from bai_agent.job.schema.declared import as_kind
+from bai_agent.job.schema.source_schemes import grants_access
+from bai_agent.light_dataclass import dataclass, field, fields, replace
+from executor.configuration.job_limits import JobLimits
+from executor.descriptor.checks.command_checks import is_script
 from executor.descriptor.ec2_table import efa_interfaces
-from executor.descriptor.model import NOT_STARTED, ArmTable, Descriptor, Distributed, Ml, Strategy
+from executor.descriptor.model import NOT_STARTED, ArmTable, Descriptor, Distributed, Strategy
 from executor.descriptor.overrides import Override, recorded
 from executor.descriptor.presets import PresetMetric
-from executor.descriptor.results_table import ResultsTable as WrittenResults
-from executor.descriptor.service_tables import MetricTable as WrittenMetric
-from executor.descriptor.sink_tables import SinkTable
+from executor.descriptor.service_tables import MetricTable
 from executor.descriptor.values import as_label
+from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, FileArm, file_arms
-from executor.planning.job_sources import PlanError, Uploaded, job_sources, moved
+from executor.planning.job_sources import Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
 
-_NO_DEFAULTS = DefaultLimits()
-
 _MOST_RUNS = 50
-"""With `[repeat] until` and without `runs`."""
+"""Most runs with `[repeat] until` and without `runs`."""
 
 _MPI = ("horovod", "mpi")
-"""Strategies whose nodes are reached from one of them, by mpirun."""
+"""Strategies in which one node starts processes on all others, by mpirun."""
 
 
-def plan(
-    descriptor: Descriptor,
-    *,
-    folder: Path,
-    job_id: str,
-    client_id: str,
-    where: Literal["local", "ec2"] = "local",
-    store: Store | None = None,
-    arguments: Sequence[str] = (),
-    scripts: ScriptsOrigin | None = None,
-    data_root: Path | None = None,
-    home: Path | None = None,
-    git: Git | None = None,
-    sinks: Mapping[str, Any] = MappingProxyType({}),
-    defaults: DefaultLimits = _NO_DEFAULTS,
-    uploads: Mapping[Path, Uploaded] = MappingProxyType({}),
-    overrides: Sequence[Override] = (),
-    exclusive: bool = False,
-    arms: Mapping[str, ArmFiles] = MappingProxyType({}),
-) -> Job:
-    """Return the job descriptor with which an agent runs `descriptor`, here or on an instance. Raises PlanError.
+@dataclass(frozen=True, kw_only=True)
+class PlanInputs:
+    """Everything that a job is made of apart from its descriptor."""
 
-    folder: the absolute folder of the descriptor; its relative paths start there.
-    arguments: put behind the benchmark's own, as they are.
-    scripts: what the agent takes the scripts from: the copy that `copy_scripts` made, or the original.
-    data_root: a folder put before the absolute paths of data. home: what `~` in them means.
-    sinks: where records and output go when the descriptor does not say, by the tables' names.
-    uploads: on EC2, what each local file or folder (its absolute path) is in the staging bucket.
-    overrides: what was set in place of what the file says; `descriptor` has it already, and the job's record tells it.
-    exclusive: it waits until no other job runs on its machine.
-    arms: the files of each of its arms that has its own.
-    """
-    if where == "ec2":
+    folder: Path
+    """Absolute folder of the descriptor, in which its relative paths start."""
+    job_id: str
+    client_id: str
+    where: Literal["local", "ec2"] = "local"
+    store: Store | None = None
+    arguments: Sequence[str] = ()
+    """More arguments of the benchmark, after its own."""
+    scripts: ScriptsOrigin | None = None
+    """Origin of the scripts: the copy that `copy_scripts` made, or the original."""
+    data_root: Path | None = None
+    """Folder before the absolute paths of data."""
+    home: Path | None = None
+    """Folder that `~` means in paths of data. None on an instance: its user's."""
+    git: Git | None = None
+    sinks: Mapping[str, Any] = field(default_factory=dict)
+    """Default destinations of records and output, by their tables' names."""
+    defaults: JobLimits = field(default_factory=JobLimits)
+    """Limits that the descriptor does not set."""
+    uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
+    """Objects of the staging bucket, on EC2, by the absolute path of the local file or folder."""
+    overrides: Sequence[Override] = ()
+    """Values that were set in place of the file's. The descriptor has them already; they are recorded in the job."""
+    exclusive: bool = False
+    """Whether the job waits until no other job runs on its machine."""
+    arms: Mapping[str, ArmFiles] = field(default_factory=dict)
+    """Files of each arm that has its own."""
+
+
+def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
+    """Return the job descriptor with which an agent runs `descriptor`, on this machine or an instance. Raises PlanError."""
+    on_ec2 = inputs.where == "ec2"
+    if on_ec2:
         _check_remote(descriptor)
-    strategy = descriptor.hardware.strategy
+    _check_started(descriptor.hardware.strategy)
+    strategy = _strategy(descriptor, inputs.where)
+    if descriptor.repeat is not None:
+        _check_repeated(descriptor, strategy)
+    sources = _sources(descriptor, inputs)
+    if strategy.name in _MPI and strategy.nodes > 1 and any(each.arm is not None for each in sources):
+        raise PlanError(
+            f"hardware.strategy: with {strategy.name} on several nodes the two that are compared share scripts and data; let them differ "
+            "in ml.benchmark_code, ml.args and env.vars alone, or use torchrun"
+        )
+    return Job(
+        job=_identity(descriptor, inputs),
+        benchmark=replace(
+            _benchmark(descriptor, inputs.arguments), inherit_env=not on_ec2, exclusive=inputs.exclusive
+        ),
+        strategy=strategy,
+        limits=_limits(
+            descriptor,
+            inputs.defaults,
+            longest=EC2_MAX_RUNTIME if on_ec2 else None,
+            is_elastic=strategy.min_nodes is not None,
+        ),
+        sources=sources,
+        metrics=plan_metrics(descriptor),
+        results=tuple(descriptor.output.results),
+        host_metrics=descriptor.host_metrics,
+        repeat=_repeat(descriptor, inputs),
+        restart=_restart(descriptor, strategy),
+        elastic=descriptor.elastic if strategy.min_nodes is not None else Elastic(),
+        checkpoint=descriptor.checkpoint,
+        output=Output(
+            artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
+        ),
+        store=inputs.store,
+        end=_end(descriptor) if on_ec2 else End(),
+        git=inputs.git,
+        set=recorded(inputs.overrides),
+        **{**inputs.sinks, **{name: table for name, table in descriptor if isinstance(table, SinkTable)}},
+    )
+
+
+def task_name(descriptor: Descriptor) -> str | None:
+    """Return the benchmark's name as a label, from either of the two keys that may hold it."""
+    return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
+
+
+def one_node_note(descriptor: Descriptor) -> str | None:
+    """Return a note if this machine stands for several nodes that one mpirun starts; None otherwise."""
+    hardware = descriptor.hardware
+    distributed = hardware.distributed
+    if hardware.strategy not in _MPI or distributed is None or str(distributed.num_instances) == "1":
+        return None
+    processes = _on_one_node(distributed)
+    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
+    note = f"{hardware.strategy}: this machine stands for {distributed.num_instances.most} nodes, as one node with {many}"
+    return note if distributed.num_instances.least is None else f"{note}, and the job is not elastic here"
+
+
+def nodes_on_this_machine(descriptor: Descriptor) -> int:
+    """Return the number of nodes, each with an agent, that `descriptor` has on this machine."""
+    return _strategy(descriptor, "local").nodes
+
+
+def _check_started(strategy: Strategy) -> None:
+    """Raise PlanError if this version does not start the strategy."""
     if strategy in NOT_STARTED:
         started = ", ".join(each for each in get_args(Strategy) if each not in NOT_STARTED)
         raise PlanError(
             f"hardware.strategy: {strategy} needs {NOT_STARTED[strategy]}, which this version does not start; "
             f"it runs {started}. With single_node the command itself runs on one machine."
         )
-    if where == "ec2" and home is None:
-        home = (
-            Path("/home", descriptor.env.user) if descriptor.env.user not in (None, "root") else Path("/root")
-        )
-    strategy_table = _strategy(descriptor, where)
-    if where == "ec2" and descriptor.aws.ec2 is not None:
-        ec2 = descriptor.aws.ec2
-        efa = ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0
-        strategy_table = replace(strategy_table, efa=efa)
-    sources = job_sources(
-        descriptor, scripts=scripts, folder=folder, data_root=data_root, home=home, arms=arms
-    )
-    if strategy in _MPI and strategy_table.nodes > 1 and any(each.arm is not None for each in sources):
-        raise PlanError(
-            f"hardware.strategy: with {strategy} on several nodes the two that are compared share scripts and data; let them differ in "
-            "ml.benchmark_code, ml.args and env.vars alone, or use torchrun"
-        )
-    return Job(
-        job=_identity(descriptor, job_id=job_id, client_id=client_id, folder=folder),
-        benchmark=_benchmark(descriptor, arguments, inherit_env=where == "local", exclusive=exclusive),
-        strategy=strategy_table,
-        limits=_limits(descriptor, defaults, longest=EC2_MAX_RUNTIME if where == "ec2" else None),
-        sources=tuple(moved(each, uploads) for each in sources) if where == "ec2" else sources,
-        metrics=metrics_of(descriptor),
-        results=tuple(map(_results, descriptor.output.results)),
-        host_metrics=HostMetrics(
-            enabled=descriptor.host_metrics.enabled, interval=descriptor.host_metrics.interval
-        ),
-        repeat=_repeat(descriptor, arguments, arms),
-        output=Output(
-            artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
-        ),
-        store=store,
-        end=_end(descriptor) if where == "ec2" else End(),
-        git=git,
-        set=recorded(overrides),
-        **{**sinks, **_sinks(descriptor)},
-    )
-
-
-def task_name(descriptor: Descriptor) -> str | None:
-    """Return the benchmark's name as a label, from either place in which users write it."""
-    return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
-
-
-def one_node_note(descriptor: Descriptor) -> str | None:
-    """Return what to say where this machine stands for several nodes that one mpirun starts; None where it does not."""
-    hardware = descriptor.hardware
-    distributed = hardware.distributed
-    if hardware.strategy not in _MPI or distributed is None or distributed.num_instances == 1:
-        return None
-    processes = _on_one_node(distributed)
-    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
-    return f"{hardware.strategy}: this machine stands for {distributed.num_instances} nodes, as one node with {many}"
-
-
-def nodes_on_this_machine(descriptor: Descriptor) -> int:
-    """Return how many nodes, each with an agent, `descriptor` runs as here."""
-    return _strategy(descriptor, "local").nodes
 
 
 def _strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
-    hardware = descriptor.hardware
+    hardware, ec2 = descriptor.hardware, descriptor.aws.ec2
     distributed = hardware.distributed
-    if hardware.strategy == "single_node" or distributed is None:
-        return StrategyTable(name=hardware.strategy)
-    table = StrategyTable(
-        name=hardware.strategy,
-        nodes=distributed.num_instances,
+    table = StrategyTable(name=hardware.strategy)
+    if hardware.strategy == "single_node":
+        table = replace(table, min_nodes=_least_of_one(descriptor, distributed))
+    elif distributed is not None:
+        table = _distributed(table, distributed)
+        if where == "local" and hardware.strategy in _MPI:
+            table = replace(table, nodes=1, min_nodes=None, processes_per_node=_on_one_node(distributed))
+    if where == "ec2" and ec2 is not None:
+        table = replace(table, efa=ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0)
+    return table
+
+
+def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
+    """Return the least number of nodes of a job of one: 1 if another machine may go on where the lost one stopped, as in a job of several."""
+    least = distributed.num_instances.least if distributed is not None else None
+    return 1 if descriptor.elastic.replacements else least
+
+
+def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTable:
+    table = replace(
+        table,
+        nodes=distributed.num_instances.most,
+        min_nodes=distributed.num_instances.least,
         processes_per_node=distributed.processes_per_instance,
         cpus_per_process=distributed.cpus_per_process,
     )
-    if hardware.strategy not in _MPI:
-        return replace(table, max_restarts=distributed.max_restarts)
-    if where == "local":
-        table = replace(table, nodes=1, processes_per_node=_on_one_node(distributed))
+    if table.name not in _MPI:
+        return table
     return replace(
         table, launch=MpiLaunch(distributed.launch), mpirun_options=tuple(distributed.mpirun_options)
     )
 
 
 def _on_one_node(distributed: Distributed) -> str:
-    """Return how many processes all nodes have together. GPUs are there once, however many nodes share them."""
+    """Return the number of processes of all nodes together. GPUs count once, because the nodes share them."""
     each = distributed.processes_per_instance
-    return each if each == "gpus" else str(distributed.num_instances * int(each))
+    return each if each == "gpus" else str(distributed.num_instances.most * int(each))
 
 
-def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Path) -> Identity:
+def _sources(descriptor: Descriptor, inputs: PlanInputs) -> tuple[Source, ...]:
+    home = inputs.home
+    if inputs.where == "ec2" and home is None:
+        user = descriptor.env.user or "root"
+        home = Path("/root") if user == "root" else Path("/home", user)
+    sources = job_sources(
+        descriptor,
+        scripts=inputs.scripts,
+        folder=inputs.folder,
+        data_root=inputs.data_root,
+        home=home,
+        arms=inputs.arms,
+    )
+    return tuple(moved(each, inputs.uploads) for each in sources) if inputs.where == "ec2" else sources
+
+
+def _identity(descriptor: Descriptor, inputs: PlanInputs) -> Identity:
     labels = dict(descriptor.info.labels)
     custom = descriptor.custom_params
     for key, value in (
@@ -203,22 +239,19 @@ def _identity(descriptor: Descriptor, *, job_id: str, client_id: str, folder: Pa
     name = (
         descriptor.info.task_name
         or labels.get("task_name")
-        or os.fsencode(folder.name).decode(errors="replace")
+        or os.fsencode(inputs.folder.name).decode(errors="replace")
     )
-    return Identity(id=job_id, name=name, client_id=client_id, labels=labels)
+    return Identity(id=inputs.job_id, name=name, client_id=inputs.client_id, labels=labels)
 
 
-def _benchmark(
-    descriptor: Descriptor, arguments: Sequence[str], *, inherit_env: bool, exclusive: bool
-) -> Benchmark:
+def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
     ml, env = descriptor.ml, descriptor.env
-    code = (ml.benchmark_code if ml else None) or ""
-    args = (ml.args if ml else None) or ""
+    code, args = ml.benchmark_code or "", ml.args or ""
     if not code.strip():
         raise PlanError(
             'ml.benchmark_code is missing: write [ml] benchmark_code = "…", the command of the benchmark.'
         )
-    script = code.lstrip().rstrip() + "\n" if is_script(code) else None
+    script = code.strip() + "\n" if is_script(code) else None
     try:
         argv = shlex.split(args if script else f"{code} {args}")
     except ValueError as error:
@@ -228,71 +261,87 @@ def _benchmark(
         script=script,
         env=dict(env.vars),
         secrets=dict(env.secrets),
-        inherit_env=inherit_env,
+        inherit_env=False,
         python=env.python,
-        requirements=ml.script.requirements if ml and ml.script else None,
-        cwd=ml.cwd if ml else None,
+        requirements=ml.script.requirements if ml.script else None,
+        cwd=ml.cwd,
         user=env.user,
         buffering=Buffering(descriptor.output.buffering),
-        exclusive=exclusive,
     )
 
 
-def _limits(descriptor: Descriptor, defaults: DefaultLimits, *, longest: timedelta | None) -> Limits:
-    written = descriptor.limits
-
-    def of(name: str) -> timedelta | None:
-        default: timedelta | None = getattr(defaults, name)
-        value: timedelta | None = getattr(written, name)
-        return value if name in written.model_fields_set or default is None else default
-
-    return Limits(
-        max_runtime=of("max_runtime") or longest,
-        pull_timeout=_first(of("pull_timeout"), written.pull_timeout),
-        grace=_first(of("grace"), written.grace),
-        extract_timeout=_first(of("extract_timeout"), written.extract_timeout),
-        join=_first(of("join"), written.join),
-        peer_silence=_first(of("peer_silence"), written.peer_silence),
-        store_away=_first(of("store_away"), written.store_away),
-        drain=_first(of("drain"), written.drain),
-        no_output=of("no_output"),
+def _limits(
+    descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, is_elastic: bool
+) -> Limits:
+    """Return the limits. A limit that the descriptor sets, even to our default, comes before the configuration's."""
+    limits = Limits(
+        **{
+            each.name: getattr(
+                descriptor.limits if each.name in descriptor.limits.written else defaults, each.name
+            )
+            for each in fields(Limits)
+        }
     )
+    if is_elastic and "peer_silence" not in descriptor.limits.written | defaults.written:
+        limits = replace(limits, peer_silence=ELASTIC_SILENCE)
+    return limits if limits.max_runtime is not None else replace(limits, max_runtime=longest)
 
 
-def _repeat(descriptor: Descriptor, arguments: Sequence[str], files: Mapping[str, ArmFiles]) -> Repeat | None:
+def _restart(descriptor: Descriptor, strategy: StrategyTable) -> Restart:
+    restart, distributed = descriptor.restart, descriptor.hardware.distributed
+    if strategy.name == "torchrun" and distributed is not None:
+        restart = replace(restart, max_restarts=restart.max_restarts or distributed.max_restarts)
+    return restart
+
+
+def _check_repeated(descriptor: Descriptor, strategy: StrategyTable) -> None:
+    """Raise PlanError if a benchmark that is run several times might not run alike each time."""
+    if _restart(descriptor, strategy).max_restarts:
+        problem = "max_restarts is not for a benchmark that is run several times: a run that was restarted measures nothing."
+    elif strategy.min_nodes is not None:
+        problem = (
+            "hardware.distributed.num_instances: a range is not for a benchmark that is run several times: its runs would not have "
+            "the same number of machines. Write one number."
+        )
+    elif descriptor.checkpoint is not None:
+        problem = (
+            "[checkpoint] is not for a benchmark that is run several times: a run that goes on where another one stopped measures "
+            "nothing."
+        )
+    else:
+        return
+    raise PlanError(problem)
+
+
+def _repeat(descriptor: Descriptor, inputs: PlanInputs) -> Repeat | None:
     written = descriptor.repeat
     if written is None:
         return None
     metric = None
     if written.until is not None:
         metric = written.metric or next(each.name for each in descriptor.output.every_metric if each.better)
-    return Repeat(
+    return as_kind(
+        Repeat,
+        written,
         runs=written.runs or _MOST_RUNS * max(1, len(written.arms)),
-        warmup_runs=written.warmup_runs,
-        until=written.until,
         metric=metric,
-        max_time=written.max_time,
         prepare=_words(written.prepare),
         cleanup=_words(written.cleanup),
-        min_runs=written.min_runs,
-        keep_going=written.keep_going,
-        ignore_failure=written.ignore_failure,
-        arms=tuple(_arm(descriptor, each, arguments, files.get(each.name)) for each in written.arms),
-        seed=written.seed,
+        arms=tuple(_arm(descriptor, each, inputs) for each in written.arms),
     )
 
 
-def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str], files: ArmFiles | None) -> Arm:
-    """Return an arm: the benchmark with what is its own in place of what the descriptor says."""
-    ml = descriptor.ml or Ml()
+def _arm(descriptor: Descriptor, written: ArmTable, inputs: PlanInputs) -> Arm:
+    """Return an arm: the benchmark with the arm's own values in place of the descriptor's."""
+    files = inputs.arms.get(written.name)
     own = {
         name: value
         for name in ("benchmark_code", "args", "script")
         if (value := getattr(written, name, None)) is not None
     }
     variables = descriptor.env.model_copy(update={"vars": {**descriptor.env.vars, **written.vars}})
-    whole = descriptor.model_copy(update={"ml": ml.model_copy(update=own), "env": variables})
-    benchmark = _benchmark(whole, arguments, inherit_env=False, exclusive=False)
+    whole = descriptor.model_copy(update={"ml": descriptor.ml.model_copy(update=own), "env": variables})
+    benchmark = _benchmark(whole, inputs.arguments)
     return Arm(
         name=written.name,
         labels=dict(written.labels),
@@ -308,14 +357,10 @@ def _arm(descriptor: Descriptor, written: ArmTable, arguments: Sequence[str], fi
 
 
 def _words(code: str | None) -> tuple[str, ...]:
-    """Return a command and its arguments; several lines are for /bin/sh."""
+    """Return a command and its arguments. Several lines are a script of /bin/sh."""
     if code is None:
         return ()
     return ("/bin/sh", "-c", code.strip()) if is_script(code) else tuple(shlex.split(code))
-
-
-def _first(value: timedelta | None, otherwise: timedelta) -> timedelta:
-    return otherwise if value is None else value
 
 
 def _end(descriptor: Descriptor) -> End:
@@ -324,7 +369,7 @@ def _end(descriptor: Descriptor) -> End:
 
 
 def _check_remote(descriptor: Descriptor) -> None:
-    """Refuse what only this machine knows, and what would carry a secret into user data."""
+    """Raise PlanError if a secret is in this machine's environment, or an address would carry one into user data."""
     references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
     references |= {".".join(path): text for path, text in sink_secrets(descriptor).items()}
     for key, reference in references.items():
@@ -342,42 +387,27 @@ def _check_remote(descriptor: Descriptor) -> None:
             )
 
 
-def metrics_of(descriptor: Descriptor) -> tuple[Metric, ...]:
-    """Return the metrics that a descriptor asks for, itself and by its presets."""
+def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
+    """Return the metrics of a descriptor and of its presets."""
     metrics = [_metric(each, warmup=descriptor.output.warmup) for each in descriptor.output.every_metric]
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
-        # What every run takes needs no table of its own for `until`.
+        # A figure that every run has needs no table of its own for `until`.
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)
 
 
-def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric:
+def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:
     if written.warmup is not None:
         warmup = written.warmup
-    of_run = OfRun(written.of_run) if written.of_run is not None else None
-    if of_run is not None:
-        warmup = None  # one value of a run, at its end: there is nothing to leave out
-    return Metric(
-        name=written.name,
-        pattern=written.pattern or "",
-        of_run=of_run,
-        json=written.json_key,
-        after=written.after,
-        until=written.until,
-        context=tuple(written.context),
-        json_step=written.json_step,
-        json_labels=tuple(written.json_labels),
-        units=of_run.units if of_run is not None else written.units,
-        better=Better(written.better) if written.better else None,
-        required=written.required,
-        number=NumberForm(written.number),
-        repaint=Repaint(written.repaint),
-        over_ranks=OverRanks(written.over_ranks),
-        headline=Headline(written.headline),
-        tolerance=written.tolerance,
+    if written.of_run is not None:
+        warmup = None  # a run has one value, at its end
+    return as_kind(
+        Metric,
+        written,
+        units=written.of_run.units if written.of_run is not None else written.units,
         warmup=warmup if isinstance(warmup, timedelta) and warmup else None,
         warmup_values=warmup if isinstance(warmup, int) else 0,
         revision=written.full_revision if isinstance(written, PresetMetric) else None,
@@ -385,44 +415,10 @@ def _metric(written: WrittenMetric, *, warmup: timedelta | int | None) -> Metric
 
 
 def sink_secrets(tables: Descriptor | Job) -> dict[tuple[str, ...], str]:
-    """Return the references to secrets of the places that records go to, by their keys."""
+    """Return the references to secrets of the sinks, by their keys."""
     kafka, prometheus = tables.kafka, tables.prometheus
     every = {
         ("kafka", "sasl_password"): kafka.sasl_password if kafka else None,
         ("prometheus", "password"): prometheus.password if prometheus else None,
     }
     return {path: reference for path, reference in every.items() if reference}
-
-
-def _results(written: WrittenResults) -> Results:
-    return Results(
-        path=written.path,
-        format=ResultFormat(written.format),
-        metrics=tuple(written.metrics),
-        required=written.required,
-        better=Better(written.better) if written.better else None,
-        over_ranks=OverRanks(written.over_ranks),
-        headline=Headline(written.headline),
-        tolerance=written.tolerance,
-        values=tuple(written.values),
-        name=written.name,
-        name_from=written.name_from,
-        units=written.units,
-        units_from=written.units_from,
-        step=written.step,
-        labels=written.labels,
-        delimiter=written.delimiter,
-        header=written.header,
-    )
-
-
-def _sinks(descriptor: Descriptor) -> dict[str, Any]:
-    """Return the job's tables of the places that `descriptor` sends records to, by their names."""
-    kinds = get_type_hints(Job)
-    return {
-        name: get_args(kinds[name])[0](
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in table}
-        )
-        for name, table in descriptor
-        if isinstance(table, SinkTable)
-    }

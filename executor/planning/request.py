@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
@@ -18,25 +17,28 @@ from bai_agent.job.descriptor import Git, Identity, Job, Store
 from bai_agent.job.descriptor_file import without_credentials
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 from executor.planning.git import git_state
 from executor.planning.service_request import ServiceRequest
 
-# What reads descriptors is imported where one is read: looking at a job needs this module, too, and nothing of that.
+# Imported in the functions that read a descriptor: commands that only look at jobs load this module, too.
 if TYPE_CHECKING:
+    from executor.configuration.config import Settings
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.overrides import Override
     from executor.planning.arms import ArmFiles
+    from executor.planning.plan import PlanInputs
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
 LAST = "last"
-"""What commands call the newest job."""
+"""Name of the newest job in commands."""
 UNDRAWN_ID = "drawn-at-submission"
-"""The job id in the plan of a launch that was never submitted."""
+"""Job id in the plan of a launch that is not submitted."""
 
 
 class FindingsError(BaiError):
-    """A benchmark descriptor has mistakes: all of them, for a person to read."""
+    """A benchmark descriptor has mistakes. The message lists all of them for a person."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         from executor.descriptor import render_findings
@@ -47,47 +49,54 @@ class FindingsError(BaiError):
 
 @dataclass(frozen=True, kw_only=True)
 class OtherArms:
-    """What turns a request into a comparison of several descriptors."""
+    """The other descriptors of a comparison in one job."""
 
     files: tuple[Path, ...]
     runs: int | None = None
-    """Of each arm."""
+    """Runs of each arm; None if the descriptors say."""
     until: float | None = None
+    """Relative half-width of the interval that ends the runs; None if the descriptors say."""
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What somebody wants to run."""
+    """A user's request to run a job."""
 
     file: Path
     on: str | None = None
-    """Where, against what the descriptor says."""
+    """Backend, in place of the descriptor's."""
     arguments: tuple[str, ...] = ()
     data_root: Path | None = None
     script: Path | None = None
-    """A file or folder that becomes the one member of the scripts' folder, in place of what the descriptor names."""
+    """File or folder that becomes the only member of the scripts' folder, in place of the descriptor's scripts."""
     overrides: tuple[Override, ...] = ()
-    """Values in place of what the file says."""
+    """Values in place of the file's."""
     content: bytes | None = None
-    """What the file held when a job was made of it that is asked for again; None: what it holds now."""
+    """Text of the file, if an earlier job is run again; None: the file's text now."""
     scripts: Path | None = None
-    """The copy that such a job has kept of its scripts' folder, in place of what the descriptor names."""
+    """Copy of the scripts' folder that the earlier job kept, in place of the descriptor's scripts."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is such a copy, which no folder's commit is that of."""
+    """Whether `scripts` or `script` is such a copy, so that no folder's commit describes it."""
     git: Git | None = None
-    """The commit that such a copy was taken at, as far as it is known."""
+    """Commit of such a copy; None if unknown."""
     other_arms: OtherArms | None = None
-    """The descriptors that are compared in one job with the first, which is `file`."""
+    """Other descriptors that are compared with `file` in one job."""
     exclusive: bool = False
-    """Whether it begins only when no other job runs on this machine."""
+    """Whether the job begins only when no other job runs on this machine."""
     service: ServiceRequest | None = None
-    """Where it came through the benchmark service: what that says. Nothing of this machine goes along then; `file` is a name."""
+    """The benchmark service's additions; None if the request came otherwise. With it, no file of this machine belongs to the
+    job, and `file` is only a name."""
+
+    @property
+    def folder(self) -> Path:
+        """Absolute folder in which relative paths of the descriptor start. A request of the service has none of its own."""
+        return self.file.absolute().parent if self.service is None else Path("/")
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in the store, and whether it was there before."""
+    """A job in the store, and whether this submission made it."""
 
     record: JobRecord
     job: Job
@@ -98,14 +107,7 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
     """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError."""
     from executor.descriptor import load, load_text
 
-    for argument in job_request.arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"the argument {os.fsencode(argument)!r} is not UTF-8, and a job descriptor holds text only; "
-                "give it another way, in a file for instance"
-            ) from None
+    _check_arguments(job_request.arguments)
     if job_request.content is not None:
         descriptor, findings = load_text(
             job_request.content,
@@ -121,18 +123,58 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
     if descriptor is None:
         raise FindingsError(findings)
     if (arms := job_request.other_arms) is not None:
-        from executor.planning.arms import as_arms
-
-        each = [descriptor]
-        for file in arms.files:
-            other, more = load(file, script=job_request.script, overrides=job_request.overrides)
-            findings = [*findings, *more]
-            if other is None:
-                raise FindingsError(findings)
-            each.append(other)
-        files = job_request.file, *arms.files
-        descriptor = as_arms(files, each, runs=arms.runs, until=arms.until, seed=arms.seed)
+        return _read_other_arms(job_request, arms, descriptor, findings)
     return descriptor, findings
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"the argument {os.fsencode(argument)!r} is not UTF-8, and a job descriptor holds text only; "
+                "give it another way, in a file for instance"
+            ) from None
+
+
+def _read_other_arms(
+    job_request: JobRequest, arms: OtherArms, first: Descriptor, findings: list[Finding]
+) -> tuple[Descriptor, list[Finding]]:
+    """Return the one descriptor of `first` and the files of `arms`, with the warnings of all."""
+    from executor.descriptor import load
+    from executor.planning.arms import as_arms
+
+    descriptors = [first]
+    for file in arms.files:
+        other, more = load(file, script=job_request.script, overrides=job_request.overrides)
+        findings = [*findings, *more]
+        if other is None:
+            raise FindingsError(findings)
+        descriptors.append(other)
+    files = job_request.file, *arms.files
+    return as_arms(files, descriptors, runs=arms.runs, until=arms.until, seed=arms.seed), findings
+
+
+def plan_inputs(
+    job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
+) -> PlanInputs:
+    """Return what a plan of `job_request` needs, wherever the job runs; asks git. scripts: their origin."""
+    from executor.planning.plan import PlanInputs
+
+    return PlanInputs(
+        folder=job_request.folder,
+        job_id=job_id,
+        client_id=settings.client,
+        store=store,
+        arguments=job_request.arguments,
+        scripts=scripts,
+        git=find_commit(job_request),
+        sinks=settings.sinks,
+        defaults=settings.limits,
+        overrides=job_request.overrides,
+        exclusive=job_request.exclusive,
+    )
 
 
 def planned(
@@ -144,51 +186,41 @@ def planned(
     scripts: ScriptsOrigin | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
-    """Return the job descriptor of `job_request`; asks git, and changes nothing. Raises PlanError."""
-    from executor.config import read_settings
+    """Return the job descriptor of `job_request` on this machine; asks git, and changes nothing. Raises PlanError."""
+    from executor.configuration.config import read_settings
     from executor.planning.plan import plan
 
-    settings = read_settings()
-    folder = job_request.file.absolute().parent
-    return plan(
-        descriptor,
-        folder=folder,
+    inputs = plan_inputs(
+        job_request,
+        read_settings(),
         job_id=job_id,
-        client_id=settings.client,
         store=Store(url=store.url),
-        arguments=job_request.arguments,
-        scripts=scripts or scripts_of_request(job_request, descriptor),
-        data_root=job_request.data_root.absolute() if job_request.data_root is not None else None,
-        home=Path.home(),
-        git=git_of_request(job_request),
-        sinks=settings.sinks,
-        defaults=settings.limits,
-        overrides=job_request.overrides,
-        exclusive=job_request.exclusive,
-        arms=arms,
+        scripts=scripts or find_scripts(job_request, descriptor),
     )
+    data_root = job_request.data_root.absolute() if job_request.data_root is not None else None
+    return plan(descriptor, dataclasses.replace(inputs, data_root=data_root, home=Path.home(), arms=arms))
 
 
-def git_of_request(job_request: JobRequest) -> Git | None:
-    """Return the commit of what `job_request` runs: that of its file's folder, which git is asked for, or what is known of a copy."""
+def find_commit(job_request: JobRequest) -> Git | None:
+    """Return the commit of the request's folder, which git is asked for, or the known commit of a copy."""
     if job_request.service is not None or job_request.of_copy:
         return job_request.git
-    return git_state(job_request.file.absolute().parent)
+    return git_state(job_request.folder)
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:
-    """Raise UsageError for what would end a run on this machine before its benchmark starts, as far as that is cheap to check."""
-    from executor.descriptor.places import is_broker
+    """Raise UsageError if a cheap check shows that a run on this machine would end before its benchmark starts."""
     from executor.planning.plan import sink_secrets
-    from executor.planning.source_checks import refused_sources
 
     for path, name in unset_secrets(job.benchmark.secrets, sink_secrets(job), environment):
         raise UsageError(
             f"{'.'.join(path)}: the environment variable {name} is not set; export it, and run again"
         )
-    for broker in job.kafka.brokers if job.kafka is not None else ():
-        if not is_broker(broker):
-            raise UsageError(f'kafka.brokers: "{broker}" is not a broker\'s address; write host:port')
+    if not job.sources:
+        return
+    # Only here: the HTTP client is slow to import.
+    from executor.planning.source_checks import refused_sources
+
     if refused := refused_sources(job.sources):
         raise UsageError(f"data.sources: {' '.join(refused)}")
 
@@ -196,9 +228,9 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
 def unset_secrets(
     references: Mapping[str, str], of_sinks: Mapping[tuple[str, ...], str], environment: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the key of each secret that is to come from an environment variable that is not set, and that variable.
+    """Yield the key of each secret whose environment variable is not set, and that variable.
 
-    references: those of the benchmark, by the variables that they are for. of_sinks: by their keys.
+    references: the benchmark's, by its variables. of_sinks: the sinks', by their keys.
     """
     every: dict[tuple[str, ...], str] = {("env", "secrets", name): text for name, text in references.items()}
     for path, reference in {**every, **of_sinks}.items():
@@ -210,35 +242,34 @@ def unset_secrets(
 def survey(
     job_request: JobRequest, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()
 ) -> ScriptsSurvey | None:
-    """Return what of the scripts' folder goes along with `job_request`; None where it has none. Raises ScriptsError."""
-    scripts = scripts_of_request(job_request, descriptor)
+    """Return the files of the request's scripts; None if it has none. Raises ScriptsError."""
+    scripts = find_scripts(job_request, descriptor)
     return scripts.survey(leave_out=leave_out) if scripts is not None else None
 
 
-def scripts_of_request(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return what of this machine becomes the scripts' folder; None where nothing does. Raises ScriptsError."""
-    from executor.planning.job_sources import scripts_folder
+def find_scripts(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
+    """Return the file or folder of this machine that becomes the scripts' folder; None if none does. Raises ScriptsError."""
+    from executor.planning.job_sources import script_folder
     from executor.planning.scripts_folder import ScriptsOrigin, one_member
 
     if job_request.script is not None:
         return one_member(job_request.script)
     if job_request.scripts is not None:
         return ScriptsOrigin(path=job_request.scripts)
-    return scripts_folder(descriptor, folder=job_request.file.absolute().parent)
+    return script_folder(descriptor.ml.script, folder=job_request.folder)
 
 
-def archive_of_request(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the archive that is unpacked where a folder of this machine would become the scripts' folder; None where there is none."""
+def find_archive(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
+    """Return the archive that is unpacked as the scripts' folder; None if the descriptor names none."""
     from executor.planning.job_sources import script_archive
 
-    script = descriptor.ml.script if descriptor.ml else None
-    return script_archive(script, folder=job_request.file.absolute().parent)
+    return script_archive(descriptor.ml.script, folder=job_request.folder)
 
 
 def _asked_for(job: Job) -> Job:
-    """Return `job` without how it came about (the same values may come from the file today), and what was looked up for it.
+    """Return `job` without the origin of its values, and without values that were looked up for it.
 
-    An address that was signed again is the same one.
+    An address that was signed again counts as the same.
     """
     job = without_credentials(job)
     strategy = dataclasses.replace(job.strategy, gpus=None)
@@ -250,7 +281,7 @@ def _asked_for(job: Job) -> Job:
 
 
 def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
-    """Raise UsageError where a job that exists already, `there`, is not the one that `job_request` makes."""
+    """Raise UsageError if the existing job `there` differs from the one that `job_request` makes."""
     if _asked_for(there) != _asked_for(job):
         says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(
@@ -263,21 +294,21 @@ def new_job_id(job_request: JobRequest, descriptor: Descriptor) -> str:
     """Return a new job id for `job_request`."""
     from executor.planning.plan import task_name
 
-    name = task_name(descriptor) or job_request.file.absolute().parent.name
+    name = task_name(descriptor) or job_request.folder.name
     return draw_job_id(name, date.today())  # noqa: DTZ011 - a name
 
 
 def draw_job_id(name: str, day: date) -> str:
-    """Return a new job id for a benchmark called `name`: readable, and unique by its random part."""
+    """Return a new job id for the benchmark `name`: readable, and unique because of its random part."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "job"
     return f"{slug}-{day:%Y%m%d}-{secrets.token_hex(3)}"
 
 
 def check_id(job_id: str) -> None:
-    """Raise UsageError where no job can have this id."""
+    """Raise UsageError if no job can have this id."""
     try:
         Identity(id=job_id)
     except ValueError as error:
         raise UsageError(f"--job-id: {error}") from error
     if job_id == LAST:
-        raise UsageError(f'--job-id: "{LAST}" is what commands call the newest job; choose another')
+        raise UsageError(f'--job-id: "{LAST}" means the newest job in commands; choose another')

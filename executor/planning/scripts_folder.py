@@ -1,7 +1,6 @@
-"""A benchmark's own files: which of a folder's files belong to it, and a copy of them that a job keeps.
+"""A benchmark's own files: selects them in a folder, and copies them for a job.
 
-A copy is taken when the job is submitted, so that whoever edits the folder afterwards does not change a running job, or
-one that is resumed.
+The copy is made when the job is submitted, so that later changes of the folder do not change a running or resumed job.
 """
 
 from __future__ import annotations
@@ -11,19 +10,20 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pathspec import GitIgnoreSpec
-from pathspec.patterns.gitignore import GitIgnorePatternError
-
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import StoreError
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import make_folder
+from bai_agent.light_dataclass import dataclass
+from executor.errors import ScriptsError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Read in this order in every folder; what a later one says wins, so `!data/` in .baiignore takes data/ along."""
+"""Files with ignore rules, in this order in every folder. Later rules win, so `!data/` in .baiignore includes data/."""
 
 LEFT_OUT = frozenset(
     {
@@ -31,18 +31,14 @@ LEFT_OUT = frozenset(
         ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
     }
 )  # fmt: skip
-"""Names of files and folders that are left out, as is any folder with a `pyvenv.cfg`; `!NAME` in .baiignore takes one along.
+"""Names of files and folders that are left out, as is any folder with a `pyvenv.cfg`; `!NAME` in .baiignore includes one.
 
-Not node_modules: nobody would install them again.
+node_modules is included, because nothing installs it again.
 """
 
 _PIECE = 2**20
 _NAMED = 10
-"""Of what is left out, so much is named in a sentence."""
-
-
-class ScriptsError(BaiError):
-    """The scripts' folder cannot be taken along; the message names the file and what to do."""
+"""Most left-out names in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,28 +46,28 @@ class ScriptFile:
     """A file or symbolic link of the scripts' folder."""
 
     path: Path
-    """Relative to the folder."""
+    """Path relative to the folder."""
     size: int
-    """Bytes; 0 for a link."""
+    """Size in bytes; 0 for a link."""
     link: str | None = None
-    """What it points to, where it is a symbolic link."""
+    """Target of a symbolic link; None for a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptsSurvey:
-    """What of a scripts' folder is taken along, and what is not."""
+    """The files of a scripts' folder that belong to the benchmark, and those that are left out."""
 
     files: tuple[ScriptFile, ...]
     """Sorted by path."""
     left_out: tuple[str, ...]
-    """Files, and folders with a slash at their end, relative to the folder; nothing below those folders."""
+    """Files, and folders with a final slash, relative to the folder. Nothing below those folders is listed."""
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the survey as JSON values."""
         largest = self._largest()
         return {
             "files": len(self.files),
@@ -102,26 +98,26 @@ class _Rules:
     base: Path
     spec: GitIgnoreSpec
     ours: bool
-    """It is a .baiignore."""
+    """Whether it is a .baiignore."""
 
     def verdict(self, path: Path, *, folder: bool) -> bool | None:
-        """Return whether `path` is ignored, or None where these rules say nothing about it."""
+        """Return whether `path` is ignored; None if these rules do not mention it."""
         name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
         return self.spec.check_file(name).include
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptsOrigin:
-    """What of this machine becomes the scripts' folder of a job: the files of a folder or, with `member`, one file or folder."""
+    """Origin of a job's scripts' folder on this machine: the files of a folder or, with `member`, one file or folder."""
 
     path: Path
-    """Absolute."""
+    """Absolute path."""
     member: str | None = None
-    """The name that it has in the scripts' folder; None where its files are the scripts' folder."""
+    """Its name in the scripts' folder; None if its files are the scripts' folder."""
     is_folder: bool = True
 
     def survey(self, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
-        """Return which files go along. Raises ScriptsError."""
+        """Return the files that belong to the benchmark. Raises ScriptsError."""
         if self.is_folder:
             return survey_scripts(self.path, leave_out=leave_out)
         file = ScriptFile(path=Path(self.path.name), size=self.path.stat().st_size)
@@ -140,26 +136,23 @@ def one_member(script: Path) -> ScriptsOrigin:
             f"--script {script}: cannot be read: {error.strerror}; name a file or folder that you may read"
         ) from error
     if not path.name or not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        raise ScriptsError(f"--script {script}: neither a file nor a folder; name what the command runs")
+        raise ScriptsError(
+            f"--script {script}: neither a file nor a folder; name the file or folder that the command runs"
+        )
     return ScriptsOrigin(path=path, member=path.name, is_folder=stat.S_ISDIR(mode))
 
 
-def list_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> list[ScriptFile]:
-    """Return the files of `folder` that belong to the benchmark, as `survey_scripts` finds them."""
-    return list(survey_scripts(folder, leave_out=leave_out).files)
-
-
 def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
-    """Return which files of `folder` belong to the benchmark. Raises ScriptsError.
+    """Return the files of `folder` that belong to the benchmark. Raises ScriptsError.
 
-    Left out are what .gitignore and .baiignore name (in the folder, below it, and above it up to the repository's root),
-    what `LEFT_OUT` names, virtual environments, and the folders `leave_out` (the job store may lie inside).
+    Left out are the files named in .gitignore and .baiignore (in the folder, below it, and above it up to the repository's root)
+    and in `LEFT_OUT`, virtual environments, and the folders `leave_out` (the job store may be inside).
     Links must stay inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
         raise ScriptsError(
-            f"{folder}: no folder. [ml.script] path names the folder with the benchmark's own files."
+            f"{folder}: no folder. Name the folder of the benchmark's own files in [ml.script] path."
         )
     excluded = frozenset(each.resolve() for each in leave_out)
     left_out: list[str] = []
@@ -172,7 +165,7 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
 def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
     """Copy the benchmark's files to the new folder `destination`; return it.
 
-    Raises ScriptsError where a file cannot be taken along, StoreError where it cannot be written. `destination` is gone then.
+    Raises ScriptsError if a file cannot be read, StoreError if it cannot be written; then `destination` is removed.
     """
     files = origin.survey(leave_out=[*leave_out, destination]).files
     root = origin.path.resolve() if origin.is_folder else origin.path.parent
@@ -181,26 +174,31 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
         make_folder(destination, private=destination)
         for file in files:
             _copy(root / file.path, target / file.path, link=file.link)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(destination, ignore_errors=True)
-        if error.errno in FULL:
-            total = sum(file.size for file in files)
-            raise StoreError(
-                f"no space is left for the copy of the scripts of {origin.path} ({total:,} bytes in {len(files):,} files); "
-                "free some, name a job store on another disk with --store, or leave files out with .baiignore"
-            ) from error
-        raise StoreError(
-            f"{error.filename2 or error.filename or destination}: cannot be written: {error.strerror}; "
-            "name another job store with --store"
-        ) from error
-    except BaseException:
-        shutil.rmtree(destination, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _write_error(error, origin, files, destination) from error
         raise
     return destination
 
 
+def _write_error(
+    error: OSError, origin: ScriptsOrigin, files: Sequence[ScriptFile], destination: Path
+) -> StoreError:
+    if error.errno in FULL:
+        total = sum(file.size for file in files)
+        return StoreError(
+            f"no space is left for the copy of the scripts of {origin.path} ({total:,} bytes in {len(files):,} files); "
+            "free some, name a job store on another disk with --store, or leave files out with .baiignore"
+        )
+    return StoreError(
+        f"{error.filename2 or error.filename or destination}: cannot be written: {error.strerror}; "
+        "name another job store with --store"
+    )
+
+
 def _copy(source: Path, target: Path, *, link: str | None) -> None:
-    """Copy a file or link. Raises ScriptsError where the source cannot be read, OSError where the copy cannot be written."""
+    """Copy a file or link. Raises ScriptsError if the source cannot be read, OSError if the copy cannot be written."""
     make_folder(target.parent, private=target.parent)
     if link is not None:
         target.symlink_to(link)
@@ -255,15 +253,15 @@ def _inner_link(path: Path, root: Path) -> str:
     link = path.readlink()
     if link.is_absolute() or not (path.parent.resolve() / link).resolve().is_relative_to(root):
         raise ScriptsError(
-            f"{path}: a link out of the folder, to {link}. Copy the file there, or name it in .baiignore."
+            f"{path}: a link out of the folder, to {link}. Copy the file into the folder, or name the link in .baiignore."
         )
     return str(link)
 
 
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """Return whether `path` is left out by its name or kind. Only .baiignore can take it along: a .gitignore with `!*/` means
-    other things."""
-    # Path.is_file raises for a folder that may not be entered, and that may be ignored all the same.
+    """Return whether `path` is left out because of its name or kind. Only .baiignore can include it: a .gitignore with `!*/` has
+    another purpose."""
+    # Path.is_file raises for a folder that may not be entered, which may be ignored all the same.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:
         return False
@@ -271,7 +269,7 @@ def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
 
 
 def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
-    """The rules nearest to the file that say anything about it decide, as with git; where none does, `otherwise`."""
+    """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if none does."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
@@ -280,7 +278,7 @@ def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bo
 
 
 def _rules_above(root: Path) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `root`, up to the repository's; none where it is in no repository."""
+    """Return the rules of the folders above `root`, up to the repository's; none if it is in no repository."""
     if (root / ".git").exists():
         return ()
     above = []
@@ -301,9 +299,13 @@ def _rules_in(folder: Path) -> tuple[_Rules, ...]:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
+        # Only here: few jobs have such files, and their library takes long to import.
+        from pathspec import GitIgnoreSpec
+        from pathspec.patterns.gitignore import GitIgnorePatternError
+
         try:
             spec = GitIgnoreSpec.from_lines(text.splitlines())
         except GitIgnorePatternError as error:
-            raise ScriptsError(f"{path}: not a list of ignore patterns: {error}") from error
+            raise ScriptsError(f"{path}: has an invalid ignore pattern: {error}") from error
         found.append(_Rules(folder, spec, ours=name == ".baiignore"))
     return tuple(found)

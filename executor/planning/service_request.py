@@ -1,29 +1,29 @@
-"""What the benchmark service says of a job beside its descriptor: who asks for it, and what was fetched for it. Pure."""
+"""The benchmark service's additions to a job: its client, and the scripts that were fetched for it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 from bai_agent.job.descriptor import Job, Source
+from bai_agent.light_dataclass import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRequest:
-    """A request that came through the service."""
+    """A request of the benchmark service."""
 
     action_id: str
     client_id: str
     parent_action_id: str | None = None
     username: str | None = None
     created_by: str | None = None
-    """The program that takes the service's requests."""
+    """Program that sent the request to the service."""
     scripts: tuple[Source, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Address of a source → its bytes, where they are known."""
+    """Known sizes of sources (bytes), by address."""
 
     def complete(self, job: Job) -> Job:
-        """Return `job` as this request's: in its client's name, with its scripts."""
+        """Return `job` with the request's client, ids and scripts."""
         identity = replace(
             job.job,
             action_id=self.action_id,

@@ -1,4 +1,4 @@
-"""Asks web servers before a run whether they have what it pulls, so that a wrong address is found at once."""
+"""Asks web servers for a job's sources before the run, so that a wrong address is found at once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_schemes import scheme_of, source_name
+from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
-"""Answers that waiting does not change; all others are left to the pull, which tries again."""
+"""Statuses that do not change with time. The pull retries all others."""
 _REQUEST_SECONDS = 3.0
 _ALL_SECONDS = 5.0
 _AT_ONCE = 8
 
 
 def refused_sources(sources: Sequence[Source]) -> list[str]:
-    """Return a sentence for each source that its web server refuses or does not have, within some seconds.
+    """Return a sentence for each source that its web server refuses or does not have, after at most some seconds.
 
-    Not asked for: what lies in place already. A server that is slow, away or out of order proves nothing.
+    Sources that are in place already are skipped. A slow or broken server counts as no answer.
     """
     asked = [
         each
@@ -38,23 +38,23 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
     pool.shutdown(wait=False, cancel_futures=True)
     found = {answers[each].src: each.result() for each in done}
     return [
-        f"{source_name(each.src)}: its server answers {found[each.src]}; correct the address, or see who may read it"
+        f"{source_name(each.src)}: its server answers {found[each.src]}; correct the address, or its permissions"
         for each in asked
         if found.get(each.src) in _GONE
     ]
 
 
 def _is_there(path: Path) -> bool:
-    # A relative path lies in the job's own folder, which is new.
-    return path.is_absolute() and os.path.exists(path)  # noqa: PTH110 - Path.exists raises where it may not look
+    # A relative path is in the job's own folder, which is new.
+    return path.is_absolute() and os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that may not be entered
 
 
 def _status(src: str) -> int | None:
-    """Return the status with which the server answers for `src`; None where it gives none."""
+    """Return the server's status for `src`; None if it does not answer."""
     status = _answer(urllib.request.Request(src, method="HEAD"))  # noqa: S310 - http and https only
     if status is None or status < 400:
         return status
-    # Not every server knows HEAD, and an address that was signed for GET is refused for anything else.
+    # Some servers do not know HEAD, and an address that was signed for GET is refused for other methods.
     return _answer(urllib.request.Request(src, headers={"Range": "bytes=0-0"}))  # noqa: S310
 
 

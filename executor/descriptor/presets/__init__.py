@@ -1,24 +1,27 @@
-"""Metrics of programs that people run, which `[output] preset` names: a file each in this folder.
+"""Metrics of known programs for `[output] preset`, each in a file of this folder.
 
-They become metrics of the job when it is planned; an agent knows them by their revision alone.
+They become metrics of the job when it is planned. An agent only knows their revision.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from bai_agent.job.toml import read_toml_text
+from bai_agent.light_dataclass import dataclass
 from executor.descriptor.service_tables import MetricTable
 
 _FOLDER = Path(__file__).parent
 
 
+@dataclass(frozen=True, kw_only=True)
 class PresetMetric(MetricTable):
-    """One number that a preset takes."""
+    """One metric of a preset."""
 
     preset: str
     """The preset's name."""
@@ -27,7 +30,7 @@ class PresetMetric(MetricTable):
 
     @property
     def full_revision(self) -> str:
-        """The preset and the revision, as a job descriptor has them."""
+        """The preset and the revision in the form of a job descriptor."""
         return f"{self.preset}/{self.revision}"
 
 
@@ -37,27 +40,27 @@ class Preset:
 
     name: str
     title: str
-    """What people call the program."""
+    """Name of the program for people."""
     recorded: str
-    """The command whose output the metrics were tried on."""
+    """Command whose output the metrics were tried on."""
     also: tuple[str, ...]
-    """Commands, or what they are about, of other forms of its output on which they were tried."""
+    """Commands, or descriptions, of other forms of its output that the metrics were tried on."""
     note: str
-    """More about that output; "" for nothing."""
+    """More about that output; "" if there is nothing to say."""
     metrics: tuple[PresetMetric, ...]
     text: str
-    """The metrics as they would stand in a benchmark descriptor."""
+    """The metrics in the form of a benchmark descriptor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PresetUse:
-    """What one preset gives to a descriptor."""
+    """The metrics that one preset adds to a descriptor."""
 
     name: str
     metrics: tuple[str, ...]
-    """The names of its metrics."""
+    """Names of its metrics."""
     replaced: tuple[str, ...]
-    """Those that the descriptor has metrics of its own for, under the same names."""
+    """Names for which the descriptor has metrics of its own."""
 
 
 @cache
@@ -79,19 +82,24 @@ def read_preset(name: str) -> Preset:
         recorded=table["recorded"],
         also=tuple(table["also"]),
         note=table.get("note", ""),
-        metrics=tuple(PresetMetric.model_validate({**each, "preset": name}) for each in table["metrics"]),
+        metrics=tuple(_metrics().validate_python([{**each, "preset": name} for each in table["metrics"]])),
         text=metrics,
     )
 
 
+@cache
+def _metrics() -> TypeAdapter[list[PresetMetric]]:
+    return TypeAdapter(list[PresetMetric])
+
+
 def with_presets(own: Sequence[MetricTable], presets: Iterable[str]) -> list[MetricTable]:
-    """Return a descriptor's own metrics, then those of `presets` whose names it does not use itself."""
+    """Return a descriptor's own metrics, then those of `presets` with other names."""
     names = {each.name for each in own}
     return [*own, *(each for name in presets for each in read_preset(name).metrics if each.name not in names)]
 
 
 def preset_uses(own: Sequence[MetricTable], presets: Iterable[str]) -> list[PresetUse]:
-    """Return what each of `presets` gives to a descriptor with metrics of its `own`."""
+    """Return the use of each of `presets` in a descriptor with metrics of its `own`."""
     names = {each.name for each in own}
     return [
         PresetUse(

@@ -1,4 +1,4 @@
-"""What `bai time` is asked for, as a benchmark descriptor: each command is an arm of one job, in shuffled blocks."""
+"""Makes a benchmark descriptor of a request of `bai time`: each command is an arm of one job, in shuffled blocks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
+from bai_agent.light_dataclass import dataclass
 from executor.descriptor.toml_text import toml_value
 from executor.errors import UsageError
 
@@ -18,7 +19,7 @@ WALL, CPU, USER, SYSTEM, MEMORY = "wall_time", "cpu_time", "user_time", "system_
 MOST_COMMANDS = 256
 _MOST_RUNS = 1000
 _SECONDS_EACH = 3
-"""Of measuring for each command, where nobody says how many runs there are; it takes `_LEAST_RUNS` in any case."""
+"""Time for each command if the number of runs is not given (seconds). It runs `_LEAST_RUNS` times in any case."""
 _LEAST_RUNS = 10
 _NAME = 40
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -28,28 +29,28 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Commands around the timed ones, for all or one for each; their `{x}` become the parameters' values."""
+    """Commands around the timed ones: one for all, or one for each. Parameters replace `{x}` in them, too."""
 
     prepare: Sequence[str] = ()
-    """Before each run."""
+    """Run before each run."""
     conclude: Sequence[str] = ()
-    """After each run."""
+    """Run after each run."""
     setup: Sequence[str] = ()
-    """Once, before all runs."""
+    """Run once, before all runs."""
     cleanup: Sequence[str] = ()
-    """Once, after all runs."""
+    """Run once, after all runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCommand:
-    """One command to be timed."""
+    """A command to be timed."""
 
     name: str
-    """Its arm's."""
+    """Name of its arm."""
     text: str
-    """As it was written, with the parameters' values."""
+    """Command as the user wrote it, with the parameters' values."""
     code: str
-    """As a descriptor has it, with the shell around it where there is one."""
+    """Command in the descriptor, with the shell around it if there is one."""
     parameters: Mapping[str, str]
     prepare: str | None = None
     conclude: str | None = None
@@ -59,7 +60,7 @@ class TimedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCount:
-    """How many runs each command has; nothing set: at least ten, and as many as three seconds allow."""
+    """Number of runs of each command. If nothing is set: at least ten, and as many as fit into three seconds."""
 
     runs: int | None = None
     until: str | None = None
@@ -86,7 +87,7 @@ def timed_commands(
 ) -> list[TimedCommand]:
     """Return the commands with all values of their parameters. Raises UsageError.
 
-    shell: the words before a command's text, `sh -c` or None for words without a shell.
+    shell: the words before a command's text, for example `sh -c`; None: no shell runs it.
     """
     if names and len(names) != len(texts):
         raise UsageError(
@@ -120,7 +121,7 @@ def timed_commands(
     return found
 
 
-def descriptor_of(
+def timing_descriptor(
     commands: Sequence[TimedCommand],
     count: RunCount,
     *,
@@ -130,7 +131,7 @@ def descriptor_of(
     ignore_failure: bool,
     discard_stdout: bool,
 ) -> str:
-    """Return the benchmark descriptor (TOML) that times them. folder: where they start."""
+    """Return the benchmark descriptor (TOML) that times the commands. folder: their working folder."""
     arms = len(commands)
     shown = ", ".join(each.text for each in commands)
     lines = [
@@ -163,15 +164,24 @@ def descriptor_of(
         return "\n".join([*lines, *_step_lines(commands[0]), ""])
     lines += [f"seed = {seed}"]
     for each in commands:
-        lines += ["", "[[repeat.arms]]", f"name = {toml_value(each.name)}"]
-        lines += [f"benchmark_code = {toml_value(each.code)}", *_step_lines(each)]
-        labels = {key: value for key, value in each.parameters.items() if LABEL.fullmatch(value)}
-        lines += [f"labels = {toml_value(labels)}"] if labels else []
+        lines += _arm_lines(each)
     return "\n".join([*lines, ""])
 
 
+def _arm_lines(command: TimedCommand) -> list[str]:
+    labels = {key: value for key, value in command.parameters.items() if LABEL.fullmatch(value)}
+    return [
+        "",
+        "[[repeat.arms]]",
+        f"name = {toml_value(command.name)}",
+        f"benchmark_code = {toml_value(command.code)}",
+        *_step_lines(command),
+        *([f"labels = {toml_value(labels)}"] if labels else []),
+    ]
+
+
 def check_program(command: TimedCommand, folder: Path) -> None:
-    """Raise UsageError where the program of a command is not there."""
+    """Raise UsageError if the program of a command is missing."""
     program = shlex.split(command.code)[0].replace("$$", "$")
     if "/" in program:
         path = folder / program
@@ -181,12 +191,12 @@ def check_program(command: TimedCommand, folder: Path) -> None:
             raise UsageError(f"{command.text}: {program} may not be executed; chmod +x {program}")
     elif shutil.which(program) is None:
         raise UsageError(
-            f'{command.text}: there is no program "{program}" on PATH; what a shell alone knows needs --shell sh'
+            f'{command.text}: there is no program "{program}" on PATH; commands of a shell need --shell sh'
         )
 
 
 def shell_words(shell: str | None) -> str | None:
-    """Return `--shell` as the words before a command's text; None: no shell. Raises UsageError."""
+    """Return the words before a command's text for `--shell`; None if no shell runs it. Raises UsageError."""
     if shell is None or shell == "none":
         return None
     if shell == "default":
@@ -219,12 +229,12 @@ def _step_lines(command: TimedCommand) -> list[str]:
 
 
 def _code(text: str, shell: str | None) -> str:
-    """Return a command as a descriptor has it. Raises UsageError."""
+    """Return a command in the form of a descriptor. Raises UsageError."""
     if "\n" in text or "\0" in text:
         raise UsageError(
             f"{text.splitlines()[0]} …: a command is one line; put several into a file, and time that"
         )
-    # The engine would take $(NAME) for a variable, and $$ for one $.
+    # In a descriptor $(NAME) is a variable, and $$ is one $.
     if shell is not None:
         return f"{shell} {shlex.quote(text)}".replace("$", "$$")
     try:
@@ -235,13 +245,13 @@ def _code(text: str, shell: str | None) -> str:
         raise UsageError("a command is empty; write for example: bai time 'sleep 0.1'")
     if operator := _operator(text):
         raise UsageError(
-            f"{text}: no shell runs it, and {operator} means something to a shell alone; add --shell sh, or put it in quotes"
+            f"{text}: no shell runs it, and only a shell understands {operator}; add --shell sh, or put it in quotes"
         )
     return shlex.join(words).replace("$", "$$")
 
 
 def _operator(text: str) -> str:
-    """Return the first character outside of quotes that means something to a shell; "" where there is none."""
+    """Return the first shell operator outside of quotes; "" if there is none."""
     quote, escaped = "", False
     for each in text:
         if escaped:
@@ -265,7 +275,7 @@ def _step(
     values: Mapping[str, str],
     shell: str | None,
 ) -> str | None:
-    """Return the step of one command: the one for all, or its own. Raises UsageError."""
+    """Return the command's step: its own, or the one for all. Raises UsageError."""
     if not given:
         return None
     if len(given) not in (1, commands):
@@ -289,7 +299,7 @@ def _check_parameters(texts: Sequence[str], parameters: Mapping[str, Sequence[st
 
 
 def _free(text: str, taken: set[str]) -> str:
-    """Return a name for an arm made of `text`, which none of `taken` is."""
+    """Return an arm's name made of `text` that is not in `taken`."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:_NAME].strip("-._") or "command"
     return next(
         name for i in itertools.count(1) if (name := plain if i == 1 else f"{plain}-{i}") not in taken
@@ -298,3 +308,66 @@ def _free(text: str, taken: set[str]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+_MOST_VALUES = 1000
+_SEVERAL = {"-L": 1, "--parameter-list": 1, "-P": 2, "--parameter-scan": 2}
+"""Options that take a name and this many words more, as hyperfine's do."""
+
+
+def joined_words(args: Sequence[str]) -> list[str]:
+    """Return the command line with the words of such an option joined to one."""
+    found: list[str] = []
+    left = list(args)
+    while left:
+        word = left.pop(0)
+        found.append(word)
+        if word == "--":
+            return found + left
+        count = _SEVERAL.get(word, 0)
+        if count and len(left) > count and "=" not in left[0]:
+            name, *values = (left.pop(0) for _ in range(count + 1))
+            found.append(f"{name}={','.join(values)}")
+    return found
+
+
+def parameter_lists(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each `-L NAME=1,2,4`. Raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f'-L "{text}" has no values; write for example -L threads 1,2,4')
+        if not LABEL.fullmatch(name):
+            raise UsageError(f'-L "{name}" is not a name; write for example -L threads 1,2,4')
+        if name in found:
+            raise UsageError(f"-L {name} is given twice; write its values in one list")
+        found[name] = [value.replace("\\,", ",") for value in re.split(r"(?<!\\),", values)]
+        if not all(found[name]):
+            raise UsageError(f'-L {name}: "{values}" has an empty value; write for example 1,2,4')
+    return found
+
+
+def parameter_scans(given: Sequence[str], step: str | None) -> dict[str, list[str]]:
+    """Return the numbers of each `-P NAME=MIN,MAX[,STEP]`. Raises UsageError."""
+    if step is not None and not given:
+        raise UsageError("--parameter-step-size needs --parameter-scan; add it, or leave the step out")
+    found = {}
+    for text in given:
+        name, _, limits = text.partition("=")
+        try:
+            low, high, by = _range([*limits.split(","), step or "1"][:3])
+        except (InvalidOperation, ValueError):
+            raise UsageError(f'-P "{text}" is not a range; write for example -P threads 1 8') from None
+        if (high - low) / by > _MOST_VALUES:
+            raise UsageError(f"-P {name}: more than {_MOST_VALUES} numbers")
+        found[name] = [format(low + i * by, "f") for i in range(int((high - low) / by) + 1)]
+    return found
+
+
+def _range(words: Sequence[str]) -> tuple[Decimal, Decimal, Decimal]:
+    """Return minimum, maximum and step. Raises InvalidOperation, ValueError."""
+    low, high, by = map(Decimal, words)
+    if not (low.is_finite() and high.is_finite() and by.is_finite() and by > 0 and low <= high):
+        raise ValueError
+    return low, high, by

@@ -1,4 +1,4 @@
-"""Recognises values that look like secrets. What it says never holds the value."""
+"""Recognises values that look like secrets. Its messages never contain the value."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ _NAME = re.compile(
     re.I,
 )
 _PLAIN = re.compile(r"|[\d.,_+-]+|true|false|yes|no|on|off|none|null|(/|~|\./).*|\$\([A-Za-z_]\w*\)", re.I)
-"""Values of a variable named like a secret that are none: MAX_TOKEN = "512", a path to a key, a reference."""
+"""Values that are no secrets in a variable named like one: MAX_TOKEN = "512", a path to a key, a reference."""
 _RUN = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{32,}={0,2}(?![A-Za-z0-9+/=])")
 _RANDOM_BITS = 4.3
-"""Bits of entropy a character, measured in the text itself: 40 random base64 characters have 4.6 or more, words under 4."""
+"""Least entropy of a random key (bits per character of the text itself). 40 random base64 characters have 4.6 or more, words under 4."""
 
 
 def known_secret(text: str) -> str | None:
-    """Return what kind of secret stands in `text` by its form ("an AWS access key"), or None."""
+    """Return the kind of a secret of a known form in `text` ("an AWS access key"); None if there is none."""
     return next((kind for form, kind in _KNOWN if form.search(text)), None)
 
 
-def looks_secret(name: str, value: str) -> str | None:
-    """Return why the variable `name` with `value` looks like a secret, as the end of "its value …", or None."""
+def looks_secret(name: str, value: object) -> str | None:
+    """Return the reason why the variable `name` looks like a secret, as the end of "its value …"; None if it does not."""
+    if not isinstance(value, str):
+        return None
     kind = known_secret(value)
     if kind:
         return f"looks like {kind}"
@@ -47,9 +49,14 @@ def looks_secret(name: str, value: str) -> str | None:
     return None
 
 
+def secret_fix(name: str) -> str:
+    """Return the advice for the variable `name` whose value looks like a secret."""
+    return f'put it into [env.secrets]: {name} = "env:{name}" takes it from the environment of the run'
+
+
 def _random(text: str) -> bool:
     kinds = (str.islower, str.isupper, str.isdigit)
-    # Paths have slashes between words; a key has few of them, and all three kinds of characters.
+    # A path has many slashes. A key has few of them, and all three kinds of characters.
     if text.count("/") > 3 or not all(any(map(kind, text)) for kind in kinds):
         return False
     counts = Counter(text).values()

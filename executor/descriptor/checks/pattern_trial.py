@@ -1,4 +1,4 @@
-"""Runs patterns on example lines the way the extractor does, in a process of their own: a pattern may backtrack for ever.
+"""Runs patterns on example lines as the extractor does, in a process of its own, because a pattern may backtrack for ever.
 
 This file is also that process.
 """
@@ -10,25 +10,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bai_agent.light_dataclass import asdict, dataclass, field
+
 if TYPE_CHECKING:
-    from bai_agent.metrics.reading import Doubt
+    from bai_agent.metrics.search.reading import Doubt
 
 _WALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class PatternExample:
     """A pattern, and a line to try it on."""
 
     pattern: str
-    """It must compile."""
+    """Pattern that compiles."""
     line: str
     json: str | None = None
-    """A path, in place of the pattern."""
+    """Path in a JSON line, in place of the pattern; None if the pattern is used."""
     json_step: str | None = None
     json_labels: tuple[str, ...] = ()
     units: str = ""
@@ -38,29 +39,31 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a pattern made of a line."""
+    """The result of a pattern on a line."""
 
     values: tuple[Mapping[str, Any], ...] = ()
-    """What was found: tables with `value`, and with `step` and `labels` where the pattern has them."""
+    """Values: tables with `value`, and with `step` and `labels` if the pattern has them."""
     others: tuple[str, ...] = ()
-    """What it took for a value though it is not a finite number; "" where the group took no part."""
+    """Texts that were taken as values but are not finite numbers; "" if the group took no part."""
     doubts: tuple[tuple[str, str, str], ...] = ()
-    """Values that may not be what was wanted: the doubt, what was taken, and what stands there."""
+    """Values that may be wrong: the doubt, the text that was taken, and the whole text."""
     too_slow: bool = False
-    """It took more CPU time than a run allows, and was ended."""
+    """Whether it took more CPU time than a run allows, and was ended."""
 
 
-def try_patterns(examples: Sequence[Example], *, clock: Callable[[], float] = time.monotonic) -> list[Trial]:
-    """Return what each example gives.
+def try_patterns(
+    examples: Sequence[PatternExample], *, clock: Callable[[], float] = time.monotonic
+) -> list[Trial]:
+    """Return the result of each example.
 
-    Takes at most a second of CPU for each and 20 s in all; what is left then counts as too slow.
+    Takes at most a second of CPU for each and 20 s in all. The remaining examples then count as too slow.
     """
-    from bai_agent.metrics.search_limit import ENDS_WITH  # the child has it only from a path of its own
+    from bai_agent.metrics.search_limit import ENDS_WITH  # the child sets its path first
 
     trials: list[Trial] = []
     deadline = clock() + _WALL_SECONDS
     while len(trials) < len(examples):
-        # Each that is too slow takes a child with it: there may be thousands of them.
+        # Each slow example ends its child, and there may be thousands of them.
         if (left := deadline - clock()) <= 0:
             return trials + [Trial(too_slow=True)] * (len(examples) - len(trials))
         finished, ended = _run(examples[len(trials) :], timeout_s=left)
@@ -71,8 +74,8 @@ def try_patterns(examples: Sequence[Example], *, clock: Callable[[], float] = ti
     return trials
 
 
-def _run(examples: Sequence[Example], *, timeout_s: float) -> tuple[list[Trial], int]:
-    # -I: neither the current folder nor the user's settings decide which modules it finds.
+def _run(examples: Sequence[PatternExample], *, timeout_s: float) -> tuple[list[Trial], int]:
+    # -I: neither the current folder nor the user's settings change which modules it finds.
     child = subprocess.Popen([sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         try:
@@ -101,12 +104,12 @@ class _Findings:
 
 
 def _child() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
     # Not before the path is set: this runs as a script, under -I.
     from bai_agent.job.descriptor import Metric, NumberForm, Repaint
-    from bai_agent.metrics.extract import Extraction
-    from bai_agent.metrics.patterns import compile_patterns
     from bai_agent.metrics.repaint import repainted_states
+    from bai_agent.metrics.search.extract import Extraction
+    from bai_agent.metrics.search.patterns import compile_patterns
     from bai_agent.metrics.search_limit import SearchLimit
 
     for each in json.load(sys.stdin):

@@ -1,6 +1,6 @@
-"""The configuration: where jobs of this user run and what they may use, each value with its origin.
+"""The configuration of this user's jobs, each value with its origin.
 
-A value is taken from the first that has it: a flag, an environment variable `BAI_…`, the configuration file, AWS's own
+The first of these that has a value wins: a flag, an environment variable `BAI_…`, the configuration file, AWS's own
 variables, a default. `docs/ec2.md` is the reference.
 """
 
@@ -8,99 +8,76 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import CloudWatch, Kafka, Limits, LogLines, Prometheus
-from bai_agent.job.tables import read_table
+from bai_agent.job.descriptor import CloudWatch, Kafka, LogLines, Prometheus
+from bai_agent.job.schema.field_types import is_broker
+from bai_agent.job.schema.tables import read_table
 from bai_agent.job.toml import read_toml_text
+from bai_agent.light_dataclass import dataclass, field
+from executor.configuration.job_limits import JobLimits
+from executor.configuration.service_config import ServiceTable
 from executor.errors import UsageError
-from executor.service_config import ServiceTable
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitSettings:
-    """The `[limits]` table: for descriptors that do not say. Unset: the product's own default."""
-
-    max_runtime: timedelta | None = None
-    pull_timeout: timedelta | None = None
-    grace: timedelta | None = None
-    extract_timeout: timedelta | None = None
-    join: timedelta | None = None
-    peer_silence: timedelta | None = None
-    store_away: timedelta | None = None
-    drain: timedelta | None = None
-    no_output: timedelta | None = None
-    wait_for_capacity: timedelta | None = None
-    max_cost: float | None = None
-    """USD that a job on EC2 may cost at most."""
-
-    def __post_init__(self) -> None:
-        if self.max_cost is not None and not 0 < self.max_cost < math.inf:
-            raise ValueError("max_cost must be a number of USD > 0")
-        if self.peer_silence is not None:
-            Limits(peer_silence=self.peer_silence)  # which says what is wrong with it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsTable:
-    """What a configuration file may hold."""
+    """The tables of a configuration file."""
 
     bucket: str | None = None
-    """The staging bucket: the agent, scripts, local data and the job store."""
+    """Staging bucket for the agent, scripts, local data and the job store."""
     region: str | None = None
-    """The AWS region of the bucket, and of the instances unless a descriptor names another."""
+    """AWS region of the bucket, and of the instances unless a descriptor names another."""
     profile: str | None = None
-    """The profile of the AWS configuration whose credentials are used."""
+    """Profile of the AWS configuration with the credentials."""
     subnets: tuple[str, ...] = ()
-    """Candidate subnets, tried in turn. Unset: those of the default VPC."""
+    """Candidate subnets, tried in turn; empty: those of the default VPC."""
     security_groups: tuple[str, ...] = ()
-    """Security groups' ids. Unset: the VPC's default group."""
+    """Ids of security groups; empty: the VPC's default group."""
     instance_profile: str | None = None
-    """The instance profile's name or ARN."""
+    """Name or ARN of the instance profile."""
     public_ip: bool | None = None
-    """Whether instances get a public address. Unset: the subnet's default."""
+    """Whether instances get a public address; None: the subnet's default."""
     s3_endpoint: str | None = None
-    """Another address for S3, such as a VPC endpoint's."""
+    """Other address of S3, such as a VPC endpoint's."""
     client_id: str | None = None
-    """Whose jobs these are. Unset: the user's name."""
+    """Client id of the jobs; None: the user's name."""
     kafka: Kafka | None = None
-    """Where metrics go for descriptors without a `[kafka]` table."""
+    """Destination of metrics for descriptors without a `[kafka]` table."""
     log_lines: LogLines | None = None
-    """Where the benchmark's output goes as JSON lines for descriptors without a `[log_lines]` table."""
+    """Destination of the output as JSON lines for descriptors without a `[log_lines]` table."""
     prometheus: Prometheus | None = None
-    """Where the last values of metrics go for descriptors without a `[prometheus]` table."""
+    """Destination of the last values of metrics for descriptors without a `[prometheus]` table."""
     cloudwatch: CloudWatch | None = None
-    """Where metrics go in CloudWatch's format for descriptors without a `[cloudwatch]` table."""
-    limits: LimitSettings = LimitSettings()
+    """Destination of metrics in CloudWatch's format for descriptors without a `[cloudwatch]` table."""
+    limits: JobLimits = field(default_factory=JobLimits)
+    """Limits that a descriptor does not set."""
     service: ServiceTable = field(default_factory=ServiceTable)
-    """For `bai serve`."""
+    """Settings of `bai serve`."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Instance type → USD an hour. What is not here is asked of AWS's price list."""
+    """Instance type → USD an hour. Other types are looked up in AWS's price list."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SettingsTable):
-    """The configuration that holds now."""
+    """The effective configuration."""
 
     origins: dict[str, str] = field(default_factory=dict)
-    """Key ("bucket", "limits.max_runtime") → where its value came from."""
+    """Key ("bucket", "limits.max_runtime") → origin of its value."""
 
     @property
     def store_url(self) -> str | None:
-        """Return where the jobs on EC2 are kept; None without a bucket."""
+        """Return the URL of the store of jobs on EC2; None without a bucket."""
         return f"s3://{self.bucket}/jobs" if self.bucket else None
 
     @property
     def sinks(self) -> dict[str, Any]:
-        """Return where records and output go when a descriptor does not say, by the tables' names."""
+        """Return the default destinations of records and output, by the tables' names."""
         return {
             "kafka": self.kafka,
             "log_lines": self.log_lines,
@@ -110,12 +87,12 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile to ask AWS's library for; None where its own variable names one, which it honours behind keys."""
+        """Return the profile for AWS's library; None if its own variable names one, because keys in the environment come before that."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property
     def client(self) -> str:
-        """Return whose jobs these are."""
+        """Return the client id of the jobs."""
         return self.client_id or user_name()
 
     def need_bucket(self) -> str:
@@ -129,7 +106,7 @@ class Settings(SettingsTable):
     def _missing(self, key: str, what: str, example: str) -> str:
         raise UsageError(
             f'no {key} is configured ({what}); write {key} = "{example}" into {config_file(os.environ)}, '
-            f"or set BAI_{key.upper()}, or give --{key}; docs/ec2.md tells how to set up"
+            f"or set BAI_{key.upper()}, or give --{key}; `bai setup` makes an account ready and writes it"
         )
 
 
@@ -141,24 +118,11 @@ def read_settings(
 ) -> Settings:
     """Return the configuration. A flag that is None was not given. Raises UsageError, DescriptorError.
 
-    file: the configuration file; unset: the usual one, which need not exist.
+    file: the configuration file; None: the usual one, which need not exist.
     """
     place = file or config_file(environment)
     values, origins = _from_file(place, must_exist=file is not None)
-    for key, (name, read) in VARIABLES.items():
-        if text := environment.get(name, "").strip():
-            values[key], origins[key] = read(name, text), name
-    for key, names in _AWS_VARIABLES.items():
-        for name in names:
-            if key not in values and environment.get(name):
-                values[key], origins[key] = environment[name], name
-    if brokers := environment.get("BAI_KAFKA_BROKERS", "").strip():
-        kafka = values.get("kafka")
-        values["kafka"] = {
-            **(kafka if isinstance(kafka, dict) else {}),
-            "brokers": list(_items("BAI_KAFKA_BROKERS", brokers)),
-        }
-        origins["kafka.brokers"] = "BAI_KAFKA_BROKERS"
+    _add_environment(values, origins, environment)
     for key, value in flags.items():
         if value is not None:
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
@@ -167,8 +131,23 @@ def read_settings(
     return Settings(**fields, origins=origins)
 
 
+def _add_environment(values: dict[str, Any], origins: dict[str, str], environment: Mapping[str, str]) -> None:
+    for key, (name, read) in VARIABLES.items():
+        if text := environment.get(name, "").strip():
+            values[key], origins[key] = read(name, text), name
+    for key, names in _AWS_VARIABLES.items():
+        for name in names:
+            if key not in values and environment.get(name):
+                values[key], origins[key] = environment[name], name
+    name = "BAI_KAFKA_BROKERS"
+    if brokers := environment.get(name, "").strip():
+        kafka = values.get("kafka")
+        values["kafka"] = {**(kafka if isinstance(kafka, dict) else {}), "brokers": _brokers(name, brokers)}
+        origins["kafka.brokers"] = name
+
+
 def config_file(environment: Mapping[str, str]) -> Path:
-    """Return where the configuration file is: BAI_CONFIG, else bai/config.toml in the user's configuration folder."""
+    """Return the path of the configuration file: BAI_CONFIG, else bai/config.toml in the user's configuration folder."""
     if named := environment.get("BAI_CONFIG"):
         return Path(named)
     folder = environment.get("XDG_CONFIG_HOME")
@@ -176,7 +155,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def user_name() -> str:
-    """Return who we are; "local" for a user id without a name, as containers have it."""
+    """Return this user's name; "local" for a user id without a name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -214,6 +193,14 @@ def _items(name: str, text: str) -> Any:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
+def _brokers(name: str, text: str) -> list[str]:
+    brokers: list[str] = _items(name, text)
+    for each in brokers:
+        if not is_broker(each):
+            raise UsageError(f'{name}: "{each}" is not a broker\'s address; write host:port')
+    return brokers
+
+
 def _truth(name: str, text: str) -> Any:
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if text.lower() not in known:
@@ -232,5 +219,5 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "s3_endpoint": ("BAI_S3_ENDPOINT", _text),
     "client_id": ("BAI_CLIENT_ID", _text),
 }
-"""Key → its environment variable, and how that is read. Lists have commas."""
+"""Key → its environment variable, and the function that reads it. Lists have commas."""
 _AWS_VARIABLES = {"region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "profile": ("AWS_PROFILE",)}

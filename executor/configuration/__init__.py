@@ -1,0 +1,1 @@
+"""The configuration files of `bai` and of its service."""

@@ -1,0 +1,29 @@
+"""The `[limits]` table of benchmark descriptors and of the configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from bai_agent.job.descriptor import Limits
+from bai_agent.job.schema.declared import Check, Example, Mistake
+from bai_agent.job.schema.field_types import PositiveDuration
+from bai_agent.light_dataclass import dataclass
+
+
+# A lambda in the annotation, which is a text here, would not find the names of this module.
+def _dollars(dollars: float | None) -> Mistake | None:
+    if dollars is None or 0 < dollars < math.inf:
+        return None
+    return "must be a number of USD > 0", "write for example 25.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLimits(Limits):
+    """Limits of durations and costs. Durations: `"250ms"`, `"90s"`, `"15m"`, `"2h"`, `"1h30m"`, `"1d"`."""
+
+    max_cost: Annotated[float | None, Check(_dollars), Example(25.0)] = None
+    """Most USD on EC2: a job that may cost more, or whose price is not known, is not launched. Unset: no bound."""
+    wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
+    """Time on EC2, from the submission on, in which all zones are asked again if none has room, with pauses of up to five minutes.
+    Unset: each is asked once."""

@@ -1,0 +1,1 @@
+"""Checks of a benchmark descriptor beyond the types of its keys."""

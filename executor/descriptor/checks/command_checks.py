@@ -1,0 +1,113 @@
+"""Checks of `[ml] benchmark_code` and `args`: whether they can be run without a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from executor.descriptor.checks.secret_values import known_secret
+from executor.descriptor.raw_table import Raw, RawFinding, at, error, text_at, warning
+
+_CODE = ("ml", "benchmark_code")
+_OUR_ENGINES = ("default", "local", "aws.ec2")
+_REFERENCE = re.compile(r"(?<!\$)\$\(([^()]*)\)")
+_PROVIDED = re.compile(r"BENCHMARK_AI\w*|BAI_\w+|HOME|PATH|USER|LOGNAME|SHELL|LANG|TMPDIR|PWD|HOSTNAME")
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)=(\S*)\s+\S", re.ASCII)
+_AS_SCRIPT = "write it in several lines, between three quotes ''', to have /bin/sh run it"
+_SHELL_SYNTAX = (
+    (re.compile(r"(?:^|\s)(&&|\|\|?|;)(?=\s|$)"), "{}", _AS_SCRIPT),
+    (re.compile(r"\S(;)(?=\s|$)"), "{}", _AS_SCRIPT),
+    (re.compile(r"(&)\s*$"), "{} at its end", "remove it: the benchmark is the process that is waited for"),
+    (re.compile(r"(?:^|\s)(\d?>>?(?:&\d)?|&>>?|<)"), "{}", _AS_SCRIPT),
+    (re.compile(r"(`)"), "a command between backquotes", _AS_SCRIPT),
+    (re.compile(r"(?:^|[\s=:])(~)(?=/|\s|$)"), "{}", "write $(HOME) in its place"),
+    (re.compile(r"(\$\{?([A-Za-z_]\w*)\}?)", re.ASCII), "{}", "write $({}) in its place"),
+)
+"""Syntax of a shell outside of quotes and of $(NAME): its pattern, its name and the advice."""
+
+
+def is_script(code: str) -> bool:
+    """Return whether `benchmark_code` is the text of a script, not a command."""
+    return "\n" in code.strip() or code.strip().startswith("#!")
+
+
+def written_engine(table: Raw) -> str:
+    """Return `execution_engine`, or its default."""
+    return text_at(at(table, "info"), "execution_engine") or "default"
+
+
+def command_given(table: Raw) -> Iterator[RawFinding]:
+    """Check that there is a command, if the engine and the strategy need one."""
+    ml = at(table, "ml")
+    # A value of another type is reported by the model.
+    if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
+        return
+    if text_at(at(table, "hardware"), "strategy") != "inference" and written_engine(table) in _OUR_ENGINES:
+        problem = "is empty" if "benchmark_code" in ml else "is missing: nothing says what to run"
+        fix = 'write [ml] benchmark_code = "python3 train.py", the command of the benchmark'
+        yield error(_CODE, problem, fix)
+
+
+def command_words(table: Raw) -> Iterator[RawFinding]:
+    """Check that command and arguments can be split into words."""
+    ml = at(table, "ml")
+    for key in ("benchmark_code", "args"):
+        text = text_at(ml, key)
+        try:
+            shlex.split("" if key == "benchmark_code" and is_script(text) else text)
+        except ValueError as mistake:
+            quote = "quotation" in str(mistake)
+            odd = "a quote is never closed" if quote else "it ends with a single backslash"
+            fix = "close it, or write \\' or \\\" for a quote that is meant as text (in TOML's single or triple quotes)"
+            yield error(("ml", key), f"cannot be split into arguments: {odd}", fix)
+
+
+def plain_secrets(table: Raw) -> Iterator[RawFinding]:
+    """Check that the command holds no secret."""
+    for key in ("benchmark_code", "args"):
+        if kind := known_secret(text_at(at(table, "ml"), key)):
+            fix = 'put it into [env.secrets], for example TOKEN = "env:TOKEN", and write $(TOKEN) here'
+            yield error(("ml", key), f"contains something that looks like {kind}", fix)
+
+
+def shell_syntax(table: Raw) -> Iterator[RawFinding]:
+    """Check for syntax of a shell, because no shell runs a command of one line."""
+    ml = at(table, "ml")
+    code, args = text_at(ml, "benchmark_code"), text_at(ml, "args")
+    if not is_script(code):
+        if assignment := _ASSIGNMENT.match(code):
+            name, value = assignment.groups()
+            problem = f"starts with {name}=…, which only a shell reads as a variable"
+            yield error(_CODE, problem, f'write {name} = "{value}" under [env.vars], or put `env` before it')
+        yield from _shell_syntax_in("benchmark_code", code)
+    yield from _shell_syntax_in("args", args)
+
+
+def _shell_syntax_in(key: str, text: str) -> Iterator[RawFinding]:
+    plain = _QUOTED.sub("Q", _REFERENCE.sub("R", text))
+    for pattern, called, fix in _SHELL_SYNTAX:
+        if found := pattern.search(plain):
+            problem = (
+                f"uses shell syntax, {called.format(f'`{found[1]}`')}, but no shell runs a one-line command"
+            )
+            yield warning(("ml", key), problem, fix.format(*found.groups()[1:]))
+            return
+
+
+def references(table: Raw) -> Iterator[RawFinding]:
+    """Check that each `$(NAME)` has a value where the benchmark runs."""
+    if text_at(at(table, "hardware"), "strategy") == "inference":
+        return
+    known = {*at(table, "env", "vars"), *at(table, "env", "secrets")}
+    for key in ("benchmark_code", "args"):
+        text = text_at(at(table, "ml"), key)
+        for name in dict.fromkeys(_REFERENCE.findall("" if is_script(text) else text)):
+            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (name.islower() and name not in known):
+                problem = f"$({name}) runs no command: it means the value of an environment variable"
+                fix = f"{_AS_SCRIPT}; a variable of this name is set under [env.vars]"
+                yield warning(("ml", key), problem, fix)
+            elif name not in known and not _PROVIDED.fullmatch(name):
+                fix = f"set {name} under [env.vars]; otherwise it must be in the environment of the run"
+                yield warning(("ml", key), f"$({name}) is not set in this file", fix)

@@ -1,0 +1,98 @@
+"""Checks of a range of machines, `[elastic]`, `[restart]` and `[checkpoint]` against the rest of the descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bai_agent.job.schema.declared import MistakeError
+from executor.descriptor.raw_table import Raw, RawFinding, at, error, warning
+from executor.descriptor.values import NodeRange, read_node_range
+
+_MACHINES = ("hardware", "distributed", "num_instances")
+_MAX_RESTARTS = ("restart", "max_restarts")
+_OF_TORCHRUN = ("hardware", "distributed", "max_restarts")
+
+
+def node_range(table: Raw) -> NodeRange | None:
+    """Return the machines that are asked for; None if the key is missing or wrong."""
+    try:
+        return read_node_range(at(table, *_MACHINES[:-1]).get(_MACHINES[-1]))
+    except MistakeError:
+        return None
+
+
+def elastic(table: Raw) -> Iterator[RawFinding]:
+    """Check that `[elastic]` fits the range of machines, and that no benchmark with `[repeat]` has one."""
+    machines = node_range(table)
+    if machines is not None and machines.least is not None:
+        yield from _of_range(table, machines, machines.least)
+    elif is_replaced(table):
+        yield from _of_one_machine(table)
+    elif "elastic" in table and (machines is not None or _MACHINES[-1] not in at(table, *_MACHINES[:-1])):
+        problem = "is for a range of machines, and hardware.distributed.num_instances is " + (
+            f"{machines}" if machines is not None else "missing"
+        )
+        yield error(("elastic",), problem, 'write num_instances = "2:4", or remove the table')
+
+
+def is_replaced(table: Raw) -> bool:
+    """Return whether the job is one machine in whose place others may be launched."""
+    is_single = at(table, "hardware").get("strategy", "single_node") == "single_node"
+    return is_single and "replacements" in at(table, "elastic")
+
+
+def _of_one_machine(table: Raw) -> Iterator[RawFinding]:
+    if "repeat" in table:
+        problem = "is not for a benchmark with [repeat]: a run on another machine measures something else"
+        yield error(("elastic", "replacements"), problem, "remove one of them")
+    wanted = at(table, "elastic").get("nodes")
+    if type(wanted) is int and wanted != 1:
+        problem = f"{wanted} machines are too many for the strategy single_node"
+        yield error(("elastic", "nodes"), problem, "remove it")
+
+
+def _of_range(table: Raw, machines: NodeRange, least: int) -> Iterator[RawFinding]:
+    wanted = at(table, "elastic").get("nodes")
+    if type(wanted) is int and not least <= wanted <= machines.most:
+        problem = f"{wanted} machines are outside the range {machines} of hardware.distributed.num_instances"
+        yield error(("elastic", "nodes"), problem, f"write a number from {least} to {machines.most}")
+    if "repeat" in table:
+        problem = f'"{machines}" is not for a benchmark with [repeat]: its runs would not have the same number of machines'
+        yield error(_MACHINES, problem, "write one number, or remove [repeat]")
+
+
+def checkpoints(table: Raw) -> Iterator[RawFinding]:
+    """Check that `[checkpoint]` is not for a benchmark with `[repeat]`, and that its keys have an effect."""
+    if "checkpoint" not in table:
+        return
+    checkpoint = at(table, "checkpoint")
+    if "repeat" in table:
+        problem = "is not for a benchmark with [repeat]: a run that goes on where another one stopped measures nothing"
+        yield error(("checkpoint",), problem, "remove one of them")
+    if checkpoint.get("shared") is True and "every" in checkpoint:
+        problem = "is for copies of the folder, and nothing is copied with shared = true"
+        yield warning(("checkpoint", "every"), problem, "remove it")
+
+
+def restarts(table: Raw) -> Iterator[RawFinding]:
+    """Check that the job can be restarted, and that one key says how often."""
+    wanted = [
+        where
+        for where in (_MAX_RESTARTS, _OF_TORCHRUN)
+        if _is_positive(at(table, *where[:-1]).get(where[-1]))
+    ]
+    if "repeat" in table:
+        for where in wanted:
+            problem = "is not for a benchmark with [repeat]: a run that was restarted measures nothing"
+            yield error(where, problem, "remove one of them")
+    if len(wanted) > 1:
+        yield error(_OF_TORCHRUN, "says the same as restart.max_restarts", "remove one of them")
+    if _MAX_RESTARTS in wanted:
+        return
+    for key in ("backoff", "exit_codes"):
+        if key in at(table, "restart"):
+            yield warning(("restart", key), "is for max_restarts, which is not there", "add max_restarts = 3")
+
+
+def _is_positive(count: object) -> bool:
+    return type(count) is int and count > 0

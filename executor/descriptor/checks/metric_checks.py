@@ -1,0 +1,331 @@
+"""Checks of the metrics that look at more than one key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from bai_agent.job.descriptor import (
+    NumberForm,
+    OfRun,
+    Repaint,
+    context_problem,
+    marker_problem,
+)
+from bai_agent.job.schema.field_types import compile_pattern
+from bai_agent.job.schema.json_path import last_key, read_json_path
+from bai_agent.job.schema.pattern_groups import RESERVED, Groups, misspelled_names, read_groups, taken_names
+from bai_agent.metrics.search.literal import can_match_number
+from bai_agent.metrics.search.reading import Doubt
+from bai_agent.metrics.search.units import PREFIXES, is_time, split_unit
+from bai_agent.metrics.tally import number_advice
+from executor.descriptor.checks.pattern_trial import PatternExample, Trial, try_patterns
+from executor.descriptor.model import Descriptor
+from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
+
+_METRICS = (("output", "metrics"), ("server", "output", "metrics"))
+_NUMBER_ALONE = "put ( ) around the number alone, or call that group value: (?P<value>…)"
+_OF_LINES = ("pattern", "json", "json_step", "json_labels", "after", "until", "number", "repaint", "example")
+"""Keys about the benchmark's output."""
+
+
+def metric_names(table: Raw) -> Iterator[RawFinding]:
+    """Check that no two metrics have the same name."""
+    for keys in _METRICS:
+        first: dict[str, int | str] = {}
+        for where, metric in items(table, *keys):
+            name = text_at(metric, "name")
+            if name and name in first:
+                problem = f'"{name}" is already the name of {".".join(keys)}[{first[name]}]'
+                yield error(
+                    (*where, "name"), problem, "give it another name, or join the two patterns with |"
+                )
+            first.setdefault(name, where[-1])
+
+
+def metric_sources(table: Raw) -> Iterator[RawFinding]:
+    """Check that each metric has one source of values, and only keys that this source uses."""
+    options = given_labels(table)
+    for where, metric in _metrics(table):
+        if "of_run" in metric:
+            yield from _of_run(where, metric)
+        elif "json" in metric:
+            yield from _of_json(where, metric, options)
+        else:
+            yield from _of_pattern(where, metric)
+
+
+def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
+    """Check a metric that is measured of a run: it takes nothing from the output."""
+    for key in _OF_LINES:
+        if key in metric:
+            fix = "keep one of the two; of_run takes nothing from the benchmark's output"
+            yield error((*where, key), "is given in addition to of_run", fix)
+    known = {each.value: each.units for each in OfRun}
+    measured = known.get(text_at(metric, "of_run"))
+    if measured is not None and metric.get("units", measured) != measured:
+        problem = f"are not those of {metric['of_run']}"
+        yield error((*where, "units"), problem, f'write units = "{measured}"')
+
+
+def _of_pattern(where: Where, metric: Raw) -> Iterator[RawFinding]:
+    if "pattern" not in metric:
+        fix = 'add pattern = \'…\', json = "…" if the benchmark prints JSON objects, or of_run = "wall_time"'
+        yield error((*where, "pattern"), "is missing: the metric has no source", fix)
+    for key, group in (("json_step", "step"), ("json_labels", "NAME")):
+        if key in metric:
+            fix = f"in a pattern it is a group, (?P<{group}>…); or take the value with json, too"
+            yield error((*where, key), "needs json", fix)
+
+
+def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[RawFinding]:
+    """Check a metric of JSON lines. options: the job's labels, with their origin."""
+    if "pattern" in metric:
+        yield error((*where, "json"), "is given in addition to pattern", "keep one of the two")
+    if text_at(metric, "number") not in ("", "plain"):
+        fix = "remove number; a text is not a number, however it is written"
+        yield error((*where, "number"), "has no meaning with json: JSON's numbers have one form", fix)
+    paths = metric.get("json_labels")
+    for index, path in enumerate(paths if isinstance(paths, list) else ()):
+        name = _last_key(path)
+        if name in RESERVED or name in options:
+            owner = "every metric may get by itself" if name in RESERVED else f"{options[name]} has, too"
+            problem = f'"{name}" is the name of a label that {owner}'
+            fix = "leave it out, or rename the key that the benchmark prints"
+            yield error((*where, "json_labels", index), problem, fix)
+
+
+def _last_key(path: Any) -> str:
+    """Return the label's name; "" if the path is invalid, which is reported elsewhere."""
+    try:
+        return last_key(read_json_path(path)) if isinstance(path, str) else ""
+    except ValueError:
+        return ""
+
+
+def result_labels(table: Raw) -> Iterator[RawFinding]:
+    """Check that labels of result files differ from the job's."""
+    for where, results in items(table, "output", "results"):
+        for name in sorted(at(results, "labels").keys() & at(table, "info", "labels").keys()):
+            problem = f'"{name}" is a label of [info.labels] as well'
+            yield error((*where, "labels"), problem, "rename one of them")
+
+
+def metric_units(table: Raw) -> Iterator[RawFinding]:
+    """Check that units are given, and can be converted to if they are known."""
+    for where, metric in _metrics(table):
+        units = text_at(metric, "units")
+        if "units" not in metric and "of_run" not in metric:
+            fix = 'add units = "ms" or what they are; units = "" says that there are none'
+            yield warning((*where, "units"), "is missing: the meaning of the numbers is unknown", fix)
+        elif (first := split_unit(units)) is not None:
+            problem = f'"{units}" is not a unit: values in "{first}" would not be converted'
+            yield error((*where, "units"), problem, f'write units = "{first}" if it is that')
+
+
+def pattern_groups(table: Raw) -> Iterator[RawFinding]:
+    """Check the groups of each pattern."""
+    options = given_labels(table)
+    for where, metric in _metrics(table):
+        text = text_at(metric, "pattern")
+        if not text or (pattern := _compiled(text)) is None:
+            continue
+        place, units = (*where, "pattern"), text_at(metric, "units")
+        groups = read_groups(pattern)
+        yield from _group_names(place, pattern, groups, options)
+        if groups.unit and not units:
+            fix = 'add units, for example units = "ms": values are converted to them'
+            yield error(place, "the pattern takes a unit, but units does not say what to convert to", fix)
+        letters = _letters(text_at(metric, "number") or "plain", units)
+        if not can_match_number(text, groups.value, letters=letters):
+            what = "the group of the value" if groups.value else "the value, which is the whole match,"
+            yield error(place, f"{what} can never be a number in '{text}'", _NUMBER_ALONE)
+
+
+def _group_names(
+    place: Where, pattern: re.Pattern[str], groups: Groups, options: Mapping[str, str]
+) -> Iterator[RawFinding]:
+    """Check the names of a pattern's groups. options: the job's labels, with their origin."""
+    for name in taken_names(groups):
+        problem = f'the group "{name}" has the name of a label that every metric may get by itself'
+        yield error(place, problem, f"choose another name: (?P<{name}_>…), or leave it out: (…)")
+    for name in taken_names(groups, options):
+        problem = f'the group "{name}" has the name of a label of {options[name]}'
+        yield error(place, problem, f"rename the group, or the label in {options[name]}")
+    labels = {label for label, _ in groups.labels}
+    for name, meant in misspelled_names(pattern).items():
+        used = "a label of each record" if name in labels else "the value"
+        problem = f'the group "{name}" is {used}; was "{meant}" meant?'
+        yield warning(place, problem, f"write (?P<{meant}>…)")
+
+
+def section_marks(table: Raw) -> Iterator[RawFinding]:
+    """Check the patterns of `after` and `until`."""
+    for where, metric in _metrics(table):
+        for key in ("after", "until"):
+            text = text_at(metric, key)
+            if text and _compiled(text) is not None and (problem := marker_problem(text)):
+                yield error((*where, key), problem, "write some text of the line, such as '^== Latency'")
+
+
+def metric_context(table: Raw) -> Iterator[RawFinding]:
+    """Check the patterns of `context`."""
+    options = given_labels(table)
+    for where, metric in _metrics(table):
+        context = metric.get("context")
+        if not isinstance(context, list) or not all(
+            isinstance(each, str) and _compiled(each) is not None for each in context
+        ):
+            continue
+        pattern, units = text_at(metric, "pattern"), text_at(metric, "units")
+        if problem := context_problem(context, pattern=pattern, units=units, labels=options):
+            fix = "name the parts of the line: '^== (?P<test>\\w+) ==' or 'time in (?P<unit>\\w+)'"
+            yield error((*where, "context"), problem, fix)
+
+
+def _letters(form: str, units: str) -> str:
+    """Return the characters that a number of this form may have in addition to digits, sign, point and exponent."""
+    letters = ":dhms -" if is_time(units) else ""
+    if form in ("thousands", "auto"):
+        letters += ",_'"
+    if form in ("si", "auto"):
+        letters += "".join(PREFIXES)
+    return letters
+
+
+def given_labels(table: Raw) -> dict[str, str]:
+    """Return the job's labels, with the keys that set them."""
+    options = dict.fromkeys(at(table, "info", "labels"), "[info.labels]")
+    if text_at(at(table, "info"), "task_name"):
+        options["task_name"] = "[info] task_name"
+    if text_at(at(table, "custom_params"), "region"):
+        options["region"] = "[custom_params] region"
+    return options
+
+
+def examples(table: Raw) -> Iterator[RawFinding]:
+    """Try each metric on its example."""
+    tried = [
+        ((*where, "example"), example)
+        for where, metric in _metrics(table)
+        if (example := _example(metric)) is not None
+    ]
+    trials = try_patterns([example for _, example in tried])
+    for (where, example), trial in zip(tried, trials, strict=True):
+        if mistake := _failure(trial, example):
+            yield error(where, *mistake)
+        for doubt in trial.doubts[:1]:
+            yield warning(where, *_doubtful(*doubt, units=example.units))
+
+
+def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
+    """Return name, units and values that each metric with an example takes from it. Each value has its step and labels."""
+    written = [each for each in descriptor.output.every_metric if each.example is not None]
+    trials = try_patterns(
+        [
+            PatternExample(
+                pattern=each.pattern or "",
+                json=each.json,
+                json_step=each.json_step,
+                json_labels=tuple(each.json_labels),
+                line=each.example or "",
+                # The unit of another line is not known here, so the number is not converted.
+                units="" if _unit_elsewhere(each.context) else each.units,
+                number=each.number,
+                repaint=each.repaint,
+            )
+            for each in written
+        ]
+    )
+    return [
+        {
+            "name": each.name,
+            "units": "" if _unit_elsewhere(each.context) else each.units,
+            "values": list(trial.values),
+        }
+        for each, trial in zip(written, trials, strict=True)
+    ]
+
+
+def _unit_elsewhere(context: object) -> bool:
+    """Return whether an earlier line has the unit of the values."""
+    return isinstance(context, (list, tuple)) and any("(?P<unit>" in str(each) for each in context)
+
+
+def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
+    for keys in _METRICS:
+        yield from items(table, *keys)
+
+
+def _example(metric: Raw) -> PatternExample | None:
+    """Return a metric's example; None if there is none to try, or another check reports its mistake."""
+    pattern, path, line = text_at(metric, "pattern"), text_at(metric, "json"), metric.get("example")
+    if not isinstance(line, str):
+        return None
+    units = text_at(metric, "units")
+    if path:
+        usable = not pattern and _last_key(path)
+        return PatternExample(pattern="", json=path, line=line, units=units) if usable else None
+    if not pattern or _compiled(pattern) is None:
+        return None
+    return PatternExample(
+        pattern=pattern,
+        line=line,
+        units="" if _unit_elsewhere(metric.get("context")) else units,
+        number=_choice(NumberForm, metric, "number", NumberForm.PLAIN),
+        repaint=_choice(Repaint, metric, "repaint", Repaint.ALL),
+    )
+
+
+def _choice(choices: type[Enum], metric: Raw, key: str, default: Enum) -> str:
+    """Return the value of a key with fixed choices, or its default if it is missing or invalid."""
+    written = text_at(metric, key)
+    return str((choices(written) if written in {each.value for each in choices} else default).value)
+
+
+def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, str]:
+    if doubt == Doubt.OTHER_UNIT:
+        fix = "correct units, or let a group (?P<unit>…) take the unit: values are converted"
+        return f'the units are "{units}", but the line says "{whole}"', fix
+    if doubt == Doubt.CUT:
+        return f'the pattern takes only "{taken}" of "{whole}"; the whole number counts', (
+            r"write the number as ([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+        )
+    return f'the pattern takes "{taken}" where "{whole}" stands', number_advice(taken, whole)
+
+
+def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
+    """Return problem and fix if nothing usable was taken from the example."""
+    pattern, shown = example.pattern, _cut(example.line)
+    if trial.too_slow:
+        fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"
+        return f"the pattern takes more than a second on this line: '{pattern[:80]}'", fix
+    if trial.values:
+        return None
+    other = trial.others[0][:80] if trial.others else None
+    if example.json is not None:
+        if other is not None:
+            fix = "let json lead to the number alone; a number in quotes is a text"
+            return f'{example.json} leads to "{other}" in it, which is not a finite number', fix
+        fix = "correct json, or the line as it is really printed; all of it must be one JSON object"
+        return f"'{shown}' is not a JSON object with {example.json}", fix
+    if other is None:
+        fix = "correct the pattern, or the line as it is really printed"
+        return f"the pattern '{pattern}' does not match \"{shown}\"", fix
+    if not other:
+        fix = "name the group that always does: (?P<value>…)"
+        return f"the pattern '{pattern}' matches \"{shown}\", but the group of its value took no part", fix
+    return f"the pattern '{pattern}' takes \"{other}\" from it, which is not a finite number", _NUMBER_ALONE
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 80 else line[:79] + "…"
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return compile_pattern(pattern)
+    except ValueError:
+        return None

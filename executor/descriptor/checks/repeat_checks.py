@@ -1,0 +1,119 @@
+"""Checks of `[repeat]` against the rest of the descriptor."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from bai_agent.job.descriptor import OfRun
+from executor.descriptor.checks.command_checks import is_script
+from executor.descriptor.checks.elastic_checks import node_range
+from executor.descriptor.checks.preset_checks import preset_metrics
+from executor.descriptor.checks.secret_values import looks_secret, secret_fix
+from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
+
+STEPS = ("prepare", "cleanup")
+
+
+def repeats(table: Raw) -> Iterator[RawFinding]:
+    """Check `[repeat]`: the number of runs, the metric of `until`, the arms, the commands, and what the strategy can repeat."""
+    repeat = at(table, "repeat")
+    if not repeat:
+        return
+    yield from _keep_going(table, repeat)
+    yield from _counts(repeat)
+    yield from _until_metric(table, repeat) if "until" in repeat else _unused_metric(repeat)
+    yield from _arms(repeat)
+    yield from _steps(("repeat",), repeat)
+    for where, arm in items(table, "repeat", "arms"):
+        yield from _steps(where, arm)
+        for name, value in at(arm, "vars").items():
+            if (why := looks_secret(name, value)) is not None:
+                yield error((*where, "vars", name), f"its value {why}", secret_fix(name))
+
+
+def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
+    if repeat.get("keep_going") is not True or text_at(at(table, "hardware"), "strategy") != "torchrun":
+        return
+    if (nodes := node_range(table)) is not None and nodes.most > 1:
+        yield error(
+            ("repeat", "keep_going"),
+            "does not work with torchrun on several nodes: if a run fails on one of them, the others may wait for it for ever",
+            "remove it: the first run that fails then ends the job",
+        )
+
+
+def _counts(repeat: Raw) -> Iterator[RawFinding]:
+    if "runs" not in repeat and "until" not in repeat:
+        fix = 'write runs = 10, or until = "2%" with the metric whose interval it is about'
+        yield error(("repeat", "runs"), "is missing: nothing says how many runs there are", fix)
+    if "min_runs" in repeat and "max_time" not in repeat:
+        fix = 'add max_time = "1m", or write runs alone'
+        yield error(("repeat", "min_runs"), "is for max_time, which is not there", fix)
+    runs, least = repeat.get("runs"), repeat.get("min_runs")
+    if type(runs) is int and type(least) is int and least > runs:
+        yield error(("repeat", "min_runs"), f"is more than runs, {runs}", "lower it, or raise runs")
+
+
+def _steps(where: Where, table: Raw) -> Iterator[RawFinding]:
+    """Check the commands before and after a run."""
+    for step in STEPS:
+        if step in table and isinstance(table[step], str):
+            yield from _step((*where, step), table[step])
+
+
+def _step(where: Where, text: str) -> Iterator[RawFinding]:
+    if is_script(text):
+        if text.lstrip().startswith("#!"):
+            fix = "leave that line out, as /bin/sh runs several lines, or name a file of [ml.script]"
+            yield error(where, "starts with #!, and is not a file of its own", fix)
+        return
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        fix = "close each quote, or write several lines between three quotes ''', which /bin/sh runs"
+        yield error(where, "cannot be split into arguments: a quote is never closed", fix)
+        return
+    if not words:
+        yield error(where, "is empty", "write a command, or remove the key")
+
+
+def _arms(repeat: Raw) -> Iterator[RawFinding]:
+    arms = [arm for _, arm in items(repeat, "arms")]
+    if not arms:
+        return
+    if len(arms) < 2 or len({text_at(each, "name") for each in arms}) < len(arms):
+        fix = "write two or more tables [[repeat.arms]], each with a name of its own"
+        yield error(("repeat", "arms"), "compares two arms or more", fix)
+    for key in ("runs", "warmup_runs"):
+        count = repeat.get(key)
+        if type(count) is int and count % len(arms):
+            problem = f"{count} runs cannot be shared equally by {len(arms)} arms"
+            more = count + len(arms) - count % len(arms)
+            fix = f"write {more}: each arm does {more // len(arms)} of them"
+            yield error(("repeat", key), problem, fix)
+
+
+def _unused_metric(repeat: Raw) -> Iterator[RawFinding]:
+    if text_at(repeat, "metric"):
+        problem = "is for until, which is not there"
+        yield warning(("repeat", "metric"), problem, "add until, or remove it")
+
+
+def _until_metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
+    """Check that the metric of `until` is defined or, if none is named, that one metric alone has `better`."""
+    place, named = ("repeat", "metric"), text_at(repeat, "metric")
+    known = {
+        text_at(metric, "name"): bool(text_at(metric, "better"))
+        for _, metric in items(table, "output", "metrics")
+    }
+    known |= {each.name: each.better is not None for each in preset_metrics(table)}
+    if named in known or named in {each.value for each in OfRun}:
+        return
+    if named:
+        fix = f"write one of: {', '.join(known)}" if known else "add the metric under [[output.metrics]]"
+        yield error(place, f'"{named}" is not defined in [[output.metrics]]', fix)
+    elif (ranked := sum(known.values())) != 1:
+        fix = 'write metric = "…", the name of the metric whose interval until is about'
+        found = "no metric has" if not ranked else f"{ranked} metrics have"
+        yield error(place, f"is missing, and {found} better", fix)

@@ -1,0 +1,228 @@
+"""Checks of several keys together, and of files on this disk.
+
+They read the raw table, so that they also work if other keys are wrong. They ignore values of a wrong type, which the model reports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from executor.descriptor.checks.command_checks import (
+    command_given,
+    command_words,
+    plain_secrets,
+    references,
+    shell_syntax,
+    written_engine,
+)
+from executor.descriptor.checks.elastic_checks import checkpoints, elastic, node_range, restarts
+from executor.descriptor.checks.file_checks import data_files, script_files, script_table
+from executor.descriptor.checks.metric_checks import (
+    examples,
+    metric_context,
+    metric_names,
+    metric_sources,
+    metric_units,
+    pattern_groups,
+    result_labels,
+    section_marks,
+)
+from executor.descriptor.checks.preset_checks import presets
+from executor.descriptor.checks.repeat_checks import repeats
+from executor.descriptor.checks.secret_values import looks_secret, secret_fix
+from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, read_market
+from executor.descriptor.findings import Finding
+from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
+
+_IMAGE = re.compile(r"ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
+_LABELS_OF_ALL = ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat")
+"""Labels that every metric may have without the descriptor."""
+_MOST_LABELS = 10
+_MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
+_OF_STRATEGIES = {
+    "launch": ("horovod", "mpi"),
+    "mpirun_options": ("horovod", "mpi"),
+    "max_restarts": ("torchrun",),
+    "cpus_per_process": ("horovod", "mpi", "torchrun"),
+}
+"""Keys of `[hardware.distributed]` that other strategies ignore."""
+_BURSTS = ("gp2", "st1", "sc1")
+"""Volumes that are fast while they have credits: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
+
+
+def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = None) -> list[Finding]:
+    """Return the mistakes between the keys of `table`.
+
+    folder: the descriptor's; None if it came by message, so that no file of this disk belongs to it. script: that of `--script`.
+    """
+    found = [each for one in _CHECKS for each in one(table)]
+    if folder is not None:
+        found += [*data_files(table, folder), *script_table(table, folder)]
+        found += script_files(table, folder, script)
+    return [
+        Finding(file=file, path=path, problem=problem, fix=fix, severity=severity)
+        for path, problem, fix, severity in found
+    ]
+
+
+def _nul_characters(node: Any, path: Where = ()) -> Iterator[RawFinding]:
+    """Check for NUL characters, which neither system calls nor readers of the job descriptor accept."""
+    if isinstance(node, str) and "\0" in node:
+        yield error(path, "holds a NUL character", "remove \\u0000 from the text")
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _nul_characters(key, (*path, key))
+            yield from _nul_characters(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _nul_characters(value, (*path, index))
+
+
+def _labels(table: Raw) -> Iterator[RawFinding]:
+    labels = at(table, "info", "labels")
+    if len(labels) > _MOST_LABELS:
+        fix = f"keep at most {_MOST_LABELS}: CloudWatch takes no more dimensions"
+        yield error(("info", "labels"), f"holds {len(labels)} labels", fix)
+    for name in _LABELS_OF_ALL:
+        if name in labels:
+            problem = "is a label that every metric gets by itself"
+            yield error(("info", "labels", name), problem, "choose another name")
+
+
+def _image(table: Raw) -> Iterator[RawFinding]:
+    env, ec2 = at(table, "env"), at(table, "aws", "ec2")
+    image = text_at(env, "docker_image")
+    engine = written_engine(table)
+    if engine == "aws.ec2" and not (ec2.get("image") or env.get("image") or _IMAGE.fullmatch(image)):
+        fix = 'add image = "ami-…" to [aws.ec2] before it runs on EC2'
+        yield warning(("aws", "ec2", "image"), "no AMI is named", fix)
+    if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
+        problem = "no container is started here: the benchmark runs with this machine's own software"
+        fix = "install what it needs; [env] python names a Python to use"
+        yield warning(("env", "docker_image"), problem, fix)
+
+
+def _scheduling(table: Raw) -> Iterator[RawFinding]:
+    scheduling = text_at(at(table, "info"), "scheduling")
+    if scheduling not in ("", "single_run") and written_engine(table) in ("default", "local", "aws.ec2"):
+        problem = f'"{scheduling}" is for the benchmark service, which repeats it; `bai run` and `bai submit` run it once'
+        yield warning(("info", "scheduling"), problem, 'write "single_run", or leave it to the service')
+
+
+def _market(table: Raw) -> Iterator[RawFinding]:
+    ec2 = at(table, "aws", "ec2")
+    market = read_market(at(ec2, "run_instances"))
+    if ec2.get("on_demand_after_spot") is True and market != "spot":
+        yield error(
+            ("aws", "ec2", "on_demand_after_spot"),
+            f"is for machines on spot, and these are {_MARKETS.get(market, f'on the market {market}')}",
+            'add run_instances = { InstanceMarketOptions = { MarketType = "spot" } }, or remove it',
+        )
+
+
+def _network(table: Raw) -> Iterator[RawFinding]:
+    ec2 = at(table, "aws", "ec2")
+    if "efa" in ec2 and at(ec2, "run_instances").get("NetworkInterfaces"):
+        problem = (
+            "writes the network interfaces of the type, and run_instances has NetworkInterfaces of its own"
+        )
+        yield error(("aws", "ec2", "efa"), problem, "remove one of them")
+
+
+def _server(table: Raw) -> Iterator[RawFinding]:
+    if text_at(at(table, "hardware"), "strategy") == "inference" and not at(table, "server"):
+        fix = "describe the server under [server] and [server.env]"
+        yield error(("server",), "is missing, and the strategy is inference", fix)
+
+
+def _distributed(table: Raw) -> Iterator[RawFinding]:
+    hardware, distributed = at(table, "hardware"), at(table, "hardware", "distributed")
+    place = ("hardware", "distributed")
+    strategy = text_at(hardware, "strategy") or "single_node"
+    many = node_range(table)
+    if strategy == "single_node" and many is not None and many.most > 1:
+        problem = f"single_node uses one machine, not {many}"
+        # A number is ignored. A range would be an elastic job, which cannot be.
+        report, fix = (warning, "remove it") if many.least is None else (error, 'remove it, or write "1:1"')
+        yield report((*place, "num_instances"), problem, fix)
+    for key, users in _OF_STRATEGIES.items():
+        if key in distributed and strategy not in users:
+            problem = f"is for {' or '.join(users)}, and the strategy is {strategy}"
+            yield warning((*place, key), problem, "remove it")
+    if text_at(distributed, "launch") == "user" and "mpirun_options" in distributed:
+        problem = 'is for an mpirun that is started here, and launch = "user" leaves that to the command'
+        yield warning((*place, "mpirun_options"), problem, "remove it")
+
+
+def _zone(table: Raw) -> Iterator[RawFinding]:
+    hardware = at(table, "hardware")
+    if text_at(hardware, "availability_zone") and text_at(hardware, "aws_zone_id"):
+        problem = "is not used: availability_zone wins"
+        yield warning(("hardware", "aws_zone_id"), problem, "keep one of the two")
+
+
+def _volumes(table: Raw) -> Iterator[RawFinding]:
+    for where, device in items(table, "aws", "ec2", "run_instances", "BlockDeviceMappings"):
+        kind = text_at(at(device, "Ebs"), "VolumeType")
+        if kind in _BURSTS:
+            problem = (
+                f"{kind} is slower after its burst credits are used up, perhaps in the middle of a benchmark"
+            )
+            yield warning(
+                (*where, "Ebs", "VolumeType"), problem, 'write VolumeType = "gp3", whose throughput stays'
+            )
+
+
+def _secrets(table: Raw) -> Iterator[RawFinding]:
+    for where in (("env", "vars"), ("server", "env", "vars")):
+        for name, value in at(table, *where).items():
+            if (why := looks_secret(name, value)) is not None:
+                problem = f"its value {why}, and would be written to disk and to user data"
+                yield error((*where, name), problem, secret_fix(name))
+    for name in at(table, "env", "secrets"):
+        if name in at(table, "env", "vars"):
+            yield error(("env", "secrets", name), "is set in [env.vars] as well", "keep one of the two")
+
+
+def _prometheus(table: Raw) -> Iterator[RawFinding]:
+    prometheus = at(table, "prometheus")
+    for key in ("username", "delete_on_end"):
+        if prometheus.get(key) and "pushgateway" not in prometheus:
+            yield warning(("prometheus", key), "is for a Pushgateway, and none is named", "remove it")
+
+
+_CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
+    _nul_characters,
+    _labels,
+    command_given,
+    command_words,
+    plain_secrets,
+    shell_syntax,
+    _image,
+    _scheduling,
+    _server,
+    _distributed,
+    _zone,
+    _market,
+    _network,
+    _volumes,
+    _secrets,
+    references,
+    metric_names,
+    metric_sources,
+    metric_units,
+    pattern_groups,
+    metric_context,
+    section_marks,
+    presets,
+    result_labels,
+    examples,
+    repeats,
+    restarts,
+    elastic,
+    checkpoints,
+    _prometheus,
+)

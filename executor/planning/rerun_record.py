@@ -1,0 +1,141 @@
+"""The request that made a job, kept in its record as `request.json` so that the job can be run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.decode import checked
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import Text, Texts
+from bai_agent.job.run_directory import RunDir
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass
+from executor.errors import ScriptsError, UsageError
+from executor.planning.request import JobRequest
+from executor.planning.scripts_folder import ScriptsOrigin
+
+if TYPE_CHECKING:
+    from executor.descriptor import Descriptor
+
+REQUEST = "request.json"
+_PIECE = 2**20
+
+
+def keep_request(
+    record: JobRecord,
+    job_request: JobRequest,
+    scripts: ScriptsOrigin | None,
+    *,
+    leave_out: Sequence[Path] = (),
+) -> None:
+    """Record the request. Requests of the service, whose messages have it, and of several files are not recorded.
+
+    scripts: their origin, which may be an archive. Raises StoreError, ScriptsError.
+    """
+    # Commands that only look at jobs load this module, and need nothing that reads descriptors.
+    from executor.descriptor.overrides import recorded
+
+    if job_request.service is not None or job_request.other_arms is not None:
+        return
+    content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
+    table = {
+        "version": 1,
+        "file": str(job_request.file.absolute()),
+        "descriptor": content.decode(errors="replace"),
+        "arguments": list(job_request.arguments),
+        "set": recorded(job_request.overrides),
+        "on": job_request.on,
+        "script": _absolute(job_request.script),
+        "data_root": _absolute(job_request.data_root),
+        "scripts_sha256": scripts_digest(scripts, leave_out) if scripts is not None else None,
+    }
+    try:
+        line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return  # A path is not UTF-8: the job runs, and cannot be run again by its id.
+    record.store.put(record.key(REQUEST), line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRequest:
+    """The content of `request.json`."""
+
+    file: Text
+    descriptor: Text
+    arguments: Texts
+    set: dict[Text, Text]
+    on: Text | None
+    script: Text | None
+    data_root: Text | None
+    scripts_sha256: Text | None
+
+
+def kept_request(record: JobRecord) -> KeptRequest | None:
+    """Return the request that made a job; None if it is not recorded. Raises StoreError, RecordError."""
+    key = record.key(REQUEST)
+    found = record.read_object(key)
+    return None if found is None else checked(KeptRequest, found, where=f"{record.store.url}/{key}")
+
+
+def kept_descriptor(record: JobRecord) -> Descriptor:
+    """Return the benchmark descriptor of a job, without values that are secrets. Raises UsageError, StoreError, RecordError."""
+    from executor.descriptor import load_table, render_findings
+    from executor.descriptor.overrides import REDACTED, read_overrides
+    from executor.descriptor.toml_file import parse_toml
+
+    request = kept_request(record)
+    if request is None:
+        raise UsageError(f"the record of {record.job_id} does not say how it was asked for")
+    file = f"{record.store.url}/{record.key(REQUEST)}"
+    table, findings = parse_toml(request.descriptor.encode(), file=file)
+    descriptor = None
+    if table is not None:
+        known = (f"{key}={text}" for key, text in request.set.items() if text != REDACTED)
+        descriptor, findings = load_table(table, file=file, folder=None, overrides=read_overrides(known))
+    if descriptor is None:
+        raise UsageError(render_findings(findings).rstrip())
+    return descriptor
+
+
+def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str:
+    """Return a checksum over names and contents of the scripts, the same for a folder and the job's copy of it. Raises ScriptsError."""
+    total = hashlib.sha256()
+    base = origin.path if origin.is_folder else origin.path.parent
+    for file in origin.survey(leave_out=leave_out).files:
+        name = Path(origin.member or "", file.path) if origin.is_folder else file.path
+        total.update(str(name).encode(errors="surrogateescape") + b"\0")
+        if file.link is not None:
+            total.update(b"l" + file.link.encode(errors="surrogateescape") + b"\0")
+            continue
+        total.update(_file_digest(base / file.path))
+    return total.hexdigest()
+
+
+def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
+    """Return the path of the copy of a job's scripts, if the job is in a folder.
+
+    The agent of a single node uses this copy itself. Several nodes copy from it, so that files that one node puts beside its
+    scripts do not appear on the others. arm: the arm whose scripts these are, if arms have their own.
+    """
+    assert isinstance(record.store, DirectoryStore)
+    first = RunDir(record.store.folder / record.node().place, arm)
+    return first.scripts if nodes == 1 else RunDir(first.path.parents[1], arm).scripts
+
+
+def _file_digest(path: Path) -> bytes:
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                found.update(piece)
+    except OSError as error:
+        raise ScriptsError(f"{path}: cannot be read: {error.strerror}; make the scripts readable") from error
+    return found.digest()
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
