@@ -1,1 +1,1 @@
-"""What can be concluded from a job's numbers. Pure: it reads no store, and imports scipy only inside the functions that need it."""
+"""Conclusions from a job's numbers. Pure: it reads no store, and imports scipy only inside the functions that need it."""

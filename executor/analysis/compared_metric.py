@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from bai_agent.job.descriptor import Better
-from executor.analysis.drift import SidesDrift
+from bai_agent.light_dataclass import dataclass
 from executor.analysis.effect import Effect, centre
+from executor.analysis.history import SidesDrift
 
 
 class Verdict(str, Enum):
-    """What is said of a metric."""
+    """Verdict on a metric."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -22,6 +22,13 @@ class Verdict(str, Enum):
     WITHIN = "within tolerance"
     UNKNOWN = "cannot tell"
     INCOMPARABLE = "not comparable"
+
+    @classmethod
+    def of_change(cls, change: float, better: Better | None) -> Verdict:
+        """Return the verdict on a change that is no chance."""
+        if better is None:
+            return cls.DIFFERENT
+        return cls.BETTER if (change > 0) == (better is Better.HIGHER) else cls.WORSE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +41,19 @@ class MetricComparison:
     tolerance: float | None = None
     a: tuple[float, ...]
     b: tuple[float, ...]
-    """One number for each run that has the metric; of `paired` ones with one index a block."""
+    """A number for each run that has the metric; `paired` ones of one index are of one block."""
     effect: Effect
     p_corrected: float | None = None
-    """By Holm, over the metrics of its family: those with a direction, or those without."""
+    """p value corrected (Holm) within its family: metrics with a direction, or without."""
     corrected_for: int = 1
-    """Metrics in that family; with several arms those of each pair."""
+    """Number of metrics in that family; with several arms, of all pairs."""
     drift: SidesDrift | None = None
-    """Of sides that ran one after the other; None where nothing can be seen."""
+    """Drift of sides that ran one after the other; None if it cannot be seen."""
     drifts: bool = False
     """Whether both sides drift, so that their change says nothing of the programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
-    """About so many more a side are needed, where one cannot tell."""
+    """Approximate number of further runs a side for a verdict; None if there is one, or it is unknown."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -67,12 +74,12 @@ class MetricComparison:
 
     @property
     def p(self) -> float | None:
-        """That of its test alone."""
+        """p value of its test alone."""
         return self.effect.p
 
     @property
     def unknown(self) -> str | None:
-        """Why no condition on it can be judged; None if one can."""
+        """Reason why no condition on it can be judged. None if one can."""
         if self.drifts:
             return "as both sides drift; use `bai ab`, whose runs take turns"
         if self.effect.p is None:
@@ -81,7 +88,7 @@ class MetricComparison:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for reading: where its interval alone would say more than can be said of so many metrics, with that word."""
+        """The verdict for reading. It says so if only the correction for the number of metrics withholds a difference."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
@@ -114,23 +121,23 @@ class MetricComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """One metric that both sides have, and that is not the same thing on both, or has bounds for numbers."""
+    """A metric of both sides that has another definition on each, or bounds for numbers."""
 
     name: str
     why: str
-    """In what the definitions differ, or what the bounds come from."""
+    """Difference of the definitions, or origin of the bounds."""
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
-    """The number that stands for the side, and its units."""
+    """Headline of the side, and its units."""
     below: tuple[float | None, float | None] = (None, None)
-    """For a side whose numbers are all bounds: what they are below, in its units."""
+    """Bound of each side whose numbers are all bounds, in its units."""
     differs: bool = True
-    """Whether the definitions differ; else it is the same metric, and some of its numbers are only bounds."""
+    """Whether the definitions differ. Otherwise some numbers are only bounds."""
 
     @property
     def both_below(self) -> bool:
-        """Whether neither side has more than can be measured: no reason to fear that one is worse."""
+        """Whether the numbers of both sides are bounds, so that neither can be called worse."""
         return None not in self.below
 
     @property
@@ -158,3 +165,41 @@ def _side(value: float, units: str, below: float | None) -> dict[str, Any]:
     return (
         {"value": value, "units": units} if below is None else {"value": None, "units": units, "below": below}
     )
+
+
+class _Judged(Protocol):
+    @property
+    def verdict(self) -> str: ...
+
+    def as_table(self) -> dict[str, Any]: ...
+
+
+Judged = TypeVar("Judged", bound=_Judged, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedMetrics(Generic[Judged]):
+    """All metrics that two sides have in common."""
+
+    metrics: tuple[Judged, ...]
+    incomparable: tuple[Incomparable, ...] = ()
+    """Metrics that have another definition on each side, or of which some numbers are only bounds."""
+
+    @property
+    def every(self) -> tuple[Judged | Incomparable, ...]:
+        """All of them, those last that cannot be compared."""
+        return (*self.metrics, *self.incomparable)
+
+    @property
+    def worse(self) -> bool:
+        """Whether any metric is worse."""
+        return any(each.verdict == Verdict.WORSE for each in self.metrics)
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether it is unknown if a metric with a direction is worse, because it is another one on each side."""
+        return any(each.better is not None and not each.both_below for each in self.incomparable)
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return all metrics as JSON values."""
+        return [each.as_table() for each in self.every]

@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
-from bai_agent.job.descriptor import Better
-from executor.analysis.advice import how_many
-from executor.analysis.compared_metric import Incomparable, MetricComparison, Verdict
-from executor.analysis.drift import DRIFTS
-from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, holm
+from bai_agent.light_dataclass import dataclass, replace
+from executor.analysis.compared_metric import ComparedMetrics, Incomparable, MetricComparison, Verdict
+from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, centre, holm_in_families, holm_of, student
+from executor.analysis.history import DRIFTS
 from executor.analysis.matching import matched, only_in, side_notes
-from executor.analysis.runs import Run
+from executor.analysis.measured_runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """All metrics that both sides have, and those that only one has."""
+class Comparison(ComparedMetrics[MetricComparison]):
+    """The metrics of two sides."""
 
-    metrics: tuple[MetricComparison, ...]
-    incomparable: tuple[Incomparable, ...] = ()
-    """Metrics of which both sides have another definition, or some numbers are only bounds."""
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
     """Metrics with a direction, of all pairs of sides, among which the verdicts keep the rate of false alarms."""
     notes: tuple[str, ...] = ()
-    """What is to be said of all of them."""
-
-    @property
-    def every(self) -> tuple[MetricComparison | Incomparable, ...]:
-        """The metrics of both sides, those last that cannot be compared."""
-        return (*self.metrics, *self.incomparable)
-
-    @property
-    def worse(self) -> bool:
-        return any(each.verdict is Verdict.WORSE for each in self.metrics)
+    """Notes on all of them."""
 
     @property
     def unjudged(self) -> bool:
-        """Whether nobody can say if a metric with a direction is worse: it drifts, or is not the same on both sides."""
-        return any(each.better is not None and not each.both_below for each in self.incomparable) or any(
-            each.drifts and each.better is not None for each in self.metrics
-        )
-
-    def tables(self) -> list[dict[str, Any]]:
-        """Return all metrics as JSON values."""
-        return [*(each.as_table() for each in self.metrics), *(each.as_table() for each in self.incomparable)]
+        """Whether it is unknown if a metric with a direction is worse: it drifts, or is another one on each side."""
+        return super().unjudged or any(each.drifts and each.better is not None for each in self.metrics)
 
     def find(self, name: str) -> MetricComparison | None:
         return next((each for each in self.metrics if each.name == name), None)
@@ -73,112 +53,117 @@ def compare_sides(
     metric, from which it is learnt how many are needed.
     """
     every = [matched(first, other) for other in others]
-    metrics = {
+    judged = _judged_together(every, earlier_scatter or {})
+    directed = sum(each.better is not None and each.p is not None for pair in judged for each in pair)
+    return [
+        Comparison(
+            metrics=metrics,
+            incomparable=tuple(each for each in found.values() if isinstance(each, Incomparable)),
+            only_a=only_in(first, other),
+            only_b=only_in(other, first),
+            corrected_for=directed,
+            notes=side_notes(first, other),
+        )
+        for metrics, found, other in zip(judged, every, others, strict=True)
+    ]
+
+
+def _judged_together(
+    every: Sequence[Mapping[str, MetricComparison | Incomparable]], earlier_scatter: Mapping[str, float]
+) -> list[tuple[MetricComparison, ...]]:
+    """Return the metrics of each pair of sides with their verdicts."""
+    metrics: dict[_Key, MetricComparison] = {
         (i, name): each
         for i, found in enumerate(every)
         for name, each in found.items()
         if isinstance(each, MetricComparison)
     }
-    tested = {key: each for key, each in metrics.items() if each.effect.p is not None}
-    for directed in (True, False):
-        family = {key: each for key, each in tested.items() if (each.better is not None) == directed}
-        for key, p in _corrected({key: each.effect.p or 0.0 for key, each in family.items()}).items():
-            metrics[key] = replace(metrics[key], p_corrected=p, corrected_for=len(family))
+    tested = {key: (p, each.better is not None) for key, each in metrics.items() if (p := each.p) is not None}
+    for key, (p, size) in holm_in_families(tested).items():
+        metrics[key] = replace(metrics[key], p_corrected=p, corrected_for=size)
     metrics |= _with_drifts(metrics)
-    return [
-        Comparison(
-            metrics=tuple(
-                _judged(each, (earlier_scatter or {}).get(name))
-                for (k, name), each in metrics.items()
-                if k == i
-            ),
-            incomparable=tuple(each for each in found.values() if isinstance(each, Incomparable)),
-            only_a=only_in(first, other),
-            only_b=only_in(other, first),
-            corrected_for=sum(each.better is not None for each in tested.values()),
-            notes=side_notes(first, other),
-        )
-        for i, (found, other) in enumerate(zip(every, others, strict=True))
-    ]
+    judged: list[list[MetricComparison]] = [[] for _ in every]
+    for (i, name), each in metrics.items():
+        judged[i].append(_judged(each, earlier_scatter.get(name)))
+    return [tuple(pair) for pair in judged]
 
 
+_DRIFTS = "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
 _LEAST = -1 + 1e-15
-"""A share that has a logarithm."""
+"""Least share that has a logarithm."""
 _Key = tuple[int, str]
-"""The number of a pair of sides, and a metric."""
-
-
-def _corrected(ps: Mapping[Any, float]) -> dict[Any, float]:
-    return dict(zip(ps, holm(list(ps.values())), strict=True))
+"""Number of a pair of sides, and a metric."""
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
     """Return the metrics of which both sides drift, marked, and those of which one does, with a note."""
     seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
-    both = _corrected({key: drift.both_p for key, drift in seen.items()})
-    single = _corrected({(key, i): drift.each_p[i] for key, drift in seen.items() for i in (0, 1)})
+    both = holm_of({key: drift.both_p for key, drift in seen.items()})
+    single = holm_of({(key, i): p for key, drift in seen.items() for i, p in enumerate(drift.each_p)})
     found = {}
     for key, drift in seen.items():
         each = metrics[key]
-        change = each.effect.change
-        if both[key] <= DRIFTS and drift.explains(
-            math.log1p(max(change, _LEAST)) if each.effect.relative else change
-        ):
+        if both[key] <= DRIFTS and drift.explains(_on_scale(each.effect)):
             found[key] = replace(each, drifts=True)
-        elif alone := [letter for i, letter in enumerate("AB") if single[key, i] <= DRIFTS]:
-            sentence = (
-                f"the runs of {' and of '.join(alone)} drift: their scatter is more than that of the program"
-            )
+        elif alone := " and of ".join(letter for i, letter in enumerate("AB") if single[key, i] <= DRIFTS):
+            sentence = f"the runs of {alone} drift: their scatter is more than that of the program"
             found[key] = replace(each, notes=(*each.notes, sentence))
     return found
 
 
+def _on_scale(found: Effect) -> float:
+    """Return a change on the scale of its drift."""
+    return math.log1p(max(found.change, _LEAST)) if found.relative else found.change
+
+
+class _Judgement(NamedTuple):
+    verdict: Verdict
+    note: str = ""
+    more_runs: int | None = None
+
+
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
-    """Return it with its verdict, and what is to be said of that in front of its notes."""
-    found = each.effect
-    # What is compared with the change: where that is absolute, a share of A's level.
-    level = 1.0 if found.relative else abs(each.centre_a)
-    bound = (each.tolerance or 0.0) * level
-    p = each.p_corrected
+    """Return it with its verdict, and the notes on that before its own."""
+    found, p = each.effect, each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
-    notes = [*found.notes]
-    more: int | None = None
-    if each.drifts:
-        verdict = Verdict.UNKNOWN
-        notes.append(
-            "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
-        )
-    elif found.p is None:
-        verdict = Verdict.UNKNOWN
-        more, why = how_many((each.a, each.b), found, each.tolerance, earlier)
-        notes.append(why)
-    elif each.tolerance is not None and found.within(bound):
-        verdict = Verdict.WITHIN
-    elif shown and abs(found.change) > bound:
-        verdict = _direction(found.change, each.better)
-    elif each.tolerance is not None:
-        verdict = Verdict.UNKNOWN
-        more, why = how_many((each.a, each.b), found, each.tolerance, None)
-        notes.append(why)
-    else:
-        verdict = Verdict.NONE
+    judgement = _judgement(each, earlier, shown=shown)
+    notes = [*found.notes, *filter(None, [judgement.note])]
     if found.excludes_zero and not shown and not each.drifts:
         notes.append(
             f"its interval excludes zero, but one such among {each.corrected_for} metrics may be chance"
         )
     return replace(
-        each, verdict=verdict, more_runs=more, notes=(*notes, *_second_opinions(found), *each.notes)
+        each,
+        verdict=judgement.verdict,
+        more_runs=judgement.more_runs,
+        notes=(*notes, *_second_opinions(found), *each.notes),
     )
 
 
-def _direction(change: float, better: Better | None) -> Verdict:
-    if better is None:
-        return Verdict.DIFFERENT
-    return Verdict.BETTER if (change > 0) == (better is Better.HIGHER) else Verdict.WORSE
+def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) -> _Judgement:
+    """Return the verdict by the first rule that holds. shown: the change is no chance."""
+    found = each.effect
+    # An absolute change is compared with a share of A's level.
+    bound = (each.tolerance or 0.0) * (1.0 if found.relative else abs(each.centre_a))
+    if each.drifts:
+        return _Judgement(Verdict.UNKNOWN, _DRIFTS)
+    if found.p is None:
+        return _unknown(each, earlier)
+    if each.tolerance is not None and found.within(bound):
+        return _Judgement(Verdict.WITHIN)
+    # A change of exactly the tolerance, but for its last digits, is not more than that.
+    if shown and abs(found.change) > bound * (1 + 1e-9):
+        return _Judgement(Verdict.of_change(found.change, each.better))
+    return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
+
+
+def _unknown(each: MetricComparison, earlier: float | None) -> _Judgement:
+    more, why = how_many((each.a, each.b), each.effect, each.tolerance, earlier)
+    return _Judgement(Verdict.UNKNOWN, why, more)
 
 
 def _second_opinions(found: Effect) -> list[str]:
-    """Return a sentence where tests that assume less than the one that decides come to another answer."""
+    """Return a sentence if tests that assume less than the deciding one disagree with it."""
     if found.p is None:
         return []
     opinions = {"a permutation test": found.permutation_p, "a rank test": found.rank_p}
@@ -196,8 +181,106 @@ def _second_opinions(found: Effect) -> list[str]:
 
 
 METHOD = (
-    f"The unit is the run. Each interval holds the true change with {CONFIDENCE * 100:.0f} % confidence (Welch's t, for arms of one job Student's t of "
-    f"the differences within blocks; of logarithms where all values are positive). A difference is found where it is excluded that there is none, with "
-    f"{ALPHA * 100:.0f} % of false alarms over all metrics that name their better direction together, and over all others (Holm)."
+    f"The unit is the run. A and B are the geometric means of their runs' numbers, or the means if some are not positive. Each interval holds the true "
+    f"change with {CONFIDENCE * 100:.0f} % confidence (Welch's t, for arms of one job Student's t of the differences within blocks; of logarithms if all "
+    f"values are positive). A difference is reported if its interval, corrected for the number of metrics, excludes no change: {ALPHA * 100:.0f} % false "
+    f"alarms over all metrics with a better direction together, and over all others (Holm)."
 )
-"""What is printed below a comparison."""
+"""Note below the table."""
+
+
+ASSUMED_SCATTER = 0.05
+"""Relative scatter of runs if none is known: a common figure for single instances of a cloud."""
+ASSUMED_DIFFERENCE = 0.05
+"""Relative difference to be found if a metric has no tolerance."""
+POWER = 0.8
+"""Probability that the advised number of runs finds a difference of the named size."""
+_MOST_RUNS = 10_000
+
+
+class _Aim(NamedTuple):
+    """A difference that is worth finding, in words, and the scatter of runs that hides it."""
+
+    difference: float
+    wanted: str
+    scatter: float
+    source: str
+    """Origin of the scatter, as a clause."""
+
+
+def how_many(
+    numbers: tuple[Sequence[float], Sequence[float]],
+    found: Effect,
+    tolerance: float | None,
+    earlier: float | None,
+) -> tuple[int | None, str]:
+    """Return about how many more runs a side would tell, and a sentence that gives the reason."""
+    fewest = min(map(len, numbers))
+    one = "one run a side says nothing of how much runs scatter; " if fewest < 2 else ""
+    aim = (
+        _relative_aim(found, tolerance, earlier)
+        if found.relative
+        else _absolute_aim(numbers[0], found, tolerance)
+    )
+    if aim is None:
+        return None, f"{one}five a side would show it"
+    if not aim.difference > 0:
+        return None, f"{one}no number of runs shows that there is no difference at all"
+    paired = found.paired and bool(found.scatter)
+    needed = runs_needed(scatter=aim.scatter, difference=aim.difference, paired=paired)
+    if needed is None:
+        return None, f"{one}more than 10,000 a side would be needed for {aim.wanted}, {aim.source}"
+    more = needed - fewest
+    if more <= 0:
+        near = "the change is too near to that for a verdict"
+        return None, f"{aim.wanted} would be found with these runs, {aim.source}: {near}"
+    runs = f"about {more:,} more run{'s' if more > 1 else ''} a side"
+    return more, f"{one}{runs} would tell {aim.wanted}, {aim.source}"
+
+
+def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None) -> _Aim | None:
+    if not found.scatter or tolerance is None:
+        return None
+    difference = tolerance * abs(centre(first, relative=False))
+    return _Aim(difference, f"a difference of {difference:.3g}", found.scatter, "as these runs scatter")
+
+
+def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
+    difference = tolerance or ASSUMED_DIFFERENCE
+    wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
+    # Runs that gave the same number do not say that the next ones will.
+    if found.scatter:
+        return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
+    if earlier is not None:
+        return _Aim(difference, wanted, earlier, f"as earlier runs scatter by {_percent(earlier)}")
+    why = "these do not scatter" if found.scatter == 0 else "there are no earlier ones to learn it from"
+    source = f"if runs scatter by {_percent(ASSUMED_SCATTER)}, an assumption, as {why}"
+    return _Aim(difference, wanted, ASSUMED_SCATTER, source)
+
+
+def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
+    """Return the number of runs a side that find a difference of that size; None if more than 10,000.
+
+    scatter, difference: on one scale. paired: `scatter` is that of the differences within blocks, and the number is one of blocks.
+    By the usual approximation of a t test's power: `POWER`, with a false alarm in `ALPHA` of all cases.
+    """
+    from scipy import special
+
+    share = scatter / difference
+    # Not `**`, which raises if this is infinite.
+    ratio = (1 if paired else 2) * share * share
+    if not scatter:
+        return 2
+    if not ratio < _MOST_RUNS:
+        return None
+    runs = max(2, math.ceil(ratio * float(special.ndtri(1 - ALPHA / 2) + special.ndtri(POWER)) ** 2))
+    while runs <= _MOST_RUNS:
+        freedom = (runs - 1) * (1 if paired else 2)
+        if runs >= ratio * (student(freedom, 1 - ALPHA / 2) + student(freedom, POWER)) ** 2:
+            return runs
+        runs += 1
+    return None
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:,.0f} %"

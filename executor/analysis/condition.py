@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from bai_agent.light_dataclass import dataclass
 from executor.analysis.baseline import AgainstHistory, BandedMetric
 from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.comparison import Comparison
@@ -22,7 +22,7 @@ EXAMPLE = "'throughput < -5%', or 'loss > 0.1' for a change in the metric's unit
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """The change of a metric, from A to B, that is not to be."""
+    """A change of a metric, from A to B, for which to fail."""
 
     text: str
     metric: str
@@ -32,7 +32,7 @@ class Condition:
     relative: bool
 
     def of(self, compared: Comparison | AgainstHistory) -> MetricComparison | BandedMetric | Incomparable:
-        """Return the metric that it is about. Raises UsageError."""
+        """Return its metric. Raises UsageError."""
         every: list[MetricComparison | BandedMetric | Incomparable] = [
             *compared.metrics,
             *compared.incomparable,
@@ -47,31 +47,32 @@ class Condition:
         return found
 
     def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
-        """Return whether the change is so, and no chance; p: corrected for all conditions. Raises UsageError."""
-        relative, change = found.relative, found.change
-        if self.relative and not relative:
+        """Return whether the change is beyond the bound, and not by chance. p: corrected for all conditions. Raises UsageError."""
+        if self.relative and not found.relative:
             raise UsageError(
                 f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
                 "write the bound in its units, without %"
             )
-        if relative and not self.relative:
-            change = found.centre_b - found.centre_a
-        beyond = change < self.bound if self.less else change > self.bound
-        beyond = beyond or (self.or_equal and change == self.bound)
-        # A bound of the side where nothing has changed holds for equals as well: what is asked then needs no difference.
+        in_units = found.relative and not self.relative
+        change = found.centre_b - found.centre_a if in_units else found.change
+        # A bound on the side of no change holds for equals as well: it needs no difference.
         permissive = (self.bound > 0) if self.less else (self.bound < 0)
-        return beyond and (permissive or p <= ALPHA)
+        return self._is_beyond(change) and (permissive or p <= ALPHA)
+
+    def _is_beyond(self, change: float) -> bool:
+        beyond = change < self.bound if self.less else change > self.bound
+        return beyond or (self.or_equal and change == self.bound)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What became of a condition."""
+    """Whether a condition holds."""
 
     condition: Condition
     holds: bool | None
-    """None if nobody can tell."""
+    """None if unknown."""
     why: str = ""
-    """Why not."""
+    """Reason why it is unknown."""
 
 
 def judge(
@@ -79,8 +80,8 @@ def judge(
 ) -> list[Judgement]:
     """Return whether each condition holds in each comparison. Raises UsageError.
 
-    What is no chance is settled over all metrics that conditions name, in all comparisons together (Holm): many conditions fail
-    healthy runs no more often than one.
+    p values are corrected (Holm) over all metrics that conditions name, in all comparisons together, so that many conditions
+    fail healthy runs no more often than one.
     """
     cases = [(each, i, each.of(comparison)) for each in conditions for i, comparison in enumerate(compared)]
     ps = {
@@ -102,7 +103,7 @@ def judge(
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that `text` says. Raises UsageError."""
+    """Return the condition in `text`. Raises UsageError."""
     match = _CONDITION.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise UsageError(

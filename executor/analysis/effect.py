@@ -1,4 +1,4 @@
-"""How far two samples of runs lie apart, and how sure that is: Welch's interval, or Student's of the differences within blocks.
+"""Distance of two samples of runs, and its interval: Welch's, or Student's of the differences within blocks.
 
 A sample holds one number for each run, never the values within one: those of one run resemble each other, and taken for
 independent they find differences where there are none (Abedi and Brecht, ICPE 2017).
@@ -7,34 +7,36 @@ independent they find differences where there are none (Abedi and Brecht, ICPE 2
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from itertools import combinations, pairwise
+from typing import Any, TypeVar
 
-from bai_agent.job.interval import mean_of
-from executor.analysis.permutation import permutation_p, rank_p, sign_flip_p, signed_rank_p
+from bai_agent.job.figures import LIMIT, deviation, mean_of
+from bai_agent.light_dataclass import dataclass
 
 CONFIDENCE = 0.95
-"""Of every interval; what is called a difference is one by chance in 5 % of comparisons of equals."""
+"""Confidence of every interval. In 5 % of comparisons of equals a difference is reported by chance."""
 ALPHA = 1 - CONFIDENCE
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """How far side B lies from side A."""
+    """Change from side A to side B."""
 
     relative: bool
     """Whether it is a share of A (-0.2: 20 % less), or a difference in the metric's units."""
     change: float
     low: float | None
     high: float | None
-    """Of the confidence interval; None where nothing is known of the scatter: one run on a side."""
+    """Ends of the confidence interval; None if the scatter is unknown because a side has one run."""
     p: float | None
-    """By the t test that the interval agrees with."""
+    """p value of the t test that the interval agrees with."""
     permutation_p: float | None = None
-    """By a permutation test; None where too few runs make it unable to find anything."""
+    """p value of a permutation test; None if there are too few runs for it to find anything."""
     rank_p: float | None = None
-    """By a rank test, in the same way."""
+    """p value of a rank test; None in the same case."""
     scatter: float | None = None
     """The standard deviation of runs within a side, as a share or in the metric's units; of `paired` ones that of the differences."""
     paired: bool = False
@@ -51,12 +53,12 @@ class Effect:
 
 
 def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return how far the runs `b` lie from the runs `a`: one or more finite numbers each.
+    """Return the change from the runs `a` to the runs `b`: one or more numbers each, none beyond `LIMIT`.
 
-    permutation: whether second opinions are asked for as well, which takes milliseconds where runs are many.
+    permutation: whether to add second opinions, which take milliseconds if there are many runs.
 
-    Relative where all numbers are positive: then it is the ratio of the geometric means, from a test of the logarithms, in
-    which the scatter of both sides is taken into account. Absolute, of the means, where a share would mean nothing.
+    If all numbers are positive, it is relative: the ratio of the geometric means, from a test of the logarithms that takes
+    the scatter of both sides into account. Otherwise it is absolute: the difference of the means.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -78,15 +80,14 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 
 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return how far the runs `b` lie from the runs `a`, of which each two with one index are a block: they ran in turns.
+    """Return the change from the runs `a` to the runs `b`. Runs of one index are a block: they ran in turns.
 
     By the differences within blocks, on the scale of `effect`: what drifts from block to block is in none of them. n blocks
     have n - 1 degrees of freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
-    # A difference near the largest float would be infinite.
-    differences = [bounded(y - x) for x, y in zip(first, second, strict=True)]
+    differences = [y - x for x, y in zip(first, second, strict=True)]
     middle = mean_of(differences)
     change = _back(middle, relative=relative)
     notes = _scale_notes(relative=relative)
@@ -104,31 +105,13 @@ def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool =
     )  # fmt: skip
 
 
-def block_effects(blocks: Sequence[Sequence[float | None]]) -> list[Effect | None]:
-    """Return how far each arm lies from the first one; None for an arm that no block has together with the first.
-
-    blocks: one number for each arm, in turns; None for a run that failed. A block without one of the two runs is left out of
-    their comparison. The p of several arms are corrected by `holm`.
-    """
-    found: list[Effect | None] = []
-    for other in range(1, max(map(len, blocks), default=0)):
-        both = [(x, y) for block in blocks if (x := block[0]) is not None and (y := block[other]) is not None]
-        found.append(paired_effect([x for x, _ in both], [y for _, y in both]) if both else None)
-    return found
-
-
-def bounded(value: float) -> float:
-    """Return `value`, which overflow has perhaps made infinite, as a finite number."""
-    return min(max(value, -1.7e308), 1.7e308)
-
-
 def is_relative(*values: float) -> bool:
     """Return whether differences of these values are shares: all are positive."""
     return all(value > 0 for value in values)
 
 
 def centre(values: Sequence[float], *, relative: bool) -> float:
-    """Return the number that stands for a side: the geometric mean, or the mean where changes are absolute."""
+    """Return the headline of a side: the geometric mean, or the mean if changes are absolute."""
     if not relative:
         return mean_of(values)
     size = math.exp(mean_of([math.log(value) for value in values]))
@@ -146,27 +129,31 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
+def holm_in_families(tested: Mapping[Key, tuple[float, bool]]) -> dict[Key, tuple[float, int]]:
+    """Return each p value corrected within its family, and the size of that. Metrics with a direction are one family, all others the second.
+
+    tested: the p value of each metric, and whether it has a direction.
+    """
+    found: dict[Key, tuple[float, int]] = {}
+    for directed in (True, False):
+        family = {key: p for key, (p, has_direction) in tested.items() if has_direction == directed}
+        found |= {key: (p, len(family)) for key, p in holm_of(family).items()}
+    return found
+
+
+def holm_of(ps: Mapping[Key, float]) -> dict[Key, float]:
+    """Return p values corrected for their number, by key."""
+    return dict(zip(ps, holm(list(ps.values())), strict=True))
+
+
 def on_scale(values: Sequence[float], *, relative: bool) -> list[float]:
     """Return the numbers whose differences are judged: logarithms, or the values themselves."""
     return [math.log(value) for value in values] if relative else list(values)
 
 
-def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a sample; 0 of one value."""
-    if len(values) < 2:
-        return 0.0
-    middle = mean_of(values)
-    largest = max(abs(value / 2 - middle / 2) for value in values)
-    # Rounding alone makes no scatter.
-    if largest <= 1e-15 * abs(middle):
-        return 0.0
-    squares = math.fsum(((value / 2 - middle / 2) / largest) ** 2 for value in values)
-    return bounded(largest * (2 * math.sqrt(squares / (len(values) - 1))))
-
-
 def student(freedom: float, share: float) -> float:
     """Return a quantile of Student's t distribution."""
-    # Of scipy the part that loads in a moment: its `stats` takes seconds.
+    # This part of scipy loads in a moment; its `stats` takes seconds.
     from scipy import special
 
     return float(special.stdtrit(freedom, share))
@@ -177,47 +164,48 @@ def least_step(*sides: Sequence[float]) -> float:
     values = sorted({value for side in sides for value in side})
     largest = max(map(abs, values))
     # The same decimal fraction, computed in two ways.
-    steps = (bounded(high - low) for low, high in pairwise(values) if high - low > 1e-9 * largest)
+    steps = (high - low for low, high in pairwise(values) if high - low > 1e-9 * largest)
     return min(steps, default=0.0)
 
 
 def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
     """Return the standard deviation that rounding to multiples of `step` gives: the least that a side is taken to have."""
     error = step / math.sqrt(12)
-    return bounded(error / centre(side, relative=True)) if relative else error
+    # Values that are all but zero make it infinite.
+    return min(error / centre(side, relative=True), LIMIT) if relative else error
 
 
 def interval(difference: float, error: float, *, freedom: float) -> tuple[float, float, float]:
     """Return the ends of the interval of a difference with this standard error, and the p of its being none."""
     from scipy import special
 
-    half = bounded(student(freedom, 1 - ALPHA / 2) * error)
-    # No error: a scatter that is no number beside the values.
+    half = student(freedom, 1 - ALPHA / 2) * error
+    # No error: the scatter is negligible compared with the values.
     p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
-    return bounded(difference - half), bounded(difference + half), p
+    return difference - half, difference + half, p
 
 
 def _back(difference: float, *, relative: bool) -> float:
-    return bounded(math.expm1(min(difference, 700.0))) if relative else bounded(difference)
+    return math.expm1(min(difference, 700.0)) if relative else difference
 
 
 def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -> tuple[float, float, float]:
     """Return the ends of the interval of the difference of means, b less a, and the p. floors: the least deviation of each."""
-    deviations = [max(deviation(side), floor) for side, floor in zip((a, b), floors, strict=True)]
-    largest = max(deviations)
-    difference = bounded(mean_of(b) - mean_of(a))
-    if not largest:
+    errors = [
+        max(deviation(side), floor) / math.sqrt(len(side)) for side, floor in zip((a, b), floors, strict=True)
+    ]
+    difference = mean_of(b) - mean_of(a)
+    # Not by squares, which overflow or vanish.
+    error = math.hypot(*errors)
+    if not error:
         return difference, difference, 1.0
-    # As shares of the larger one: else squares overflow or vanish.
-    first, second = ((each / largest) ** 2 / len(side) for each, side in zip(deviations, (a, b), strict=True))
-    error = largest * math.sqrt(first + second)
     few, many = sorted((len(a), len(b)))
     if many >= 2 * few:
         # The scatter of the small side is what is known least. Welch's approximation trusts it too much.
         freedom: float = few - 1
     else:
         # Welch and Satterthwaite's degrees of freedom.
-        part = first / (first + second)
+        part = (errors[0] / error) ** 2
         freedom = 1 / (part**2 / (len(a) - 1) + (1 - part) ** 2 / (len(b) - 1))
     return interval(difference, error, freedom=freedom)
 
@@ -231,7 +219,7 @@ def _scale_notes(*, relative: bool) -> tuple[str, ...]:
 
 
 def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
-    """Return what is to be said where a side does not scatter."""
+    """Return a note if a side does not scatter."""
     constant = [letter for letter, side in (("A", a), ("B", b)) if len(set(side)) == 1]
     if len({*a, *b}) == 1:
         return ("all runs of both sides gave the same number",)
@@ -246,9 +234,129 @@ def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
 
 
 def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the standard deviation within the two sides; None where each has one run."""
+    """Return the standard deviation within the two sides; None if each has one run."""
     freedom = len(a) + len(b) - 2
     if not freedom:
         return None
     parts = [deviation(side) * math.sqrt((len(side) - 1) / freedom) for side in (a, b)]
-    return bounded(math.hypot(*parts))
+    return math.hypot(*parts)
+
+
+LEVEL = 0.05
+_EXACT = 20_000
+"""Arrangements up to which each one is looked at: up to eight runs a side, or 14 blocks."""
+_RANDOM = 9_999
+
+
+# Second opinions, which assume less than Student's t. Each is None if so few runs can find nothing, and none decides a verdict.
+
+
+def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the p of the studentised difference of means under arrangements of the runs.
+
+    Divided by its standard error the difference keeps the rate of false alarms also if the sides scatter unequally
+    (Janssen, Statistics & Probability Letters 1997).
+    """
+    import numpy
+
+    arranged = _arranged(a, b)
+    if arranged is None or min(len(a), len(b)) < 2:
+        return None
+    first, second = arranged
+    error = first.var(axis=1, ddof=1) / len(a) + second.var(axis=1, ddof=1) / len(b)
+    apart = abs(first.mean(axis=1) - second.mean(axis=1))
+    # If neither side scatters, any difference is infinitely many errors.
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        distances = numpy.where(apart > 1e-12, apart / numpy.sqrt(error), 0.0)
+    return _share(distances)
+
+
+def rank_p(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return the p of the rank test of Mann and Whitney; equal values share a rank."""
+    ranks = _ranks([*a, *b])
+    arranged = _arranged(ranks[: len(a)], ranks[len(a) :])
+    if arranged is None:
+        return None
+    first, second = arranged
+    return _share(abs(first.mean(axis=1) - second.mean(axis=1)))
+
+
+def sign_flip_p(differences: Sequence[float]) -> float | None:
+    """Return the p of the mean of within-block differences under all signs; from six blocks on."""
+    import numpy
+
+    count = len(differences)
+    if 2 / 2**count > LEVEL:
+        return None
+    values = numpy.array(differences) / (max(map(abs, differences)) or 1.0)
+    if 2**count <= _EXACT:
+        signs = _signs(count)
+    else:
+        signs = numpy.random.default_rng(0).choice((-1.0, 1.0), size=(_RANDOM, count))
+        signs = numpy.vstack([numpy.ones(count), signs])
+    return _share(abs(signs @ values) / count)
+
+
+def signed_rank_p(differences: Sequence[float]) -> float | None:
+    """Return the p of Wilcoxon's signed ranks of within-block differences; differences of zero are left out."""
+    kept = [each for each in differences if each]
+    ranks = _ranks([abs(each) for each in kept])
+    return sign_flip_p([math.copysign(rank, each) for rank, each in zip(ranks, kept, strict=True)])
+
+
+def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
+    """Return both sides of all arrangements, or of random ones, a row each; the first row is what was seen."""
+    import numpy
+
+    count = len(a) + len(b)
+    arrangements = math.comb(count, len(a))
+    # With equally many runs the most extreme arrangement has a mirror image.
+    if (2 if len(a) == len(b) else 1) / arrangements > LEVEL:
+        return None
+    size = max(abs(value) for value in (*a, *b)) or 1.0
+    values = numpy.array([*a, *b]) / size
+    values = values - values.mean()
+    values /= abs(values).max() or 1.0
+    if arrangements <= _EXACT:
+        first, second = _places(count, len(a))
+        return values[first], values[second]
+    # The same runs give the same answer.
+    rows = numpy.random.default_rng(0).permuted(numpy.tile(values, (_RANDOM, 1)), axis=1)
+    rows = numpy.vstack([values, rows])
+    return rows[:, : len(a)], rows[:, len(a) :]
+
+
+def _share(distances: Any) -> float:
+    """Return the share of distances that are at least as large as the first, which was seen."""
+    seen = distances[0]
+    # Sums of the same runs in another order may differ in their last digits.
+    return float((distances >= seen - 1e-9 * max(1.0, seen if math.isfinite(seen) else 1.0)).mean())
+
+
+@cache
+def _places(count: int, chosen: int) -> tuple[Any, Any]:
+    """Return the indexes of each choice of `size` of `count` things, and of the others, a row each."""
+    import numpy
+
+    first = numpy.array(list(combinations(range(count), chosen)))
+    others = numpy.ones((len(first), count), dtype=bool)
+    numpy.put_along_axis(others, first, False, axis=1)
+    return first, numpy.nonzero(others)[1].reshape(len(first), count - chosen)
+
+
+@cache
+def _signs(count: int) -> Any:
+    """Return every choice of `count` signs, a row each, all positive first."""
+    import numpy
+
+    bits = numpy.arange(2**count)[:, None] >> numpy.arange(count) & 1
+    return 1.0 - 2.0 * bits
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the place of each value in their order, from 1; equal values have the mean of theirs."""
+    order = sorted(values)
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(order, 1):
+        places.setdefault(value, []).append(place)
+    return [sum(places[value]) / len(places[value]) for value in values]

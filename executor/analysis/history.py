@@ -1,18 +1,16 @@
-"""What runs in order of time say of the next one: their scatter, their band, their drift."""
+"""Runs in order of time: their scatter, the band of the next ones, and drifts of one or two sides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations, pairwise
-from statistics import median
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations, pairwise
+from statistics import mean, median
 
-from bai_agent.job.interval import mean_of
+from bai_agent.job.figures import deviation, mean_of
 from bai_agent.job.trend import trend_p
+from bai_agent.light_dataclass import dataclass
 from executor.analysis.effect import (
-    bounded,
-    deviation,
     interval,
     is_relative,
     least_step,
@@ -20,11 +18,16 @@ from executor.analysis.effect import (
     rounding,
 )
 
+FEWEST = 5
+"""Least number of runs in which a drift can be seen."""
+DRIFTS = 0.01
+"""Level at which a trend is called a drift, over all metrics."""
+
 
 def successive_scatter(values: Sequence[float]) -> float | None:
-    """Return the relative standard deviation of runs, in order of time; None where it cannot be known.
+    """Return the relative standard deviation of runs, in order of time; None if it is unknown.
 
-    By the median step from one run to the next: what was changed between two of many runs, and a slow drift, are no scatter.
+    It is made from the median step between consecutive runs: a change between two of many runs, and a slow drift, do not count.
     """
     if len(values) < 2 or not is_relative(*values):
         return None
@@ -35,29 +38,29 @@ def successive_scatter(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Band:
-    """Where the centre of further runs is expected."""
+    """Band in which the centre of further runs is expected."""
 
     low: float
     high: float
-    """Between these in `CONFIDENCE` of all cases."""
+    """Ends between which it lies in `CONFIDENCE` of all cases."""
     p: float
-    """Of the centre that was seen."""
+    """p value of the centre that was seen."""
 
 
 def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
-    """Return the band in which the centre of so many further runs as `newest` is expected, and how likely theirs is.
+    """Return the band in which the centre of as many further runs as `newest` is expected, and the p value of theirs.
 
-    Of two or more values; Student's t, on logarithms where all are positive. Runs scatter at least as rounding does.
+    values: two or more. Student's t, on logarithms if all are positive. Runs scatter at least as rounding does.
     """
     relative = is_relative(*values, *newest)
     scaled, seen = on_scale(values, relative=relative), mean_of(on_scale(newest, relative=relative))
     middle = mean_of(scaled)
     scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
-    error = bounded(scatter * math.sqrt(1 / len(newest) + 1 / len(values)))
-    low, high, p = interval(bounded(seen - middle), error, freedom=len(values) - 1)
+    error = scatter * math.sqrt(1 / len(newest) + 1 / len(values))
+    low, high, p = interval(seen - middle, error, freedom=len(values) - 1)
     # The interval of the distance, seen from the middle.
-    half = bounded(high / 2 - low / 2)
-    ends = (bounded(middle - half), bounded(middle + half))
+    half = (high - low) / 2
+    ends = (middle - half, middle + half)
     return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)
 
 
@@ -66,15 +69,60 @@ def drift(values: Sequence[float]) -> tuple[float, float] | None:
 
     On the scale of `is_relative`.
     """
-    if len(values) < 5:
+    if len(values) < FEWEST:
         return None
     relative = is_relative(*values)
     scaled = on_scale(values, relative=relative)
-    # Halved: the distance of two large values would overflow.
-    slopes = [(y / 2 - x / 2) / (j - i) for (i, x), (j, y) in combinations(enumerate(scaled), 2)]
-    slope = bounded(2 * median(slopes))
-    return (bounded(math.expm1(min(slope, 700.0))) if relative else slope), trend_p(scaled)
+    slopes = [(y - x) / (j - i) for (i, x), (j, y) in combinations(enumerate(scaled), 2)]
+    slope = median(slopes)
+    return (math.expm1(min(slope, 700.0)) if relative else slope), trend_p(scaled)
 
 
 def _exp(value: float) -> float:
     return math.exp(min(value, 709.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidesDrift:
+    """The trends within two sides, of which one ran after the other, on the scale that their change is judged on."""
+
+    both_p: float
+    """p value of a common trend within the sides."""
+    each_p: tuple[float, float]
+    explained: float
+    """The change from the first side to the second that the trend alone would make."""
+
+    def explains(self, change: float) -> bool:
+        """Return whether the trend makes half of a change or more, so that the programs' part is unknown."""
+        return abs(self.explained) >= abs(change) / 2
+
+
+def one_after_the_other(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Return whether all runs of one side started before those of the other. a, b: times (ms UTC); 0 if unknown."""
+    return all((*a, *b)) and (max(a) < min(b) or max(b) < min(a))
+
+
+def sides_drift(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]]) -> SidesDrift | None:
+    """Return the trends of two sides' numbers, each with the time at which its run started; None if nothing can be seen.
+
+    The slope is Theil and Sen's, over the pairs of runs within the sides.
+    """
+    if min(len(a), len(b)) < FEWEST or not one_after_the_other([t for t, _ in a], [t for t, _ in b]):
+        return None
+    sides = [sorted(side) for side in (a, b)]
+    numbers = [[value for _, value in side] for side in sides]
+    slopes = list(chain.from_iterable(map(_slopes, sides)))
+    distance = mean(time for time, _ in b) - mean(time for time, _ in a)
+    explained = median(slopes) * distance if slopes else 0.0
+    return SidesDrift(
+        both_p=trend_p(*numbers),
+        each_p=(trend_p(numbers[0]), trend_p(numbers[1])),
+        explained=explained if math.isfinite(explained) else 0.0,
+    )
+
+
+def _slopes(side: Sequence[tuple[int, float]]) -> Iterator[float]:
+    """Yield the slope between each two runs of a side, which are in order of time."""
+    for (earlier, x), (later, y) in combinations(side, 2):
+        if later > earlier:
+            yield (y - x) / (later - earlier)

@@ -1,14 +1,99 @@
-"""What of two sides of runs is compared: the numbers of each metric that both have, if they are numbers of one thing."""
+"""Numbers of each metric that two sides have in common, if they are numbers of one thing: of one definition, in one unit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 
+from bai_agent.job.descriptor import Better, Metric
+from bai_agent.metrics.search.units import conversion
 from executor.analysis.compared_metric import Incomparable, MetricComparison
-from executor.analysis.definition import below, converted, why_bounds, why_not_comparable
-from executor.analysis.drift import FEWEST, one_after_the_other, sides_drift
-from executor.analysis.effect import centre, effect, is_relative, on_scale, paired_effect
-from executor.analysis.runs import Run, RunValue
+from executor.analysis.effect import Effect, centre, effect, is_relative, on_scale, paired_effect
+from executor.analysis.history import FEWEST, SidesDrift, one_after_the_other, sides_drift
+from executor.analysis.measured_runs import Run, RunValue
+from executor.quantities import quantity
+
+_PLAIN = Metric(name="-")
+"""A metric that no descriptor describes."""
+_NO_DIRECTION = "no direction"
+
+
+def converted(value: RunValue, units: str) -> float | None:
+    """Return the number of a run in other units; None if it cannot be one.
+
+    A rate does not become a duration: the least of one is the greatest of the other.
+    """
+    if value.units == units:
+        return value.value
+    found = conversion(value.units, units) if value.units and units else None
+    if found is None or found.inverse:
+        return None
+    return float(value.value * found.factor.numerator / found.factor.denominator)
+
+
+def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | None:
+    """Return the differences of a metric's definitions among the runs of two sides; None if all are the same.
+
+    Another pattern alone is no other definition: `differences` names it. A direction that only some name is that of all.
+    """
+    reasons = []
+    units = a[0].units
+    if any(converted(each, units) is None for each in (*a, *b)):
+        reasons.append(_differing("units", a, b, lambda each: each.units or "none"))
+    for what, of in _DEFINING.items():
+        if len({of(each) for each in (*a, *b)} - {_NO_DIRECTION}) > 1:
+            reasons.append(_differing(what, a, b, of))
+    return "; ".join(reasons) or None
+
+
+def below(side: Sequence[RunValue]) -> float | None:
+    """Return the bound of a side's numbers; None unless all are bounds."""
+    bounds = [each.below for each in side if each.below is not None]
+    return max(bounds) if len(bounds) == len(side) else None
+
+
+def why_bounds(*sides: Sequence[RunValue]) -> str | None:
+    """Return why no difference can be seen, if some of the numbers of these runs are only bounds; else None."""
+    bounds = [each for side in sides for each in side if each.below is not None]
+    if not bounds:
+        return None
+    most = max(bounds, key=lambda each: each.below or 0)
+    return f"a peak {quantity(most.below or 0, most.units, floor=most.below)[0]} cannot be told from that of our shim, which starts the program"
+
+
+def _described(value: RunValue) -> Metric:
+    return value.metric or _PLAIN
+
+
+def _direction(value: RunValue) -> str:
+    return value.better.value if value.better is not None else _NO_DIRECTION
+
+
+def _warmup(value: RunValue) -> str:
+    metric = _described(value)
+    if metric.warmup is not None:
+        return f"{metric.warmup.total_seconds():g} s"
+    return f"{metric.warmup_values} values"
+
+
+def _revision(value: RunValue) -> str:
+    revision = _described(value).revision
+    # Before presets had revisions their metrics had none: that was the first one.
+    return "revision 1" if revision is None or revision.endswith("/1") else f"revision {revision}"
+
+
+_DEFINING: dict[str, Callable[[RunValue], str]] = {
+    "better": _direction,
+    "headline": lambda value: _described(value).headline.value,
+    "warmup": _warmup,
+    "over_ranks": lambda value: _described(value).over_ranks.value,
+    "preset": _revision,
+}
+
+
+def _differing(what: str, a: Sequence[RunValue], b: Sequence[RunValue], of: Callable[[RunValue], str]) -> str:
+    sides = (" or ".join(dict.fromkeys(map(of, side))) for side in (a, b))
+    return f"{what}: {' and '.join(sides)}"
 
 
 def matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison | Incomparable]:
@@ -34,7 +119,7 @@ def are_blocks(a: Sequence[Run], b: Sequence[Run]) -> bool:
 
 
 def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
-    """Return what is to be said of two sides as a whole."""
+    """Return notes on two sides as a whole."""
     if are_blocks(a, b):
         blocks = [{run.block for run in side} for side in (a, b)]
         both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
@@ -49,56 +134,78 @@ def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _metric(name: str, a: Sequence[Run], b: Sequence[Run]) -> MetricComparison | Incomparable:
-    with_it = [run for run in a if name in run.values], [run for run in b if name in run.values]
+    with_it = _with(name, a), _with(name, b)
     values = [[run.values[name] for run in side] for side in with_it]
-    first = values[0][0]
-    described = [each.metric for side in values for each in side if each.metric is not None]
-    better = next((each.better for each in described if each.better is not None), None)
     differs = why_not_comparable(*values)
     if (why := differs or why_bounds(*values)) is not None:
-        ends = [_centre([each.value for each in side]) for side in values]
-        return Incomparable(
-            name=name,
-            why=why,
-            better=better,
-            a=(ends[0], first.units),
-            b=(ends[1], values[1][0].units),
-            below=(below(values[0]), below(values[1])),
-            differs=differs is not None,
-        )
+        return _incomparable(name, *values, why=why, differs=differs is not None)
+    first = values[0][0]
     numbers = [[_in_units(each, first.units) for each in side] for side in values]
-    relative = is_relative(*numbers[0], *numbers[1])
     drift = None
-    if not are_blocks(a, b):
-        found = effect(*numbers)
-        scaled = [
-            list(zip([run.started for run in side], on_scale(own, relative=relative), strict=True))
-            for side, own in zip(with_it, numbers, strict=True)
-        ]
-        drift = sides_drift(*scaled)
+    if are_blocks(a, b):
+        numbers, found = _within_blocks(with_it, numbers)
     else:
-        blocks = [
-            dict(zip([run.block for run in side], own, strict=True))
-            for side, own in zip(with_it, numbers, strict=True)
-        ]
-        both = [block for block in blocks[0] if block in blocks[1]]
-        if both:
-            numbers = [[side[block] for block in both] for side in blocks]
-            found = paired_effect(*numbers)
-        else:
-            # No two of these runs were side by side.
-            found = effect([_centre(numbers[0])], numbers[1])
+        found, drift = effect(*numbers), _drift(with_it, numbers)
+    described = (each for each in chain(*values) if each.metric is not None)
     return MetricComparison(
         name=name,
         units=first.units,
-        better=better,
-        tolerance=described[0].tolerance if described else None,
+        better=_better(*values),
+        tolerance=next((each.tolerance for each in described), None),
         a=tuple(numbers[0]),
         b=tuple(numbers[1]),
         effect=found,
         drift=drift,
         notes=(*_value_notes(first, with_it, (a, b)), *_unsteady_notes(name, a, b)),
     )
+
+
+def _with(name: str, side: Sequence[Run]) -> list[Run]:
+    return [run for run in side if name in run.values]
+
+
+def _incomparable(
+    name: str, a: Sequence[RunValue], b: Sequence[RunValue], *, why: str, differs: bool
+) -> Incomparable:
+    return Incomparable(
+        name=name,
+        why=why,
+        better=_better(a, b),
+        a=(_centre([each.value for each in a]), a[0].units),
+        b=(_centre([each.value for each in b]), b[0].units),
+        below=(below(a), below(b)),
+        differs=differs,
+    )
+
+
+def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
+    """Return the direction that any of the runs names."""
+    return next((each.better for each in (*a, *b) if each.better is not None), None)
+
+
+def _within_blocks(
+    sides: Sequence[Sequence[Run]], numbers: list[list[float]]
+) -> tuple[list[list[float]], Effect]:
+    """Return those numbers of two sides that ran in one block, and how far they lie apart."""
+    by_block = [
+        dict(zip([run.block for run in side], own, strict=True))
+        for side, own in zip(sides, numbers, strict=True)
+    ]
+    both = [block for block in by_block[0] if block in by_block[1]]
+    if not both:
+        # No two of these runs were side by side.
+        return numbers, effect([_centre(numbers[0])], numbers[1])
+    numbers = [[side[block] for block in both] for side in by_block]
+    return numbers, paired_effect(*numbers)
+
+
+def _drift(sides: Sequence[Sequence[Run]], numbers: Sequence[Sequence[float]]) -> SidesDrift | None:
+    relative = is_relative(*numbers[0], *numbers[1])
+    scaled = [
+        list(zip([run.started for run in side], on_scale(own, relative=relative), strict=True))
+        for side, own in zip(sides, numbers, strict=True)
+    ]
+    return sides_drift(*scaled)
 
 
 def _in_units(value: RunValue, units: str) -> float:
@@ -127,7 +234,7 @@ def _value_notes(
 def _unsteady_notes(name: str, a: Sequence[Run], b: Sequence[Run]) -> list[str]:
     notes = []
     for label, side in (("A", a), ("B", b)):
-        marked = [run for run in side if name in run.values and run.values[name].unsteady is not None]
+        marked = [run for run in _with(name, side) if run.values[name].unsteady is not None]
         if marked:
             notes.append(
                 f"{label}: {len(marked)} of {len(side)} not steady; {marked[0].name}: {marked[0].values[name].unsteady}"

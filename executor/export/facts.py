@@ -1,25 +1,22 @@
-"""What is exported of a job, whichever system it goes to. Pure but for reading the job's record."""
+"""Exported facts of a job, for any system."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import Arm, Job
+from bai_agent.job.job_headlines import LastGenerations
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import JobResult
-from executor.analysis.figures import headline, metric_of
+from bai_agent.job.record_types import JobResult, RepeatOutcome
+from bai_agent.light_dataclass import dataclass, replace
+from executor.records.figures import headline, metric_of, start_of
 from executor.records.follower import benchmark_starts
 from executor.records.points import Points, PointSeries, SeriesKey, read_points
 from executor.records.reading import result_of
-
-
-class ExportError(BaiError):
-    """The other system, or its library, did not take the job; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +27,36 @@ class RunFacts:
     arm: str | None
     """Which arm it is of, in a job that compares some."""
     parameters: dict[str, str]
-    """What it was asked to do: arguments, `--set`, environment. No secrets, which are references even in the job."""
-    outcome: str | None
-    """The value of an `Outcome`; None while it lasts."""
+    """Arguments, `--set` and environment. No secrets: even the job has only references to them."""
+    outcome: str | None = None
+    """Value of an `Outcome`; None while it runs."""
     sentence: str
     started: int | None
     """ms UTC."""
-    ended: int | None
+    ended: int | None = None
     series: list[PointSeries]
-    headlines: dict[SeriesKey, float]
-    """Of a run that succeeded: the number of each series of the benchmark that stands for it."""
+    numbers: dict[SeriesKey, float]
+    """The number of each series of the benchmark that stands for the run."""
+
+    def ended_as(self, outcome: JobResult | RepeatOutcome) -> RunFacts:
+        """Return the run with its end."""
+        took = outcome.seconds if isinstance(outcome, JobResult) else outcome.wall_seconds
+        return replace(
+            self,
+            outcome=outcome.outcome,
+            sentence=outcome.sentence if isinstance(outcome, JobResult) else self.sentence,
+            started=self.started if outcome.started is None else outcome.started,
+            ended=_end(outcome.started, took, outcome.ended),
+        )
 
     @property
     def succeeded(self) -> bool:
         return self.outcome == Outcome.SUCCEEDED.value
+
+    @property
+    def headlines(self) -> dict[SeriesKey, float]:
+        """The numbers of a run that succeeded."""
+        return self.numbers if self.succeeded else {}
 
     @property
     def cancelled(self) -> bool:
@@ -56,7 +69,7 @@ class JobFacts:
 
     job: Job
     tags: dict[str, str]
-    """Whose it is, and where it came from."""
+    """Owner and origin of the job."""
     runs: list[RunFacts]
 
 
@@ -70,7 +83,7 @@ def job_facts(record: JobRecord) -> JobFacts:
 
 
 def steps_of(series: PointSeries) -> list[int]:
-    """Return the step of each value: the benchmark's own where they all are whole numbers, else their places in the series."""
+    """Return the step of each value: the benchmark's own if all are whole numbers, else its place in the series."""
     steps = series.steps
     if steps is None or not all(math.isfinite(each) and each == int(each) for each in steps):
         return list(range(len(series)))
@@ -78,7 +91,7 @@ def steps_of(series: PointSeries) -> list[int]:
 
 
 def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
-    """commands: false where each arm has its own."""
+    """Return the parameters of a run. commands: false if each arm has its own."""
     benchmark = job.benchmark
     found = {"strategy": job.strategy.name, "nodes": str(job.strategy.nodes)}
     if job.strategy.nodes > 1:
@@ -89,6 +102,11 @@ def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
     if commands:
         found |= {f"env.{name}": value for name, value in benchmark.env.items()}
     return found
+
+
+def _end(started: int | None, seconds: float | None, ended: int | None) -> int | None:
+    """Return when a run ended, ms UTC, so that it took `seconds`: the time of day may have been set meanwhile."""
+    return ended if started is None or seconds is None else started + round(1000 * seconds)
 
 
 def _tags(job: Job) -> dict[str, str]:
@@ -107,45 +125,42 @@ def _tags(job: Job) -> dict[str, str]:
 def _runs(
     job: Job, result: JobResult | None, points: Points, starts: Mapping[int | None, int]
 ) -> Iterator[RunFacts]:
-    arms = {arm.name: job.of_arm(arm) for arm in job.repeat.arms} if job.repeat is not None else {}
-    names = job.repeat.arms_of_runs if job.repeat is not None else []
     by_repeat: dict[int | None, list[PointSeries]] = {}
     for key, series in points.series.items():
         by_repeat.setdefault(key.repeat, []).append(series)
-    outcome, sentence = (result.outcome, result.sentence) if result is not None else (None, "It still runs.")
-    started, ended = (result.started, result.ended) if result is not None else (None, None)
-    repeats = {each.repeat: each for each in (result.repeats or ())} if result is not None else {}
+    repeats = {each.repeat: each for each in (result.repeats if result is not None else None) or ()}
     numbers = sorted(repeats.keys() | {each for each in by_repeat if each is not None})
-    # What belongs to no repeat, such as the machine's own numbers, is a run too.
-    if None in by_repeat or not numbers:
-        yield RunFacts(
-            repeat=None,
-            arm=None,
-            parameters=_parameters(job, commands=not arms),
-            outcome=outcome,
-            sentence=sentence,
-            started=_first_time(started, by_repeat.get(None, [])),
-            ended=ended,
-            series=by_repeat.get(None, []),
-            headlines=_headlines(job, by_repeat.get(None, []), starts)
-            if outcome == Outcome.SUCCEEDED.value
-            else {},
-        )
-    for number in numbers:
-        of_repeat, known = by_repeat.get(number, []), repeats.get(number)
-        arm = names[number] if number < len(names) else None
-        succeeded = known is not None and known.outcome == Outcome.SUCCEEDED.value
-        yield RunFacts(
+    # Series of no repeat, such as samples of the machine, are a run too.
+    whole = [None] if None in by_repeat or not numbers else []
+    arms = _arms_of_runs(job)
+    for number in [*whole, *numbers]:
+        found = by_repeat.get(number, [])
+        arm = arms[number] if number is not None and number < len(arms) else None
+        run = RunFacts(
             repeat=number,
-            arm=arm,
-            parameters=_parameters(arms[arm] if arm is not None else job),
-            outcome=known.outcome if known is not None else None,
-            sentence=f"Repeat {number} of {job.job.id}{f', arm {arm}' if arm is not None else ''}.",
-            started=_first_time(known.started if known is not None else None, of_repeat),
-            ended=known.ended if known is not None else None,
-            series=of_repeat,
-            headlines=_headlines(job, of_repeat, starts) if succeeded else {},
+            arm=arm.name if arm is not None else None,
+            parameters=_parameters(
+                job if arm is None else job.of_arm(arm), commands=arm is not None or not arms
+            ),
+            sentence="It still runs." if number is None else _sentence(job, number, arm),
+            started=_first_time(found),
+            series=found,
+            numbers=_headlines(job, found, starts),
         )
+        outcome = result if number is None else repeats.get(number)
+        yield run if outcome is None else run.ended_as(outcome)
+
+
+def _sentence(job: Job, number: int, arm: Arm | None) -> str:
+    return f"Repeat {number} of {job.job.id}{'' if arm is None else f', arm {arm.name}'}."
+
+
+def _arms_of_runs(job: Job) -> list[Arm]:
+    """Return the arm of each run, by its number; empty without arms."""
+    if job.repeat is None:
+        return []
+    arms = {arm.name: arm for arm in job.repeat.arms}
+    return [arms[name] for name in job.repeat.arms_of_runs]
 
 
 def _headlines(
@@ -156,30 +171,32 @@ def _headlines(
     for series in every:
         if series.key.src in ("host", "run"):
             continue
-        started = starts.get(series.key.repeat, starts.get(None))
-        number = headline(series, metric_of(series, metrics), started=started)
+        number = headline(series, metric_of(series, metrics), started=start_of(series.key, starts))
         if number is not None:
             found[series.key] = number
-    return found
+    last = LastGenerations(key.place for key in found)
+    return {key: number for key, number in found.items() if not last.is_past(*key.place)}
 
 
-def _first_time(known: int | None, series: list[PointSeries]) -> int | None:
-    """Return when a run began, where nobody noted it when its first value was read."""
-    return (
-        known
-        if known is not None
-        else min((min(each.timestamps) for each in series if len(each)), default=None)
-    )
+def _first_time(series: Sequence[PointSeries]) -> int | None:
+    """Return when the first value was read, ms UTC."""
+    return min((min(each.timestamps) for each in series if len(each)), default=None)
 
 
 def place_of(key: SeriesKey) -> list[tuple[str, str]]:
-    """Return which node and process a series is of, where there are several."""
-    found = [("rank", key.rank), ("process_rank", key.process_rank)]
+    """Return the node, process and generation of a series, if there are several."""
+    generation = str(key.generation) if key.generation is not None else None
+    found = [("rank", key.rank), ("process_rank", key.process_rank), ("generation", generation)]
     return [(name, value) for name, value in found if value is not None]
 
 
+def headline_key(key: SeriesKey) -> SeriesKey:
+    """Return a series' key without its generation: the headline is one, whichever generation has it."""
+    return dataclasses.replace(key, generation=None)
+
+
 def unique(wanted: str, taken: Container[str]) -> str:
-    """Return `wanted`, with a number behind it where two series would have that name."""
+    """Return `wanted`, followed by a number if the name is taken."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

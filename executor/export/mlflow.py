@@ -5,35 +5,42 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from executor.export.facts import ExportError, JobFacts, RunFacts, place_of, steps_of, unique
+from bai_agent.light_dataclass import dataclass
+from executor.errors import ExportError
+from executor.export.facts import JobFacts, RunFacts, headline_key, place_of, steps_of, unique
 from executor.records.points import SeriesKey
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
-"""Of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
+"""Limits of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
 _LONGEST_PARAMETER, _LONGEST_TAG, _LONGEST_KEY = 6000, 5000, 250
 _HEADLINE = "headline "
-"""In front of the name of a series: the number that stands for the run. MLflow itself shows a series by its last value."""
+"""Prefix of the name of a series for its headline. MLflow itself shows a series by its last value."""
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
-_LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "30", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-"""In place of the library's own, with which a server that is away is noticed after many minutes."""
+_ENVIRONMENT = {
+    # With the library's own limits a server that is away is noticed after many minutes.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "GIT_PYTHON_REFRESH": "quiet",
+    # With a server it writes two lines for each run to standard output, where `--json` has its own.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedRun:
-    """A run as it is in MLflow now."""
+    """A run in MLflow after an export."""
 
     run_id: str
     new: bool
-    """It was not there before."""
+    """Whether it was not there before."""
     values: int
-    """That were sent now."""
+    """Number of values that were sent now."""
 
 
 def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> list[ExportedRun]:
@@ -41,11 +48,8 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
 
     Raises ExportError.
     """
-    for name, value in _LIMITS.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    # With a server it writes two lines for each run to standard output, where `--json` has its own.
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     try:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
@@ -55,12 +59,7 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
         ) from error
     try:
         client = MlflowClient(tracking_uri=uri)
-        found = client.get_experiment_by_name(experiment)
-        if found is not None and found.lifecycle_stage == "deleted":
-            raise ExportError(
-                f'MLflow\'s experiment "{experiment}" is deleted; restore it there, or name another one with --experiment'
-            )
-        place = found.experiment_id if found is not None else client.create_experiment(experiment)
+        place = _experiment_id(client, experiment)
         return [_export_run(client, place, facts, run) for run in facts.runs]
     except MlflowException as error:
         raise ExportError(_sentence(error, place=uri or os.environ.get("MLFLOW_TRACKING_URI"))) from error
@@ -68,29 +67,39 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
         raise ExportError(f"MLflow at {uri or 'its default place'} cannot be written: {error}") from error
 
 
+def _experiment_id(client: MlflowClient, name: str) -> str:
+    """Return the id of an experiment, which is made if there is none. Raises ExportError."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        made: str = client.create_experiment(name)
+        return made
+    if found.lifecycle_stage == "deleted":
+        raise ExportError(
+            f'MLflow\'s experiment "{name}" is deleted; restore it there, or name another one with --experiment'
+        )
+    there: str = found.experiment_id
+    return there
+
+
 def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: RunFacts) -> ExportedRun:
     from mlflow.entities import Param, RunTag
 
     tags = _run_tags(facts, run)
-    there = _find(client, experiment_id, tags)
-    if there is None:
-        there = client.create_run(
-            experiment_id, start_time=run.started, run_name=tags["mlflow.runName"], tags=tags
-        )
-        new = True
-    else:
-        new = False
+    found = _find(client, experiment_id, tags)
+    there = found or client.create_run(
+        experiment_id, start_time=run.started, run_name=tags["mlflow.runName"], tags=tags
+    )
     run_id = there.info.run_id
     parameters = [
-        Param(_key(name), value[:_LONGEST_PARAMETER])
+        Param(key, value[:_LONGEST_PARAMETER])
         for name, value in run.parameters.items()
-        if _key(name) not in there.data.params
+        if (key := _key(name)) not in there.data.params
     ]
     for piece in _pieces(parameters, _MOST_PARAMETERS):
         client.log_batch(run_id, params=piece)
-    if not new:
-        for piece in _pieces([RunTag(name, value) for name, value in tags.items()], _MOST_PARAMETERS):
-            client.log_batch(run_id, tags=piece)
+    changed = [RunTag(name, value) for name, value in tags.items()] if found is not None else []
+    for piece in _pieces(changed, _MOST_PARAMETERS):
+        client.log_batch(run_id, tags=piece)
     sent = 0
     for piece in _pieces(_new_values(client, run_id, there.data.metrics, run), _MOST_METRICS):
         client.log_batch(run_id, metrics=piece)
@@ -98,11 +107,11 @@ def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: 
     if run.outcome is not None:
         status = "FINISHED" if run.succeeded else "KILLED" if run.cancelled else "FAILED"
         client.set_terminated(run_id, status=status, end_time=run.ended)
-    return ExportedRun(run_id=run_id, new=new, values=sent)
+    return ExportedRun(run_id=run_id, new=found is None, values=sent)
 
 
 def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any:
-    """Return the run that an earlier export made; None where there is none."""
+    """Return the run that an earlier export made; None if there is none."""
     # A job id holds no quote.
     wanted = f"tags.`bai.job_id` = '{tags['bai.job_id']}'"
     for run in client.search_runs([experiment_id], filter_string=wanted, max_results=10_000):
@@ -112,7 +121,7 @@ def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any
 
 
 def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run: RunFacts) -> Iterator[Any]:
-    """Yield the values that MLflow does not have: a series only grows at its end, and the headline of a run that has ended is one number."""
+    """Yield the values that MLflow lacks: a series only grows at its end, and the headline of a run that has ended is one number."""
     from mlflow.entities import Metric
 
     taken: set[str] = set()
@@ -125,7 +134,7 @@ def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run:
             yield Metric(key, value, timestamp, step)
     for each in run.series:
         if each.key in run.headlines:
-            key = _metric_key(each.key, taken, front=_HEADLINE)
+            key = _metric_key(headline_key(each.key), taken, front=_HEADLINE)
             taken.add(key)
             if key not in there:
                 yield Metric(key, run.headlines[each.key], each.timestamps[-1], 0)
@@ -153,7 +162,7 @@ def _run_tags(facts: JobFacts, run: RunFacts) -> dict[str, str]:
 
 
 def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
-    """Return what MLflow calls a series: "loss rank:0 kind:test". MLflow shows what is below system/ as the machine's."""
+    """Return MLflow's name of a series: "loss rank:0 kind:test". Names below system/ are shown as the machine's."""
     front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
     # No slash: of "loss" and "loss/…" a store of files would have to make a file and a folder of one name.
@@ -177,7 +186,7 @@ def _pieces(items: Any, size: int) -> Iterator[list[Any]]:
 
 
 def _sentence(error: Exception, *, place: str | None) -> str:
-    """Return what went wrong in one sentence; the library nests four messages in each other if no server answers."""
+    """Return an error in one sentence; the library nests four messages if no server answers."""
     from requests.exceptions import ConnectionError as NoConnection
     from requests.exceptions import Timeout
 

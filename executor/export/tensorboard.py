@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bai_agent.job.run_directory import read_json
-from executor.export.facts import ExportError, JobFacts, RunFacts, place_of, steps_of, unique
+from executor.errors import ExportError
+from executor.export.facts import JobFacts, RunFacts, headline_key, place_of, steps_of, unique
 from executor.records.points import PointSeries, SeriesKey
 
 _MARK = "bai-export.json"
@@ -38,7 +40,7 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
                 f"{place} is there, and no export has made it; name another folder, or move it away"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        # Whoever looks at the folder sees the old export or the new one, and no half.
+        # A reader of the folder sees the old export or the new one, never half of one.
         fresh = Path(tempfile.mkdtemp(prefix=f".{facts.job.job.id}.", dir=folder))
         try:
             fresh.chmod(0o777 & ~_umask())
@@ -61,17 +63,26 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
 def _write(facts: JobFacts, fresh: Path, writer_of: Any) -> None:
     for run in facts.runs:
         by_folder: dict[Path, list[PointSeries]] = {}
+        headlines: dict[Path, list[PointSeries]] = {}
         for series in run.series:
             by_folder.setdefault(_folder(fresh, run, series.key), []).append(series)
-        for folder, of_folder in by_folder.items():
+            if series.key in run.headlines:
+                headlines.setdefault(_folder(fresh, run, headline_key(series.key)), []).append(series)
+        for folder in dict.fromkeys((*by_folder, *headlines)):
             writer = writer_of(logdir=str(folder))
             try:
-                _write_run(writer, facts, run, of_folder)
+                _write_run(writer, facts, run, by_folder.get(folder, []), headlines.get(folder, []))
             finally:
                 writer.close()
 
 
-def _write_run(writer: Any, facts: JobFacts, run: RunFacts, of_folder: list[PointSeries]) -> None:
+def _write_run(
+    writer: Any,
+    facts: JobFacts,
+    run: RunFacts,
+    of_folder: Sequence[PointSeries],
+    headlines: Sequence[PointSeries],
+) -> None:
     moment = (run.started or 0) / 1000
     rows = {**run.parameters, **facts.tags, "outcome": run.outcome or "running"}
     if run.arm is not None:
@@ -79,14 +90,14 @@ def _write_run(writer: Any, facts: JobFacts, run: RunFacts, of_folder: list[Poin
     table = "".join(f"| {_cell(name)} | {_cell(value)} |\n" for name, value in rows.items())
     writer.add_text("job", f"{_cell(run.sentence)}\n\n| | |\n|---|---|\n{table}", walltime=moment)
     taken: set[str] = set()
+    for series in headlines:
+        tag = unique(f"headline/{_tag(series.key)}", taken)
+        taken.add(tag)
+        at = series.timestamps[-1] / 1000
+        writer.add_scalar(tag, run.headlines[series.key], 0, walltime=at, summary_description=series.units)
     for series in of_folder:
         tag = unique(_tag(series.key), taken)
         taken.add(tag)
-        if series.key in run.headlines:
-            at = series.timestamps[-1] / 1000
-            writer.add_scalar(
-                f"headline/{tag}", run.headlines[series.key], 0, walltime=at, summary_description=series.units
-            )
         points = zip(series.values, steps_of(series), series.timestamps, strict=True)
         for value, step, timestamp in points:
             writer.add_scalar(tag, value, step, walltime=timestamp / 1000, summary_description=series.units)

@@ -6,19 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bai_agent.errors import DescriptorError, StoreError
+from bai_agent.errors import DescriptorError, RecordError, StoreError
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import JobStore, RecordError
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.history import successive_scatter
-from executor.analysis.runs import SUCCEEDED, JobRuns, Run, RunValue, runs_of, sides_of_arms
+from executor.analysis.measured_runs import SUCCEEDED, JobRuns, Run, RunValue, runs_of, sides_of_arms
 from executor.errors import UsageError
-from executor.jobs.jobs import job_ids, started_of
-from executor.planning.repetition import REQUEST
+from executor.jobs.job_lookup import job_ids, started_of
+from executor.planning.rerun_record import REQUEST
 from executor.records.environments import environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.points import read_points
@@ -42,15 +42,15 @@ class ComparedJob:
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
-        """What each node ran on, as far as it is known. Raises StoreError."""
+        """Environment of each node, as far as known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
     @property
     def machines(self) -> str:
-        """What it ran on, "2 x c5.large", or "2 nodes" where no instance type is known. Raises StoreError."""
+        """Machines of the job: "2 x c5.large", or "2 nodes" if no instance type is known. Raises StoreError."""
         types = [table_in(each, "instance").get("type") for each in self.environments]
         known = sorted({each for each in types if isinstance(each, str)})
-        nodes = self.runs.job.strategy.nodes
+        nodes = self.runs.nodes
         return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
 
     def described(self, arm: str | None = None) -> Job:
@@ -98,7 +98,7 @@ class Side:
 
     @property
     def environments(self) -> list[Mapping[str, Any]]:
-        """What its runs ran on: that of each node of each job. Raises StoreError."""
+        """Environments of all nodes of all its jobs. Raises StoreError."""
         found = [each for job in self.jobs for each in job.environments]
         return [{**each, **_of_arm(each, self.arm)} for each in found]
 
@@ -119,12 +119,15 @@ class RunReader:
         self._find = find
         self._stores = stores
         self._read: dict[tuple[str, str], ComparedJob] = {}
+        self._nodes: int | None = None
+        """Number of nodes of the first job; generations on as many are taken of the others."""
 
     def job(self, record: JobRecord) -> ComparedJob:
         """Return a job's runs. Raises StoreError, DescriptorError."""
         key = (record.store.url, record.job_id)
         if key not in self._read:
-            self._read[key] = ComparedJob(record, job_runs(record))
+            self._read[key] = ComparedJob(record, job_runs(record, nodes=self._nodes))
+            self._nodes = self._nodes or self._read[key].runs.nodes
         return self._read[key]
 
     def sides(self, words: Sequence[str]) -> list[Side]:
@@ -217,16 +220,15 @@ def sides_of(job: ComparedJob) -> list[Side]:
     ]
 
 
-def job_runs(record: JobRecord) -> JobRuns:
-    """Return the runs of a job with their numbers. Raises StoreError, DescriptorError."""
-    job, result = record.job(), result_of(record)
-    return runs_of(
-        record.job_id, job, result, read_points(record), started=benchmark_starts(record.node()).get(None)
-    )
+def job_runs(record: JobRecord, *, nodes: int | None = None) -> JobRuns:
+    """Return the runs of a job with their numbers, of generations on as many nodes, if possible `nodes`. Raises StoreError, DescriptorError."""
+    job, result, points = record.job(), result_of(record), read_points(record)
+    starts = benchmark_starts(record.node())
+    return runs_of(record.job_id, job, result, points, starts=starts, of_one_size=True, nodes=nodes)
 
 
 def _of_arm(environment: Mapping[str, Any], arm: str | None) -> Mapping[str, Any]:
-    """Return what `environment.json` says of an arm alone."""
+    """Return the facts in `environment.json` about one arm."""
     arms = environment.get("arms")
     found = arms.get(arm) if isinstance(arms, Mapping) and arm is not None else None
     return found if isinstance(found, Mapping) else {}
@@ -247,7 +249,7 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
-    """Return when a job was started, where it is wanted and has a run that succeeded."""
+    """Return the start of a job, if it is wanted and has a run that succeeded."""
     try:
         if not wanted(record.job()):
             return None
@@ -257,5 +259,5 @@ def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
         )
         return started_of(record) if succeeded else None
     except (StoreError, DescriptorError, RecordError):
-        # Of another version, or broken: no reason to compare nothing.
+        # From another version, or broken: the rest can still be compared.
         return None

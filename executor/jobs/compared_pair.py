@@ -1,15 +1,18 @@
-"""Two sides compared: what the runs of each say, and what else differs between them."""
+"""Two sides compared, or a job with its history: what the runs of each say, and what else differs between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
+from bai_agent.light_dataclass import dataclass
+from executor.analysis.baseline import AgainstHistory, against_history
 from executor.analysis.comparison import Comparison, compare_sides
 from executor.analysis.differences import Difference, descriptor_differences, environment_differences
-from executor.jobs.compared import ComparedJob, Side, sides_of
+from executor.errors import UsageError
+from executor.jobs.compared import ComparedJob, RunReader, Side, by_arm, sides_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class ComparedPair:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """What else differs: machines, then descriptors. Raises StoreError."""
+        """Other differences: of machines, then of descriptors. Raises StoreError."""
         return [
             *environment_differences(self.a.environments, self.b.environments),
             *descriptor_differences(self.a.described, self.b.described),
@@ -76,3 +79,87 @@ def compared_arms(job: ComparedJob) -> list[ComparedPair]:
     """Compare the arms of a job; nothing if fewer than two have a run that succeeded."""
     sides = sides_of(job)
     return compared_pairs(sides) if len(sides) > 1 else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedHistory:
+    """A job compared with earlier jobs that share a label and kind of machine."""
+
+    newest: ComparedJob
+    before: Sequence[ComparedJob]
+    elsewhere: Sequence[ComparedJob]
+    """Earlier jobs on other machines, which are not compared."""
+    label: str
+
+    @property
+    def history(self) -> str:
+        """The history in words."""
+        jobs, runs = len(self.before), sum(len(job.runs.runs) for job in self.before)
+        counted = f"{jobs} job{'' if jobs == 1 else 's'} with {self.label}"
+        return f"{counted}, {runs} run{'' if runs == 1 else 's'}"
+
+    @cached_property
+    def banded(self) -> AgainstHistory:
+        """The runs of the job against those of the history."""
+        runs = [run for job in self.before for run in job.runs.runs]
+        return against_history(by_arm(runs), by_arm(self.newest.runs.runs))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Runs that are not compared, and why: a sentence each. Raises StoreError."""
+        machines = self.newest.machines
+        return [
+            *(
+                f"{job.runs.job_id} ran on {job.machines}, not on {machines}: no history of it"
+                for job in self.elsewhere
+            ),
+            *(sentence for job in (*self.before, self.newest) for sentence in job.runs.left_out),
+        ]
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Other differences: of machines, then of descriptors. Raises StoreError."""
+        earlier = [each for job in self.before for each in job.environments]
+        return [
+            *environment_differences(earlier, self.newest.environments),
+            *descriptor_differences([job.described() for job in self.before], [self.newest.described()]),
+        ]
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values. Raises StoreError."""
+        return {
+            "run": self.newest.runs.job_id,
+            "history": [job.runs.job_id for job in self.before],
+            "left_out": self.left_out,
+            "differences": [each.as_table() for each in self.differences],
+            "metrics": self.banded.tables(),
+        }
+
+
+def compared_history(
+    reader: RunReader, label: str, newest: ComparedJob | None = None, *, last: int
+) -> ComparedHistory:
+    """Compare a job, by default the newest one with `label`, with at most `last` jobs before it. Raises UsageError, StoreError."""
+    if newest is None:
+        newest = next(iter(reader.labelled(label, last=1)), None)
+    if newest is None:
+        raise UsageError(f"there is no job with the label {label} that has succeeded")
+    runs = newest.runs
+    if not runs.runs:
+        raise UsageError(f"{runs.job_id} has no run that succeeded: {'; '.join(runs.left_out)}")
+    earlier = [
+        job
+        for job in reader.labelled(label, but=[runs.job_id])
+        if job.runs.runs and job.runs.runs[0].started <= runs.runs[0].started
+    ][-last:]
+    alike = [job.machines == newest.machines for job in earlier]
+    found = ComparedHistory(
+        newest=newest,
+        before=list(compress(earlier, alike)),
+        elsewhere=[job for job, same in zip(earlier, alike, strict=True) if not same],
+        label=label,
+    )
+    if not found.before:
+        why = f": {'; '.join(found.left_out)}" if found.elsewhere else ""
+        raise UsageError(f"there is no earlier job with the label {label} that has succeeded{why}")
+    return found

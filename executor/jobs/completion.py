@@ -1,4 +1,4 @@
-"""Job ids for the completion of a shell, which somebody waits for: nothing is validated, and no bucket is asked."""
+"""Job ids for completion in a shell. A person waits for them, so nothing is validated, and no bucket is asked."""
 
 from __future__ import annotations
 

@@ -14,21 +14,32 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import HostMetrics, Job, Metric, StrategyTable, check_patterns
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import (
+    Elastic,
+    HostMetrics,
+    Job,
+    Metric,
+    Restart,
+    StrategyTable,
+    check_patterns,
+)
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
-from bai_agent.job.run_directory import RunDir, read_json
+from bai_agent.job.record_types import ExtractionSummary, GenerationOutcome
+from bai_agent.job.run_directory import RunDir, read_json, write_json
+from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
-from executor.backends.local.job_store import check_own
-from executor.errors import UsageError
+from executor.backends.local.folder_store import check_own
+from executor.errors import ExtractError, UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
+from executor.records.follower import events_of
+from executor.records.generations import generations_in
 from executor.records.reading import node_result, result_of
 from executor.records.repeated_runs import repeat_lines
 
@@ -36,10 +47,6 @@ _PIECE = 8 << 20
 _SCRATCH = ".extract-"
 _LOG_TAIL = 2000
 """Characters of the extractor's own log that an error shows."""
-
-
-class ExtractError(BaiError):
-    """The log could not be searched to its end."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +155,8 @@ def _claim(node: NodeRecord, descriptor: bytes) -> int:
 
 
 def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -> None:
-    """Warn where the kept log is incomplete: the benchmark truncated it, or the store did not get all of it."""
-    result = node_result(node)
-    extracted = result.metrics if result is not None else None
+    """Warn if the kept log is incomplete: the benchmark truncated it, or the store did not get all of it."""
+    extracted = _extraction_of(node)
     printed = extracted.log_bytes + extracted.remaining_bytes if extracted is not None else 0
     kept = node.size("log")
     if kept < printed:
@@ -159,21 +165,35 @@ def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -
         )
 
 
+def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
+    """Return what was extracted of this node's log, while it ran. Raises StoreError, RecordError."""
+    attempt = AttemptRecord(node.job, node.attempt)
+    if node.rank in attempt.ended():
+        # The result of several nodes is that of all together.
+        return attempt.node_outcome(node.rank).metrics
+    result = node_result(node)
+    return result.metrics if result is not None else None
+
+
 def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     store, place = node.job.store, node.key(f"extracts/{number}")
     descriptor = job_toml(job).encode()
-    # What is kept is one log, of all processes.
-    whole = job_toml(replace(job, strategy=StrategyTable())).encode()
+    # The kept log is one log of all processes.
+    generations = _generations_of(node) if job.has_generations else []
+    strategy = StrategyTable(min_nodes=1 if generations else None)
+    whole = job_toml(
+        replace(job, strategy=strategy, restart=Restart(), elastic=Elastic(), checkpoint=None)
+    ).encode()
     near = store.folder / node.job.job_id if store.folder is not None else None
     try:
-        # Of a job on this machine on its own disk, which has room for the log's records rather than /tmp.
+        # A job on this machine uses its own disk, which has more room than /tmp.
         with _scratch_folder(near) as folder:
             rundir = RunDir(folder)
             rundir.job.write_bytes(whole)
             _bring_log(node, rundir)
             if job.repeat is not None:
                 rundir.repeats.write_bytes(repeat_lines(node))
-            rundir.exit.write_bytes(b"{}\n")
+            _write_ends(rundir, generations)
             # As after a restart: these lines were not read when they were printed, and their records say so.
             rundir.extractor_offset.write_bytes(b"{}\n")
             summary = _extract(rundir, job)
@@ -206,6 +226,41 @@ def _scratch_folder(near: Path | None) -> Iterator[Path]:
         folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
+
+
+def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
+    """Return where each generation of a node is in its log; a node that was lost has only its events. Raises StoreError, RecordError."""
+    attempt = AttemptRecord(node.job, node.attempt)
+    if node.rank in attempt.ended():
+        # The result of several nodes is that of all together, and has the places in one node's log.
+        told = attempt.node_outcome(node.rank).generations
+    else:
+        result = node_result(node) if node.job.job().strategy.nodes == 1 else None
+        told = result.generations if result is not None else None
+    return told or generations_in(events_of(node))
+
+
+def _write_ends(rundir: RunDir, generations: Sequence[GenerationOutcome]) -> None:
+    """Write the files that tell the end of the benchmark, or of each generation."""
+    if not generations:
+        rundir.exit.write_bytes(b"{}\n")
+        return
+    for each in generations:
+        own = rundir.of_generation(each.generation)
+        own.shim_folder.mkdir(parents=True, exist_ok=True)
+        own.decision.write_bytes(b"{}\n")
+        process = {
+            "shim_pid": 1,
+            "shim_start": 0,
+            "pid": 1,
+            "start": 0,
+            "boot_id": "",
+            "time": each.started or 0,
+        }
+        write_json(own.started, {**process, "output_bytes": each.output_begin})
+        write_json(own.exit, {"output_bytes": each.output_end, "time": each.ended})
+    rundir.end.parent.mkdir(exist_ok=True)
+    write_json(rundir.end, {})
 
 
 def _put(node: NodeRecord, key: str, content: bytes) -> None:

@@ -4,22 +4,24 @@
 DIR/  job.toml  result.json  artifacts/…
       nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  environment.json  result.json
 ```
-With more than one attempt, `nodes` lies in `attempts/<n>`.
+With more than one attempt, `nodes` lies in `attempts/<n>`. A checkpoint lies in a folder of its name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bai_agent.errors import BaiError
-from bai_agent.job.new_files import draft_beside, place_new
+from bai_agent.files.new_files import draft_beside, place_new
+from bai_agent.generations.checkpoint_marker import CheckpointFile, CheckpointMarker, CheckpointRecord
+from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.store import StoredObject, check_key
-from executor.errors import UsageError
+from bai_agent.light_dataclass import dataclass
+from executor.errors import JobFetchError, UsageError
 from executor.jobs.extract import complete_sets, stream_of
 from executor.planning.job_toml import shown_job_toml
 
@@ -36,10 +38,6 @@ _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", 
 _OBJECTS = ("ready.json", "environment.json", "result.json")
 _AGENT_LOG = "agent.log"
 """Of a job on this machine; it grows while the job runs."""
-
-
-class JobFetchError(BaiError):
-    """A file in the folder conflicts with the job's."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,51 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
                 came := _copy(record, each, _place(folder, name))
             ):
                 yield came
+
+
+def fetch_checkpoint(record: JobRecord, folder: Path) -> Iterator[Fetched]:
+    """Copy the newest whole checkpoint of a job into a folder of its name in `folder`; yield each file that was copied.
+
+    Raises StoreError, DescriptorError, JobFetchError.
+    """
+    checkpoints = CheckpointRecord(AttemptRecord(record, record.job().job.attempt))
+    marker = next((each for each in checkpoints.markers() if checkpoints.has_files(each)), None)
+    if marker is None:
+        raise JobFetchError(f"{record.job_id}: the job has no checkpoint")
+    try:
+        for place, file in enumerate(marker.files):
+            path = _place(folder, f"{marker.name}/{file.name}")
+            if (came := _bring(checkpoints, marker, place, file, path)) is not None:
+                yield came
+    except OSError as error:
+        raise JobFetchError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+
+
+def _bring(
+    checkpoints: CheckpointRecord, marker: CheckpointMarker, place: int, file: CheckpointFile, path: Path
+) -> Fetched | None:
+    if file.link is not None:
+        if not path.is_symlink() and not path.exists():
+            path.symlink_to(file.link)
+        elif not path.is_symlink() or str(path.readlink()) != file.link:
+            raise _in_the_way(path)
+        return None
+    item = StoredObject(checkpoints.file_key(marker, place), file.size)
+    came = _copy(checkpoints.attempt.job, item, path)
+    if _sha256(path) != file.sha256:
+        if came is None:
+            raise _in_the_way(path)
+        path.unlink()
+        raise JobFetchError(f"{path}: {marker.name} was overwritten while it was fetched; fetch it again")
+    return came
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()
 
 
 def _check_owner(record: JobRecord, folder: Path) -> None:

@@ -6,21 +6,20 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from bai_agent.benchmark.venv_cache import cached_venvs
-from bai_agent.errors import BusyError, StoreError
+from bai_agent.errors import BusyError, RecordError, StoreError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import RecordError
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass
+from bai_agent.requirements.venv_cache import cached_venvs
 from executor.backends import Backends
 from executor.backends.local.agent import local_agent
-from executor.backends.local.job_store import check_own
-from executor.backends.local.submission import remove_abandoned
+from executor.backends.local.folder_store import check_own
+from executor.backends.local.local_submission import remove_abandoned
 from executor.errors import NextStep, UsageError
-from executor.jobs.jobs import job_ids
+from executor.jobs.job_lookup import job_ids
 from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
 
@@ -31,7 +30,7 @@ class Pruned:
     job_id: str
     """Or the environment's key."""
     bytes: int
-    """What its files take on the disk."""
+    """Size of its files on the disk (bytes)."""
 
 
 def prune_jobs(
@@ -103,7 +102,7 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
     try:
         own = record.job().job.labels
     except RecordError:
-        # What it has cannot be read: it is left alone.
+        # Its content cannot be read, so it is left alone.
         return True
     return any(own.get(key) == value for key, value in labels.items())
 

@@ -1,19 +1,19 @@
-"""Where jobs are looked for, and with which AWS configuration: shared by commands and the API."""
+"""The stores in which jobs are looked for, and their AWS configuration, for commands and the API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from bai_agent.light_dataclass import dataclass
 from executor.backends import Backends
 
 # Imported where they are needed: `bai --help` loads this module.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from bai_agent.job.store import JobStore
-    from executor.config import Settings
+    from executor.configuration.config import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class JobScope:
     @cached_property
     def settings(self) -> Settings:
         """The configuration with these options, read once. Raises UsageError, DescriptorError."""
-        from executor.config import read_settings
+        from executor.configuration.config import read_settings
 
         return read_settings({"profile": self.profile, "region": self.region, "bucket": self.bucket})
 
@@ -49,6 +49,6 @@ class JobScope:
 
     def find(self, name: str) -> JobRecord:
         """Return the job that `name` means: its id, the only id that starts so, or "last". Raises UsageError, StoreError."""
-        from executor.jobs.jobs import find_job
+        from executor.jobs.job_lookup import find_job
 
         return find_job(self.stores(), name)

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
-from bai_agent.errors import StoreError
+from bai_agent.errors import RecordError, StoreError
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
-from bai_agent.job.store import RecordError
 from executor.backends import Backends
 from executor.backends.backend import Backend
-from executor.errors import NextStep, NoResultError, UsageError
-from executor.records.follower import LONGEST_LINE, PIECE, was_truncated
+from executor.errors import DeadAgentError, NextStep, NoResultError, UsageError
+from executor.jobs.wait import RetryWindow
+from executor.records.follower import was_truncated
 from executor.records.job_status import DIED, NO_RESULT
-from executor.records.nodes import with_rank
+from executor.records.leading_nodes import Lead, LeadingNodes
+from executor.records.line_stream import LONGEST_LINE, PIECE
+from executor.records.nodes import has_ranks
 from executor.records.reading import result_of
-from executor.records.retry_window import RetryWindow
+from executor.records.repeated_runs import repeats_of
+from executor.records.series_lines import RecordLines
 
 _PAUSE_S, _FAR_PAUSE_S = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
 _LOOK_S, _FAR_LOOK_S = 2.0, 10.0
 """Seconds between two looks whether somebody still writes."""
-
-
-class DeadAgentError(UsageError):
-    """The job has not ended, and its agent is gone."""
 
 
 def pieces(
@@ -56,34 +57,81 @@ def pieces_of_nodes(
     on_truncated: Callable[[int], None] = lambda rank: None,
     on_status: Callable[[str], None] = lambda sentence: None,
     backends: Backends | None = None,
+    again: Callable[[], Sequence[NodeRecord]] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """Yield what a stream of each of a job's nodes holds, with the node's rank. Raises DeadAgentError, NoResultError.
 
     Node after node; with `follow` as it comes, until the job has ended. positions: where to begin, by rank. A log that is
     truncated meanwhile is read from its start again, after `on_truncated`. `on_status` is called where a remote store
-    cannot be reached for a while.
+    cannot be reached for a while. again: lists the nodes at each look, if others may join.
     """
-    record = nodes[0].job
+    source = _NodeStreams(nodes, stream, positions, in_turn=follow, again=again)
+    return _pieces_of(
+        source,
+        nodes[0].job,
+        follow=follow,
+        on_truncated=on_truncated,
+        on_status=on_status,
+        backends=backends,
+    )
+
+
+def pieces_of_leads(
+    record: JobRecord,
+    *,
+    lines: int | None = None,
+    follow: bool = False,
+    on_lead: Callable[[Lead], None] = lambda lead: None,
+    on_truncated: Callable[[int], None] = lambda rank: None,
+    on_status: Callable[[str], None] = lambda sentence: None,
+    backends: Backends | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the log of an elastic job's node with rank 0, from node to node, as `pieces_of_nodes` does.
+
+    lines: how many of the newest node's last lines to begin with; None: all. on_lead: called before the part of another node.
+    """
+    source = _LeadLogs(record, lines=lines, on_lead=on_lead)
+    return _pieces_of(
+        source, record, follow=follow, on_truncated=on_truncated, on_status=on_status, backends=backends
+    )
+
+
+class _Source(Protocol):
+    """Streams that are read again and again, each from where it was left."""
+
+    def new_pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what is new, with the number of its node. Raises StoreError."""
+        ...
+
+    def rewind_truncated(self) -> list[int]:
+        """Go back to the start of logs that were truncated; return their nodes. Raises StoreError."""
+        ...
+
+
+def _pieces_of(
+    source: _Source,
+    record: JobRecord,
+    *,
+    follow: bool,
+    on_truncated: Callable[[int], None],
+    on_status: Callable[[str], None],
+    backends: Backends | None,
+) -> Iterator[tuple[int, bytes]]:
     near = record.store.folder is not None
     pause, look = (_PAUSE_S, _LOOK_S) if near else (_FAR_PAUSE_S, _FAR_LOOK_S)
     next_look = time.monotonic() + look
     reach = RetryWindow(far=follow and not near)
-    reached = {node.rank: positions.get(node.rank, 0) for node in nodes}
     while True:
         try:
             # Asked before the stream is read: what came before the end is then in it.
             over = not follow or result_of(record) is not None
-            for rank, piece in _new_pieces(nodes, stream, reached, in_turn=follow):
+            for rank, piece in source.new_pieces():
                 yield rank, piece
                 # Whoever takes the pieces may be slow: a pager that waits for a key.
                 reach.reached()
-            truncated = [
-                node.rank for node in nodes if stream == "log" and was_truncated(node, reached[node.rank])
-            ]
-            for rank in truncated:
-                on_truncated(rank)
-                reached[rank] = 0
-            if truncated:
+            if truncated := source.rewind_truncated():
+                for rank in truncated:
+                    on_truncated(rank)
                 continue
             if over:
                 return
@@ -96,23 +144,87 @@ def pieces_of_nodes(
         time.sleep(pause)
 
 
-def _new_pieces(
-    nodes: Sequence[NodeRecord], stream: Stream, reached: dict[int, int], *, in_turn: bool
-) -> Iterator[tuple[int, bytes]]:
-    """Yield what has come behind `reached`, and move that.
+class _NodeStreams:
+    """A stream of each node."""
 
-    in_turn: a piece of each node in turn, so that one that prints without end does not hide the others.
-    """
-    came = True
-    while came:
-        came = False
-        for node in nodes:
-            while piece := node.read(stream, reached[node.rank], limit=PIECE):
-                reached[node.rank] += len(piece)
-                yield node.rank, piece
-                came = in_turn
-                if in_turn:
-                    break
+    def __init__(
+        self,
+        nodes: Sequence[NodeRecord],
+        stream: Stream,
+        positions: Mapping[int, int],
+        *,
+        in_turn: bool,
+        again: Callable[[], Sequence[NodeRecord]] | None,
+    ) -> None:
+        """in_turn: a piece of each node in turn, so that one that prints without end does not hide the others."""
+        self._nodes, self._stream, self._again = nodes, stream, again
+        self._in_turn = in_turn
+        self._reached = defaultdict(int, positions)
+
+    def new_pieces(self) -> Iterator[tuple[int, bytes]]:
+        if self._again is not None:
+            self._nodes = self._again()
+        came = True
+        while came:
+            came = False
+            for node in self._nodes:
+                while piece := node.read(self._stream, self._reached[node.rank], limit=PIECE):
+                    self._reached[node.rank] += len(piece)
+                    yield node.rank, piece
+                    came = self._in_turn
+                    if self._in_turn:
+                        break
+
+    def rewind_truncated(self) -> list[int]:
+        if self._stream != "log":
+            return []
+        truncated = [each.rank for each in self._nodes if was_truncated(each, self._reached[each.rank])]
+        self._reached.update(dict.fromkeys(truncated, 0))
+        return truncated
+
+
+class _LeadLogs:
+    """The log of the node with rank 0, whichever that is."""
+
+    def __init__(self, record: JobRecord, *, lines: int | None, on_lead: Callable[[Lead], None]) -> None:
+        self._record, self._on_lead = record, on_lead
+        self._leading = LeadingNodes(record)
+        self._lead: Lead | None = None
+        self._position = 0
+        leads = self._leading.look()
+        if leads and lines is not None:
+            self._lead = leads[-1]
+            last = position_of_last_lines(record.node(self._lead.node), lines)
+            self._position = max(self._lead.start, last)
+
+    def new_pieces(self) -> Iterator[tuple[int, bytes]]:
+        leads = self._leading.look()
+        if self._lead is None and leads:
+            self._lead, self._position = leads[0], leads[0].start
+        while self._lead is not None:
+            following = next((each for each in leads if each.generation > self._lead.generation), None)
+            end = self._leading.end(self._lead, following) if following is not None else None
+            yield from self._pieces(self._lead, end)
+            if following is None:
+                return
+            self._on_lead(following)
+            self._lead, self._position = following, following.start
+
+    def _pieces(self, lead: Lead, end: int | None) -> Iterator[tuple[int, bytes]]:
+        node = self._record.node(lead.node)
+        while end is None or self._position < end:
+            limit = PIECE if end is None else min(PIECE, end - self._position)
+            piece = node.read("log", self._position, limit=limit)
+            if not piece:
+                return
+            self._position += len(piece)
+            yield lead.node, piece
+
+    def rewind_truncated(self) -> list[int]:
+        if self._lead is None or not was_truncated(self._record.node(self._lead.node), self._position):
+            return []
+        self._position = 0
+        return [self._lead.node]
 
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
@@ -134,15 +246,19 @@ def record_lines(
     follow: bool = False,
     on_status: Callable[[str], None] = lambda sentence: None,
     backends: Backends | None = None,
-) -> Iterator[bytes]:
-    """Yield whole lines of a job's records as they come, of several nodes with the label `rank`; what `pieces_of_nodes` raises.
+    again: Callable[[], Sequence[NodeRecord]] | None = None,
+) -> Iterator[RecordLines]:
+    """Yield whole lines of a job's records as they come; raises what `pieces_of_nodes` does.
 
     A last line without a newline is left out.
     """
-    lines = {node.rank: _WholeLines() for node in nodes}
-    for rank, piece in pieces_of_nodes(nodes, stream, follow=follow, on_status=on_status, backends=backends):
+    lines: dict[int, _WholeLines] = defaultdict(_WholeLines)
+    ranked = len(nodes) > 1 or has_ranks(nodes[0].job)
+    for rank, piece in pieces_of_nodes(
+        nodes, stream, follow=follow, on_status=on_status, backends=backends, again=again
+    ):
         if whole := lines[rank].feed(piece):
-            yield whole if len(nodes) == 1 else with_rank(whole, rank)
+            yield RecordLines(whole, rank if ranked else None)
 
 
 class _WholeLines:
@@ -163,6 +279,26 @@ class _WholeLines:
                 f"a line of the job's metrics is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
         return b""
+
+
+def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
+    """Yield what the run of a `[repeat]` job with this number printed, so far if it goes on. Raises UsageError, StoreError."""
+    runs = repeats_of(node).measured
+    if not 0 <= number < len(runs):
+        known = f"it has those from 0 to {len(runs) - 1}" if runs else "none has begun"
+        raise UsageError(f"--repeat: {node.job.job_id} has no run {number}; {known}")
+    run = runs[number]
+    end = run.ended.output_bytes if run.ended is not None else None
+    position = run.output_bytes
+    if end is not None and end < position:
+        # It truncated the log: what it printed since then is all there is.
+        position = 0
+    while end is None or position < end:
+        piece = node.read("log", position, limit=PIECE if end is None else min(PIECE, end - position))
+        if not piece:
+            return
+        yield piece
+        position += len(piece)
 
 
 def position_of_last_lines(node: NodeRecord, count: int) -> int:

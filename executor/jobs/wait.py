@@ -1,22 +1,44 @@
-"""Waits for the end of a job, wherever it runs."""
+"""Waits for the end of a job, wherever it runs, also if its store cannot be reached for a while."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import RecordError, StoreError, StoreRefusedError
 from bai_agent.job.record import JobRecord
 from executor.backends.backend import Backend
+from executor.errors import StillGoesOnError
 from executor.records.job_status import GOES_ON, JobStatus
-from executor.records.retry_window import RetryWindow
 
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
 """Seconds between two looks at a job on this machine and elsewhere."""
+_TRY_FOR_S = 600.0
+"""Seconds in which a store that cannot be reached is asked again."""
 
 
-class StillGoesOnError(BaiError):
-    """The job has not ended within the time to wait."""
+class RetryWindow:
+    """Decides whether a failed store is asked again, for a person who waits for a job elsewhere."""
+
+    def __init__(self, *, far: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """far: the store is not a folder of this machine, whose failure would be one for good."""
+        self._far = far
+        self._clock = clock
+        self._reached = clock()
+
+    def reached(self) -> None:
+        """Take note that the store has answered."""
+        self._reached = self._clock()
+
+    def failed(self, error: StoreError) -> str:
+        """Return the message before the store is asked again. Raises `error` if that would not help any more."""
+        if (
+            not self._far
+            or isinstance(error, (StoreRefusedError, RecordError))
+            or self._clock() - self._reached > _TRY_FOR_S
+        ):
+            raise error
+        return f"{error}; trying again"
 
 
 def wait_for_end(
@@ -26,7 +48,7 @@ def wait_for_end(
     timeout_s: float | None = None,
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> JobStatus:
-    """Return a job's status when it has ended, or when nobody is left to write its result.
+    """Return a job's status when it has ended, or when its result can no longer be written.
 
     timeout_s: seconds; None: as long as the job goes on, which its own limits bound. on_status: called where the store cannot be reached
     for a while. Raises StillGoesOnError, StoreError.

@@ -1,1 +1,1 @@
-"""What the record of a job says: checked when it is read, followed while it grows, told in one set of words."""
+"""The records of a job: checked when they are read, followed while they grow, described in one vocabulary."""

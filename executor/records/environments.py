@@ -1,23 +1,23 @@
-"""What the nodes of a job ran on, as their agents wrote it down."""
+"""The environments of a job's nodes, as recorded by their agents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, NodeRecord
+from bai_agent.light_dataclass import dataclass
 
 SUMMARY_NODES = 16
 """Nodes whose machines a summary looks at: each is a request."""
 _RANKS = 6
-"""That are named in a sentence."""
+"""Most nodes that a sentence names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEnvironment:
-    """What one node ran on; or why that is not known."""
+    """The environment of one node, or the reason why it is not known."""
 
     attempt: int
     rank: int
@@ -41,11 +41,11 @@ def environments(record: JobRecord, *, most: int | None = None) -> Iterator[Node
 
 @dataclass(frozen=True, kw_only=True)
 class MachineWarning:
-    """What spoils a measurement on the machine of one or more nodes."""
+    """A fact that distorts a measurement on one or more nodes."""
 
     sentence: str
     ranks: tuple[int, ...]
-    """Of the nodes that it holds for."""
+    """Nodes with this fact."""
     several: bool
     """Whether the job has other nodes, too."""
 
@@ -83,7 +83,7 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
 
 
 def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table `name` of an environment, or of a table there; an empty one where it holds none."""
+    """Return the table `name` of an environment, or of a table in it; an empty one if it is missing."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from bai_agent.errors import RecordError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.record import NodeRecord, Stream
 from bai_agent.job.record_types import (
@@ -15,25 +15,22 @@ from bai_agent.job.record_types import (
     PhaseEvent,
     RunEvent,
 )
-from bai_agent.job.store import RecordError
-from executor.records.nodes import with_rank
+from bai_agent.light_dataclass import dataclass
+from executor.records.leading_nodes import Lead, LeadingNodes
+from executor.records.line_stream import PIECE, LineStream
 from executor.records.reading import events_in, result_of, stop_order
-
-PIECE = 2**20
-"""Bytes of a stream that one look takes at most."""
+from executor.records.series_lines import with_rank
 
 TRUNCATED = "the benchmark truncated its output; from its start again"
-"""What is said where that was seen."""
+"""Notice that is shown at a truncation."""
 
-LONGEST_LINE = 16 * PIECE
-"""Bytes of a line of events or metrics; ours have some hundred."""
 _BEHIND = 8 * PIECE
 _KEPT = PIECE // 4
 
 
 @dataclass(frozen=True)
 class News:
-    """What came since the last look."""
+    """News since the last look."""
 
     before: tuple[RunEvent, ...]
     """Events that came before `log`."""
@@ -52,53 +49,41 @@ class News:
     result: JobResult | None
     """How the job ended, once it has. With `more` false nothing comes after this."""
     ending: str | None = None
-    """Why the coordinator of several nodes has just told all to end."""
-
-
-class LineStream:
-    """A growing stream of lines, read from the start in whole lines."""
-
-    def __init__(self, node: NodeRecord, stream: Stream, *, piece: int = PIECE) -> None:
-        """piece: bytes that one look takes, where no line is longer."""
-        self._node, self._stream = node, stream
-        self._position = 0
-        self._piece = self._limit = piece
-
-    def read(self) -> tuple[bytes, bool]:
-        """Return the next whole lines, and whether there are more. Raises StoreError."""
-        content = self._node.read(self._stream, self._position, limit=self._limit)
-        end = content.rfind(b"\n") + 1
-        more = len(content) == self._limit
-        if more and not end and self._limit >= LONGEST_LINE:
-            where = self._node.url(self._stream)
-            raise RecordError(
-                f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
-            )
-        # A line longer than a piece: take a larger one, or it would never end.
-        self._limit = self._limit * 2 if more and not end else self._piece
-        self._position += end
-        return content[:end], more
+    """Reason why the coordinator of several nodes told all to end."""
+    lead: Lead | None = None
+    """The node that `log` and the events are of from now on, if another one had rank 0 before."""
 
 
 class JobFollower:
     """Follows a job through what its nodes leave, from the beginning or, for the log, from `log_position` on.
 
-    Log and events are those of the first node, which decides for the job; records come from all, of several with the label
-    `rank`. With `newest_only` it jumps ahead in a log that grows faster than it is read.
+    Log and events are those of the first node, which decides for the job, and of the node with rank 0 in each generation of an
+    elastic one; records come from all, of several with the label `rank`. With `newest_only` it jumps ahead in a log that grows
+    faster than it is read.
     """
 
     def __init__(
-        self, node: NodeRecord, *, nodes: int = 1, log_position: int = 0, newest_only: bool = False
+        self,
+        node: NodeRecord,
+        *,
+        nodes: Callable[[], Sequence[NodeRecord]] | None = None,
+        is_elastic: bool = False,
+        log_position: int = 0,
+        newest_only: bool = False,
     ) -> None:
-        self._node = node
+        """nodes: lists all of a job of several nodes."""
+        self._node, self._nodes = node, nodes
         self._newest_only = newest_only
         self._log_position = log_position
         self._events = LineStream(node, "events")
-        every = [node] if nodes == 1 else [node.job.node(rank, attempt=node.attempt) for rank in range(nodes)]
-        self._metrics = [(each.rank, LineStream(each, "metrics")) for each in every]
+        self._from_generation: int | None = None
+        """Events of this node before it started this generation are passed over. None if none are."""
+        self._metrics: dict[int, LineStream] = {}
         self._held: list[RunEvent] = []
-        self._attempt = AttemptRecord(node.job, node.attempt) if nodes > 1 else None
+        self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
         """Until the coordinator's word that the job is to end was seen."""
+        self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
+        self._lead: Lead | None = None
 
     def observe(self) -> News:
         """Return what is new. Raises StoreError."""
@@ -106,7 +91,7 @@ class JobFollower:
         result = result_of(self._node.job)
         events, more_events = self._events.read()
         before: list[RunEvent] = []
-        for event in events_in(events):
+        for event in self._relevant(events_in(events)):
             # All that follows the first one held back waits with it: the story keeps its order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
@@ -118,6 +103,8 @@ class JobFollower:
         self._log_position += len(content)
         records, more_records = self._records()
         more = more_events or more_records or len(content) == PIECE
+        lead = self._next_lead() if not more else None
+        more = more or lead is not None
         after: list[RunEvent] = []
         if not more:
             after, self._held = self._held, []
@@ -131,7 +118,34 @@ class JobFollower:
             more=more,
             result=result,
             ending=self._why_ending() if result is None else None,
+            lead=lead,
         )
+
+    def _next_lead(self) -> Lead | None:
+        """Go on with the next node that has rank 0, once there is one; return it unless nothing was read of another one before."""
+        if self._leading is None:
+            return None
+        leads = self._leading.look()
+        if self._lead is None and leads and leads[0].node == self._node.rank:
+            self._lead = leads[0]
+        newest = self._lead.generation if self._lead is not None else -1
+        following = next((each for each in leads if each.generation > newest), None)
+        if following is None:
+            return None
+        self._lead = following
+        self._node = self._node.job.node(following.node, attempt=self._node.attempt)
+        self._log_position = following.start
+        self._events = LineStream(self._node, "events")
+        self._from_generation = following.generation
+        return following
+
+    def _relevant(self, events: Iterable[RunEvent]) -> Iterator[RunEvent]:
+        """Yield the events that a node had since it has rank 0."""
+        for event in events:
+            if isinstance(event, BenchmarkStartEvent) and event.generation == self._from_generation:
+                self._from_generation = None
+            if self._from_generation is None:
+                yield event
 
     def _why_ending(self) -> str | None:
         if self._attempt is None:
@@ -149,9 +163,11 @@ class JobFollower:
 
     def _records(self) -> tuple[bytes, bool]:
         """Return the next records of all nodes, and whether there are more."""
-        if len(self._metrics) == 1:
-            return self._metrics[0][1].read()
-        pieces = [(rank, *stream.read()) for rank, stream in self._metrics]
+        for each in [self._node] if self._nodes is None else self._nodes():
+            self._metrics.setdefault(each.rank, LineStream(each, "metrics"))
+        if self._nodes is None:
+            return self._metrics[self._node.rank].read()
+        pieces = [(rank, *stream.read()) for rank, stream in self._metrics.items()]
         content = b"".join(with_rank(piece, rank) for rank, piece, _ in pieces)
         return content, any(more for _, _, more in pieces)
 
@@ -172,7 +188,7 @@ def was_truncated(node: NodeRecord, position: int) -> bool:
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
-    """Return where the last `size` bytes of a stream begin, at the start of a line where there is one."""
+    """Return the beginning of the last `size` bytes of a stream, at the start of a line if there is one."""
     start = max(0, node.size(stream) - size)
     if not start:
         return 0
@@ -188,18 +204,19 @@ def events_of(node: NodeRecord) -> Iterator[RunEvent]:
 
 
 def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:
-    """Return when the benchmark was started (ms UTC), by repeat as far as that is known; None: the only run, or the first.
+    """Return the starts of the benchmark (ms UTC) by repeat or generation, as far as known; None: the only run, or the first.
 
     Raises StoreError.
     """
-    events = events_of(node)
-    first = next((each.time for each in events if isinstance(each, BenchmarkStartEvent)), None)
-    result = result_of(node.job)
-    repeats = (result.repeats if result is not None else None) or ()
-    starts: dict[int | None, int] = {
-        each.repeat: each.started for each in repeats if each.started is not None
-    }
-    return {**starts, **({None: first} if first is not None else {})}
+    starts: dict[int | None, int] = {}
+    for event in events_of(node):
+        if isinstance(event, BenchmarkStartEvent):
+            starts.setdefault(event.generation or None, event.time)
+    if (result := result_of(node.job)) is not None:
+        runs = [(each.repeat, each.started) for each in result.repeats or ()]
+        runs += [(each.generation, each.started) for each in result.generations or ()]
+        starts |= {number: started for number, started in runs if started is not None}
+    return starts
 
 
 def _comes_after_output(event: RunEvent) -> bool:

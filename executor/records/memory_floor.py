@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bai_agent.job.descriptor import Metric, OfRun
+from bai_agent.job.descriptor import Job, Metric, OfRun
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import OwnUsage
+from bai_agent.job.record_types import HeadlineValue, OwnUsage
 from executor.records.reading import result_of
 
 LEAST = 10 * 2**20
@@ -27,6 +27,16 @@ def memory_floor_in(record: JobRecord) -> int:
     """Return the same of a job's record, also if the job has not ended. Raises StoreError, RecordError."""
     result = result_of(record)
     return memory_floor(result.own_usage if result is not None else None)
+
+
+def headline_floors(
+    job: Job, headlines: Mapping[str, HeadlineValue], usage: Sequence[OwnUsage] | None
+) -> dict[str, float]:
+    """Return what some headlines, by name with labels, are only bounds up to. usage: of the job's programs."""
+    metrics = {metric.name: metric for metric in job.metrics}
+    memory = memory_floor(usage)
+    floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
+    return {name: floor for name, floor in floors.items() if floor is not None}
 
 
 def floor_of(metric: Metric | None, floor: float) -> float | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import JobResult
-from executor.records.follower import LineStream
-from executor.records.nodes import node_records, with_rank
+from executor.records.generation_status import GenerationStatus, generation_status
+from executor.records.line_stream import LineStream
+from executor.records.nodes import NodeListing
 from executor.records.reading import events_in, records_in, result_of
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
@@ -81,6 +84,11 @@ def _last_sample(content: bytes, end: int) -> bytes:
     return b"".join(line for line in lines if _HOST in line)
 
 
+class _NewestOfNode(NamedTuple):
+    events: LineStream
+    records: NewestRecords
+
+
 class JobGlance:
     """How a job stands, as far as its record says it: phases, newest values, result. Nothing but reads the job store."""
 
@@ -89,23 +97,27 @@ class JobGlance:
         self.job = record.job()
         self.measurements = Measurements(self.job)
         """Of the records that were looked at: last values and trends, and no statistics where much was passed over."""
-        nodes = node_records(record)
-        self.node_count = len(nodes)
-        self._nodes = [(node, LineStream(node, "events"), NewestRecords(node)) for node in nodes[:NODES]]
-        self.states = {node.rank: RunState() for node, _, _ in self._nodes}
+        self._listing = NodeListing(record)
+        self._nodes: dict[int, _NewestOfNode] = {}
+        self.states: dict[int, RunState] = {}
+        """By number of the node."""
+        self.generation: GenerationStatus | None = None
+        """The newest one of an elastic job."""
+        self._list_nodes()
         self.result: JobResult | None = None
         self.repeat: int | None = None
         """The newest run of a job that runs its benchmark again and again."""
 
     @property
     def state(self) -> RunState:
-        """Of the first node, which decides for the job."""
-        return self.states[0]
+        """Of the node which decides for the job: the first one, or that with rank 0."""
+        first = self.generation.leader if self.generation is not None else 0
+        return self.states.get(first) or self.states[min(self.states)]
 
     @property
     def skipped(self) -> int:
         """Bytes of records that were passed over."""
-        return sum(newest.skipped for _, _, newest in self._nodes)
+        return sum(each.records.skipped for each in self._nodes.values())
 
     @property
     def last_heard(self) -> int | None:
@@ -117,17 +129,29 @@ class JobGlance:
         """Take in what is new. Raises StoreError."""
         # Asked for first: what was written before the result is then seen in this look.
         result = result_of(self._record)
-        for node, events, newest in self._nodes:
+        if self._listing.is_elastic:
+            self.generation = generation_status(self._record, self.job)
+        self._list_nodes()
+        for number, node in self._nodes.items():
             for _ in range(_EVENT_PIECES):
-                content, more = events.read()
+                content, more = node.events.read()
                 for event in events_in(content):
-                    self.states[node.rank].apply(event)
+                    self.states[number].apply(event)
                 if not more:
                     break
-            if records := newest.read():
-                self.measurements.add_lines(with_rank(records, node.rank) if self.node_count > 1 else records)
+            if records := node.records.read():
+                self.measurements.add_lines(records, rank=number if self.job.strategy.nodes > 1 else None)
                 self._note_repeat(records)
         self.result = result
+
+    def _list_nodes(self) -> None:
+        """Look at the first nodes of a fixed job, and at the newest of an elastic one."""
+        found = self._listing.look()
+        self.node_count = len(found)
+        for node in found[-NODES:] if self._listing.is_elastic else found[:NODES]:
+            if node.rank not in self._nodes:
+                self._nodes[node.rank] = _NewestOfNode(LineStream(node, "events"), NewestRecords(node))
+                self.states[node.rank] = RunState()
 
     def _note_repeat(self, records: bytes) -> None:
         last = records[records.rfind(b"\n", 0, -1) + 1 :]

@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import Any, TypeVar
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, DescriptorError, RecordError
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.peers import Peer
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import NodeOutcome
-from bai_agent.job.store import RecordError
 from executor.records.follower import events_of
+from executor.records.generation_status import GenerationStatus, generation_status
 from executor.records.job_status import NODES_END, JobStatus, NodeStatus, is_over
 from executor.records.nodes import node_records
 from executor.records.reading import stop_order
 from executor.records.run_state import RunState
+
+T = TypeVar("T")
 
 _AT_ONCE = 16
 """Nodes that are read side by side; in a bucket each takes several requests."""
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return how a job stands, and each of its nodes where there are several, with what ends them, once something does. Raises StoreError."""
-    nodes = tuple(node_statuses(record))
+    """Return the status of a job, of each of several nodes, and the reason that ends them. Raises StoreError."""
+    generation, warnings = None, list(job_status.warnings)
+    try:
+        generation = generation_status(record, record.job())
+    except (RecordError, DescriptorError) as error:
+        warnings.append(str(error))
+    nodes = tuple(node_statuses(record, generation))
     why = _why_ending(record) if nodes and not is_over(job_status) else None
-    warnings = (NODES_END.format(why),) if why is not None else ()
-    return dataclasses.replace(job_status, nodes=nodes, warnings=(*job_status.warnings, *warnings))
+    if why is not None:
+        warnings.append(NODES_END.format(why))
+    return dataclasses.replace(job_status, nodes=nodes, generation=generation, warnings=tuple(warnings))
 
 
-def node_statuses(record: JobRecord) -> list[NodeStatus]:
-    """Return how each of several nodes stands, by rank; nothing for a job of one. Raises StoreError."""
+def node_statuses(record: JobRecord, generation: GenerationStatus | None = None) -> list[NodeStatus]:
+    """Return how each of several nodes stands, by rank; nothing for a fixed job of one. Raises StoreError."""
     nodes = node_records(record)
-    if len(nodes) == 1:
+    if len(nodes) == 1 and generation is None:
         return []
     attempt = AttemptRecord(record)
     signed = {rank: time_ms or None for rank, (time_ms, _) in attempt.signs_of_all().items()}
-    read = partial(_node_status, attempt, joined=attempt.joined(), ended=set(attempt.ended()), signed=signed)
+    read = partial(
+        _node_status,
+        attempt,
+        joined=set(attempt.joined()),
+        ended=set(attempt.ended()),
+        signed=signed,
+        is_elastic=generation is not None,
+    )
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(read, nodes))
+        found = list(pool.map(read, nodes))
+    if generation is None:
+        return found
+    return [
+        dataclasses.replace(each, group_rank=generation.rank(each.rank), left=generation.left.get(each.rank))
+        for each in found
+    ]
 
 
 def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
-    """Return how the parts of those nodes ended that have said so, as far as that can be read. Raises StoreError."""
+    """Return the ends of the nodes' parts, as far as they were recorded and can be read. Raises StoreError."""
     found = []
     for rank in sorted(AttemptRecord(record, attempt).ended()):
         with suppress(RecordError):
@@ -53,7 +75,7 @@ def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
 
 
 def _why_ending(record: JobRecord) -> str | None:
-    """Return why the coordinator has told the nodes to end; None where it has not."""
+    """Return the reason for which the coordinator told the nodes to end; None if it did not."""
     try:
         order = stop_order(AttemptRecord(record))
     except RecordError as error:
@@ -68,34 +90,35 @@ def _node_status(
     joined: set[int],
     ended: set[int],
     signed: dict[int, int | None],
+    is_elastic: bool,
 ) -> NodeStatus:
-    peer: Peer | None = None
-    outcome: NodeOutcome | None = None
-    state = RunState()
-    troubles = []
-    try:
-        peer = attempt.peer(node.rank) if node.rank in joined else None
-    except BaiError as error:
-        troubles.append(str(error))
-    try:
-        outcome = attempt.node_outcome(node.rank) if node.rank in ended else None
-    except BaiError as error:
-        troubles.append(str(error))
-    try:
-        for event in events_of(node):
-            state.apply(event)
-    except BaiError as error:
-        troubles.append(str(error))
+    troubles: list[str] = []
+
+    def known(read: Callable[[], T]) -> T | None:
+        """Return what a record says; None if it is broken, which is noted."""
+        try:
+            return read()
+        except BaiError as error:
+            troubles.append(str(error))
+            return None
+
+    rank, state = node.rank, RunState()
+    problem = known(lambda: attempt.last_sign(rank).problem) if is_elastic and rank in signed else None
+    troubles.extend(filter(None, [problem]))
+    peer = known(lambda: attempt.peer(rank)) if rank in joined else None
+    outcome = known(lambda: attempt.node_outcome(rank)) if rank in ended else None
+    known(lambda: state.apply_all(events_of(node)))
+    where: dict[str, Any] = (
+        {"instance_id": peer.instance_id, "address": peer.address} if peer is not None else {}
+    )
+    now: dict[str, Any] = {"phase": state.phase, "since": state.since}
+    if outcome is not None:
+        now = {"ended": outcome.ended, "outcome": outcome.outcome, "sentence": outcome.sentence}
     return NodeStatus(
-        rank=node.rank,
-        instance_id=peer.instance_id if peer is not None else None,
-        address=peer.address if peer is not None else None,
-        phase=state.phase if outcome is None else None,
-        since=state.since if outcome is None else None,
-        last_sign=signed.get(node.rank),
-        ended=outcome.ended if outcome is not None else None,
-        outcome=outcome.outcome if outcome is not None else None,
-        sentence=outcome.sentence if outcome is not None else None,
+        rank=rank,
+        last_sign=signed.get(rank),
         transports=state.transports or None,
         trouble="; ".join(troubles) or None,
+        **where,
+        **now,
     )

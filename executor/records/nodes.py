@@ -1,22 +1,66 @@
-"""The nodes of a job: which there are, and the records of several as one stream."""
+"""The nodes of a job, and the arms of its runs.
+
+An elastic job may have other nodes with each look, so that its nodes are listed again each time.
+"""
 
 from __future__ import annotations
 
-import json
-
-from bai_agent.errors import DescriptorError
+from bai_agent.errors import DescriptorError, RecordError
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord, NodeRecord
-from bai_agent.job.store import RecordError
 from executor.errors import UsageError
 
 
 def node_records(record: JobRecord) -> list[NodeRecord]:
-    """Return all nodes of a job by rank; the first one alone where its descriptor is broken. Raises StoreError."""
+    """Return all nodes of a job by rank, those that left an elastic one too; the first one alone if its descriptor is broken.
+
+    Raises StoreError.
+    """
     try:
-        count = record.job().strategy.nodes
+        job = record.job()
     except (DescriptorError, RecordError):
-        count = 1
-    return [record.node(rank) for rank in range(count)]
+        return [record.node()]
+    return [record.node(number) for number in node_numbers(record, job)]
+
+
+class NodeListing:
+    """Lists the nodes of a job again and again; those of a fixed job are always the same."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        self._found = node_records(record)
+        self.is_elastic = _is_elastic(record)
+
+    def look(self) -> list[NodeRecord]:
+        """Return all nodes that the job has had so far. Raises StoreError."""
+        if self.is_elastic:
+            self._found = node_records(self._record)
+        return self._found
+
+
+def _is_elastic(record: JobRecord) -> bool:
+    try:
+        return record.job().is_elastic
+    except (DescriptorError, RecordError):
+        return False
+
+
+def node_numbers(record: JobRecord, job: Job) -> list[int]:
+    """Return the numbers of all nodes that the job has had so far. Raises StoreError."""
+    if not job.is_elastic:
+        return list(range(job.strategy.nodes))
+    # On EC2 there may have been room for fewer machines than are desired.
+    launched = AttemptRecord(record, job.job.attempt).launched_machines() or job.desired_nodes
+    return sorted({*range(min(launched, job.desired_nodes)), *(node.rank for node in record.nodes())})
+
+
+def has_ranks(record: JobRecord) -> bool:
+    """Return whether records of the job have the label `rank`: if it may have several nodes, also while it has one. Raises StoreError."""
+    try:
+        return record.job().strategy.nodes > 1
+    except (DescriptorError, RecordError):
+        return False
 
 
 def arms_of_runs(record: JobRecord) -> list[str]:
@@ -30,22 +74,9 @@ def arms_of_runs(record: JobRecord) -> list[str]:
 
 def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
     """Return the node that `--node` names. Raises UsageError where there is no such node, StoreError."""
-    count = record.job().strategy.nodes
-    if rank >= count:
-        there = f"{count} nodes, 0 to {count - 1}" if count > 1 else "one node, 0"
+    numbers = node_numbers(record, record.job())
+    if rank not in numbers:
+        count, last = len(numbers), numbers[-1]
+        there = f"{count} nodes, 0 to {last}" if count > 1 else "one node, 0"
         raise UsageError(f"--node {rank}: {record.job_id} has {there}")
     return record.node(rank)
-
-
-def with_rank(records: bytes, rank: int) -> bytes:
-    """Return whole lines of `metrics.jsonl` with the label `rank`; lines that are not records stay as they are."""
-    lines = []
-    for line in records.splitlines(keepends=True):
-        try:
-            record = json.loads(line)
-            labelled = {**record, "labels": {**(record.get("labels") or {}), "rank": str(rank)}}
-        except (ValueError, RecursionError, TypeError, AttributeError):
-            lines.append(line)
-            continue
-        lines.append(json.dumps(labelled).encode() + b"\n")
-    return b"".join(lines)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from bai_agent.job.descriptor import OverRanks
 from bai_agent.job.job_headlines import over_ranks_of, over_runs
-from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name
+from bai_agent.light_dataclass import dataclass
+from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name, without_rank_labels
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ class Spread:
 
     name: str
     ranks: Sequence[Series]
-    """Those with values, one or more."""
+    """Ranks with values, one or more."""
 
     @property
     def count(self) -> int:
@@ -30,12 +31,12 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """What a rank's values are only bounds up to."""
+        """Value up to which a rank's values are only bounds."""
         return self.ranks[0].floor
 
     @property
     def headline(self) -> float:
-        """The mean of the ranks' numbers: what stands for the job."""
+        """Mean of the ranks' numbers, the headline of the job."""
         return _headline(self.ranks, OverRanks.MEAN)
 
     def between(self, figure: Callable[[Series], float]) -> tuple[float, float]:
@@ -46,32 +47,38 @@ class Spread:
 
 @dataclass(frozen=True)
 class LastValue:
-    """What a row of last values says."""
+    """Content of a row of last values."""
 
     name: str
     between: tuple[float, float]
-    """Twice the same, where the row is not of many ranks."""
+    """Least and greatest value; equal if the row is not of several ranks."""
     units: str
     timestamp: int
-    """Of the newest record, in ms UTC."""
+    """Time of the newest record (ms UTC)."""
 
 
 def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Series]:
-    """Return the rows of metrics, by name in `how`, with one for all ranks where that was asked for, in the same order."""
+    """Return the rows of metrics, by name in `how`, in the same order, with one row for all ranks if asked for."""
     rows: list[Series] = []
-    for group in _grouped(every, key=_without_ranks):
+    for group in _grouped(every, key=attrgetter("without_ranks")):
         kind = how.get(group[0].metric or group[0].name, OverRanks.EACH)
-        rows += group if kind is OverRanks.EACH or not any(map(_has_rank, group)) else [_over(group, kind)]
+        is_over = kind is not OverRanks.EACH and any(each.has_rank for each in group)
+        rows += [_over(group, kind)] if is_over else group
     return rows
+
+
+def current_rows(every: Iterable[Series]) -> list[Series]:
+    """Return the rows without those of nodes that had no part in the last generation."""
+    return [each for each in every if not each.is_past]
 
 
 def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[list[Series], list[Spread]]:
     """Return the rows to show one by one, and the metrics that more than `at_most` ranks print."""
     rows: list[Series] = []
     found: list[Spread] = []
-    for group in _grouped(every, key=_without_ranks):
-        if len(group) > at_most and any(map(_has_rank, group)):
-            found.append(Spread(_without_ranks(group[0]), [each for each in group if each.count]))
+    for group in _grouped(every, key=attrgetter("without_ranks")):
+        if len(group) > at_most and any(each.has_rank for each in group):
+            found.append(Spread(group[0].without_ranks, [each for each in group if each.count]))
         else:
             rows += group
     return rows, found
@@ -114,34 +121,41 @@ def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any
 def _over(group: Sequence[Series], how: OverRanks) -> Series:
     """Return one row for those of all ranks: each of its figures is over theirs."""
     first = group[0]
-    name = _name_over(_without_ranks(first), how, len(group))
     seen = [each for each in group if each.count]
-    labels = _others(first.labels)
+    name = _name_over(first.without_ranks, how, len(seen or group))
+    labels = without_rank_labels(first.labels)
     combined = Series(name, first.units, first.better, metric=first.metric, labels=labels)
     combined.left_out = sum(each.left_out for each in group)
-    if not seen:
-        return combined
+    combined.beyond = sum(each.beyond for each in group)
+    combined.of_earlier = sum(each.of_earlier for each in group)
+    if seen:
+        _set_figures(combined, seen, how)
+    return combined
+
+
+def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> None:
+    """Give a row the figures over those of the ranks that have values."""
+    first = seen[0]
+
+    def over(figure: str) -> float:
+        return over_ranks_of([getattr(each, figure) for each in seen], how)
+
     combined.count = sum(each.count for each in seen)
     combined.tolerance = first.tolerance
     if first.floor is not None:
-        combined.floor = over_ranks_of([first.floor] * len(seen), how)
-    combined.newest = over_ranks_of([each.newest for each in seen], how)
-    combined.first = over_ranks_of([each.first for each in seen], how)
-    combined.last = over_ranks_of([each.last for each in seen], how)
-    combined.minimum = over_ranks_of([each.minimum for each in seen], how)
-    combined.maximum = over_ranks_of([each.maximum for each in seen], how)
-    combined.mean = over_ranks_of([each.mean for each in seen], how)
+        combined.floor = over("floor")
+    for figure in ("newest", "first", "last", "minimum", "maximum", "mean"):
+        setattr(combined, figure, over(figure))
     combined.headline_is = first.headline_is
-    combined.over = over = {
-        "median": over_ranks_of([each.median for each in seen], how),
-        "p95": over_ranks_of([each.p95 for each in seen], how),
+    combined.over = {
+        "median": over("median"),
+        "p95": over("p95"),
         "headline": _headline(seen, how),
         "runs": max(each.runs for each in seen),
     }
     if all(each.stdev is not None for each in seen):
-        over["stdev"] = over_ranks_of([each.stdev or 0.0 for each in seen], how)
+        combined.over["stdev"] = over("stdev")
     combined.trend = _trend([each.trend for each in seen], how)
-    return combined
 
 
 def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
@@ -159,25 +173,11 @@ def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
     return Trend(points, trends[0].step)
 
 
-def _has_rank(series: Series) -> bool:
-    return any(label in series.labels for label in RANK_LABELS)
-
-
-def _without_ranks(series: Series) -> str:
-    """Return the row's name without its ranks."""
-    if not _has_rank(series):
-        return series.name
-    return labelled_name({"name": series.metric, "labels": _others(series.labels)})
-
-
 def _without_rank_labels(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record without its ranks; itself where it has none."""
+    """Return the record without its ranks; the record itself if it has none."""
     labels = record.get("labels") or {}
-    return {**record, "labels": _others(labels)} if any(label in labels for label in RANK_LABELS) else record
-
-
-def _others(labels: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in labels.items() if key not in RANK_LABELS}
+    has_rank = any(label in labels for label in RANK_LABELS)
+    return {**record, "labels": without_rank_labels(labels)} if has_rank else record
 
 
 def _name_over(name: str, how: OverRanks, count: int) -> str:

@@ -1,41 +1,19 @@
-"""All metric records of a job as columns, series by series: for what needs every value, where statistics do not do.
-
-A million records take some 24 MB and a few seconds: what our own writer wrote is read by one pattern for all of a line,
-and no object is made for a record.
-"""
+"""All metric records of a job as columns, series by series, for whatever needs every value. A million take some 24 MB."""
 
 from __future__ import annotations
 
 import math
-import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from bai_agent.job.job_headlines import labelled_name
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
-from executor.records.follower import LineStream
-from executor.records.nodes import arms_of_runs, node_records
-from executor.records.reading import MalformedLines, is_number, records_in
-
-_NUMBER = rb"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,24})?(?:[eE][-+]?\d{1,2})?"
-"""Such numbers are finite, whatever their digits are; others are left to the careful reading."""
-_INTEGER = rb"(?:0|[1-9]\d{0,17})"
-_TEXT = rb'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
-_REPEAT = rb'(?:,"repeat":' + _INTEGER + rb")?"
-_LINE = re.compile(
-    rb'^\{"seq":' + _INTEGER
-    + rb',("src":' + _TEXT + _REPEAT + rb')'
-    + rb',"off":' + _INTEGER + rb',"i":' + _INTEGER + rb',"k":' + _INTEGER
-    + rb',"name":(' + _TEXT + rb'),"value":(' + _NUMBER + rb'),"units":(' + _TEXT + rb")"
-    # Of at most 14 digits, it is before the latest time that there is.
-    + rb',"timestamp":(0|[1-9]\d{0,13})(?:,"step":(' + _NUMBER + rb"))?"
-    + rb'((?:,"labels":\{(?:' + _TEXT + rb": ?" + _TEXT + rb"(?:, ?)?)*\})?"
-    + rb'(?:,"late":(?:true|false))?(?:,"gen":' + _INTEGER + rb")?" + _REPEAT + rb")\}$",
-    re.MULTILINE,
-)  # fmt: skip
-"""A line as `bai_agent/metrics/records.py` writes it: what is the same for a whole series, and its three numbers."""
+from executor.records.line_stream import LineStream
+from executor.records.nodes import arms_of_runs, has_ranks, node_records
+from executor.records.reading import MalformedLines
+from executor.records.series_lines import SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
 """Bytes of a stream that are read at once: in a bucket each piece is two requests."""
@@ -58,11 +36,28 @@ class SeriesKey:
     """Which run of a job that runs its benchmark again and again; None where a job is one run."""
     arm: str | None = None
     """Which arm that run is of, in a job that compares some."""
+    generation: int | None = None
+    """Which generation of a job with restarts; None of other jobs."""
+
+    @property
+    def part(self) -> int | None:
+        """The run or generation; None where a job is one run."""
+        return self.repeat if self.repeat is not None else self.generation
+
+    @property
+    def part_words(self) -> str:
+        """The run or generation for people."""
+        return f"repeat {self.repeat}" if self.generation is None else f"generation {self.generation}"
 
     @property
     def labelled(self) -> str:
         """The metric's name with its labels: "latency{threads=4}"."""
         return labelled_name(self.name, self.labels)
+
+    @property
+    def place(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], int | None]:
+        """Metric with labels, and generation: what `LastGenerations` asks for."""
+        return (self.name, self.labels), self.generation
 
 
 @dataclass
@@ -74,18 +69,22 @@ class PointSeries:
     timestamps: array[int] = field(default_factory=lambda: array("q"))
     """ms UTC, when each was read."""
     values: array[float] = field(default_factory=lambda: array("d"))
-    """Finite."""
+    """None beyond `LIMIT`."""
     steps: array[float] | None = None
     """Where records have them; NaN for one that has none."""
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def add_step(self, step: float | None) -> None:
-        """Note the step of the newest value."""
-        if self.steps is None:
-            self.steps = array("d", [math.nan]) * (len(self.values) - 1)
-        self.steps.append(math.nan if step is None else step)
+    def extend(self, batch: SeriesBatch) -> None:
+        """Add records."""
+        steps = batch.steps
+        if self.steps is None and steps:
+            self.steps = array("d", [math.nan]) * len(self)
+        if self.steps is not None:
+            self.steps.extend(steps or [math.nan] * len(batch.rows))
+        self.timestamps.extend(batch.timestamps)
+        self.values.extend(map(float, batch.values))
 
 
 class Points:
@@ -99,105 +98,44 @@ class Points:
         """How many there were, of any source."""
         self.late = 0
         """Of them, those that were read only after a restart: their times are of the reading."""
+        self.beyond = 0
+        """Of them, those whose values are beyond `LIMIT`; they are in no series."""
         self._sources = sources
         self._arms = arms
-        self._known: dict[tuple[Any, ...], _Writer | None] = {}
-        """By the bytes that all records of a series share: where its values go; None: they are no records."""
+        self._reader = SeriesReader(self._key_of)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
         """Take in whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
-        found = _LINE.findall(content)
-        # What another version or another tool wrote, or somebody has damaged, is read with care: all around it too, as the
-        # order counts.
-        taken = self._fast(found, rank) if len(found) == content.count(b"\n") else self._slow(content, rank)
-        self.records += taken
-        self.malformed.add(content, taken=taken)
-
-    def _fast(self, found: Iterable[tuple[bytes, ...]], rank: int | None) -> int:
-        known = self._known
-        taken = late = 0
-        for head, name, value, units, timestamp, step, tail in found:
-            key = (head, name, units, tail, rank)
-            if key not in known:
-                known[key] = self._writer(head, name, units, tail, rank=rank)
-            writer = known[key]
-            if writer is None:
+        lines = self._reader.read(content, rank=rank)
+        self.records += lines.count
+        self.late += lines.late
+        self.malformed.add(content, taken=lines.count)
+        for key, batch in lines.batches.items():
+            self.beyond += batch.beyond
+            if key is None or not batch.rows:
                 continue
-            taken += 1
-            late += writer.late
-            if writer.series is not None:
-                writer.add_time(int(timestamp))
-                writer.add_value(float(value))
-                if step or writer.series.steps is not None:
-                    writer.series.add_step(float(step) if step else None)
-        self.late += late
-        return taken
+            if key not in self.series:
+                self.series[key] = PointSeries(key, batch.record.get("units") or "")
+            self.series[key].extend(batch)
 
-    def _slow(self, content: bytes, rank: int | None) -> int:
-        taken = 0
-        for record in records_in(content):
-            taken += 1
-            self.late += record.get("late") is True
-            series = self._series_of(record, rank)
-            if series is None:
-                continue
-            series.timestamps.append(record["timestamp"])
-            series.values.append(float(record["value"]))
-            step: Any = record.get("step")
-            if is_number(step) or series.steps is not None:
-                series.add_step(float(step) if is_number(step) else None)
-        return taken
-
-    def _writer(
-        self, head: bytes, name: bytes, units: bytes, tail: bytes, *, rank: int | None
-    ) -> _Writer | None:
-        """Return where records go that differ from this one in their numbers alone; None where they are none."""
-        line = b'{%b,"name":%b,"value":0,"units":%b,"timestamp":0%b}' % (head, name, units, tail)
-        record = next(iter(records_in(line)), None)
-        if record is None:
-            return None
-        series = self._series_of(record, rank)
-        late = record.get("late") is True
-        if series is None:
-            return _Writer(None, late, _nothing, _nothing)
-        return _Writer(series, late, series.timestamps.append, series.values.append)
-
-    def _series_of(self, record: Mapping[str, Any], rank: int | None) -> PointSeries | None:
-        """Return the series that a valid record belongs to; None where its source was not asked for."""
+    def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
+        """Return the series that a valid record belongs to; None if its source was not asked for."""
         # "log/3" is the log of one process, "log/3/0" that of one run of it; the run's number is the key's own.
         source, *process = record["src"].split("/")[:2]
         if self._sources is not None and source not in self._sources:
             return None
         labels = dict(record.get("labels") or {})
-        # As `with_rank` does it: where a job has several nodes, their rank is the label.
-        of_node = labels.pop(_RANK, None) if rank is None else str(rank)
-        labels.pop(_RANK, None)
-        number = record.get("repeat")
-        repeat = number if type(number) is int else None
-        key = SeriesKey(
+        repeat = record.get("repeat")
+        return SeriesKey(
             src="/".join([source, *process]),
             name=record["name"],
-            rank=of_node,
+            rank=labels.pop(_RANK, None),
             process_rank=labels.pop(_PROCESS_RANK, None),
             labels=tuple(sorted(labels.items())),
             repeat=repeat,
             arm=self._arms[repeat] if repeat is not None and repeat < len(self._arms) else None,
+            generation=record.get("generation"),
         )
-        series = self.series.get(key)
-        if series is None:
-            series = self.series[key] = PointSeries(key, record.get("units") or "")
-        return series
-
-
-class _Writer(NamedTuple):
-    series: PointSeries | None
-    late: bool
-    add_time: Callable[[int], None]
-    add_value: Callable[[float], None]
-
-
-def _nothing(value: float) -> None:
-    return
 
 
 def read_points(
@@ -208,10 +146,10 @@ def read_points(
     A last line without a newline is left out. sources: as for `Points`.
     """
     points = Points(sources=sources, arms=arms_of_runs(record))
-    nodes = node_records(record)
-    for node in nodes:
+    ranked = has_ranks(record)
+    for node in node_records(record):
         for content in _contents(node, stream):
-            points.add_lines(content, rank=node.rank if len(nodes) > 1 else None)
+            points.add_lines(content, rank=node.rank if ranked else None)
     return points
 
 

@@ -8,58 +8,40 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
+from bai_agent.decode import checked, parse_json
+from bai_agent.errors import DescriptorError, RecordError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
 from bai_agent.job.record import JobRecord, NodeRecord
-from bai_agent.job.record_types import EVENTS, JobResult, MetricRecord, RunEvent, UnknownEvent
-from bai_agent.job.store import RecordError
-from bai_agent.job.tables import shown_value
+from bai_agent.job.record_types import JobResult, MetricRecord, RunEvent, event_of
+from bai_agent.light_dataclass import dataclass
 
-_SHOWN = 40
-"""Characters of a wrong value that are shown."""
 _LATEST = 2**47
 _UNITS = (str, type(None))
-"""What the units of a metric may be; None where they are missing, too."""
-_WHY = "the file is corrupt or was written by another tool"
-_EXPECTED = {
-    "dataclass_type": "a table",
-    "typed_dict_type": "a table",
-    "dict_type": "a table",
-    "list_type": "a list",
-}
-
-
-def validated(kind: Any, table: Any, *, where: str) -> Any:
-    """Return `table`, which stands in the object `where`, as a `kind`: a dataclass, or a TypedDict of checked keys.
-
-    Raises RecordError, which names the first wrong key.
-    """
-    try:
-        return _adapter(kind).validate_python(table)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    place = f"{where}: {key}" if (key := _dotted(first["loc"])) else where
-    if first["type"] == "missing":
-        raise RecordError(f"{place} is missing; {_WHY}")
-    expected = _EXPECTED.get(first["type"])
-    problem = f"expected {expected}" if expected else f"{first['msg'][0].lower()}{first['msg'][1:]}"
-    raise wrong_value(place, problem, first["input"])
-
-
-def wrong_value(place: str, expected: str, value: Any) -> RecordError:
-    """Return the error for a value that somebody else wrote at `place`. expected: "expected a text"."""
-    return RecordError(f"{place}: {expected}, got {shown_value(value, limit=_SHOWN)}; {_WHY}")
+"""Types of a metric's units. None if they are missing."""
 
 
 def result_of(record: JobRecord) -> JobResult | None:
-    """Return how the job ended; also where only its node could write that down. Raises StoreError, RecordError."""
-    return _result(record, record.key("result.json")) or node_result(record.node())
+    """Return how the job ended; also if only its node could write that down. Raises StoreError, RecordError."""
+    if (found := _result(record, record.key("result.json"))) is not None:
+        return found
+    # An elastic job goes on without its first node.
+    try:
+        found = node_result(record.node())
+    except RecordError:
+        if _is_elastic(record):
+            return None
+        raise
+    return None if found is not None and _is_elastic(record) else found
+
+
+def _is_elastic(record: JobRecord) -> bool:
+    try:
+        return record.job().is_elastic
+    except DescriptorError:
+        return False
 
 
 def node_result(node: NodeRecord) -> JobResult | None:
@@ -81,7 +63,7 @@ def events_in(content: bytes) -> list[RunEvent]:
 def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the metric records in whole lines of `metrics.jsonl`."""
     for each in _objects(content):
-        # By hand, and not as a `MetricRecord`: a million of them come by.
+        # Decoded by hand, not as a `MetricRecord`: there may be a million.
         if (
             type(each) is dict
             and type(each.get("name")) is str
@@ -91,7 +73,8 @@ def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
             and type(each.get("timestamp")) is int
             and 0 <= each["timestamp"] < _LATEST
             and ("labels" not in each or each["labels"] is None or _are_labels(each["labels"]))
-            and ("repeat" not in each or each["repeat"] is None or _is_repeat(each["repeat"]))
+            and ("repeat" not in each or each["repeat"] is None or _is_part(each["repeat"]))
+            and ("generation" not in each or each["generation"] is None or _is_part(each["generation"]))
         ):
             yield each
 
@@ -118,54 +101,35 @@ class MalformedLines:
             self.first = self.first or next((line for line in lines if _why_no_record(line, where="x")), b"")
 
     def sentence(self, where: str) -> str:
-        """Say how many there were, and what the first one lacks. where: starts the sentence."""
+        """Return a sentence about malformed records: their number, and the mistake of the first. where: the sentence's beginning."""
         why = _why_no_record(self.first, where=where)
         return f"{why} ({self.count:,} line{'' if self.count == 1 else 's'} passed over)"
 
 
 def _why_no_record(line: bytes, *, where: str) -> str:
-    """Return why a line is not a metric record; "" where it is one."""
+    """Return why a line is not a metric record; "" if it is one."""
     try:
-        validated(MetricRecord, json.loads(line), where=where)
+        checked(MetricRecord, parse_json(line, where=f"{where}: a line"), where=where)
     except RecordError as error:
         return str(error)
-    except (ValueError, RecursionError) as error:
-        return f"{where}: a line is not JSON: {error}"
     return ""
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _result(record: JobRecord, key: str) -> JobResult | None:
     found = record.read_object(key)
     if found is None:
         return None
-    result: JobResult = validated(JobResult, found, where=f"{record.store.url}/{key}")
-    return result
+    return checked(JobResult, found, where=f"{record.store.url}/{key}")
 
 
 def _event(table: Any) -> RunEvent | None:
-    if not isinstance(table, dict) or type(table.get("type")) is not str or "time" not in table:
-        return None
-    kind: Any = EVENTS.get(table["type"])
-    value = table if kind is not None else {"time": table["time"], "table": table}
     try:
-        event: RunEvent = _adapter(UnknownEvent if kind is None else kind).validate_python(value)
-    except ValidationError:
+        return event_of(table, where="events.jsonl")
+    except RecordError:
         return None
-    return event
 
 
-def _dotted(path: Sequence[str | int]) -> str:
-    """Return where in an object something stands: ("candidates", 0, "subnet") → "candidates[0].subnet"."""
-    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path)
-    return text.removeprefix(".")
-
-
-def _is_repeat(value: Any) -> bool:
+def _is_part(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 

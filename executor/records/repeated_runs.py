@@ -31,7 +31,7 @@ def failed_of(result: JobResult) -> frozenset[int]:
 
 
 def repeats_of(node: NodeRecord) -> RepeatedRuns:
-    """Return where the runs of a job begin and end; nothing of a job without `[repeat]`. Raises StoreError."""
+    """Return the beginnings and ends of a job's runs; empty without `[repeat]`. Raises StoreError."""
     runs = RepeatedRuns()
     runs.add(repeat_lines(node))
     return runs

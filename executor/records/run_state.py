@@ -1,8 +1,8 @@
-"""What a run's events tell: in which phase it is, since when, and what went by."""
+"""The state of a run by its events: its phase, since when, and warnings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from bai_agent.job.outcome import Status
 from bai_agent.job.record_types import (
@@ -13,6 +13,7 @@ from bai_agent.job.record_types import (
     PullEvent,
     RepeatEvent,
     RequirementsEvent,
+    RestartEvent,
     RunEvent,
     SinkEvent,
     StopEvent,
@@ -20,14 +21,15 @@ from bai_agent.job.record_types import (
     WaitEvent,
     WarningEvent,
 )
+from bai_agent.light_dataclass import dataclass, field
 
 PHASES = ("prepare", "pull", "join", "run", "drain", "end")
 
 
 def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
-    """Say that another job is, or was, on the same machine."""
+    """Return the sentence about another job that is, or was, on the same machine."""
     name = f"The job {job_id}" if job_id is not None else "Another user's job"
-    return f"{name} {'runs' if there else 'ran'} on this machine at the same time: both take from each other."
+    return f"{name} {'runs' if there else 'ran'} on this machine at the same time: each slows the other down."
 
 
 @dataclass
@@ -44,21 +46,28 @@ class RunState:
     """The requirements file that is being installed."""
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
-    """By the name of each place that metrics and logs go to and that is out of reach: a sentence."""
+    """Sentence about each sink that is out of reach, by its name."""
     waits: str | None = None
     """For whom the run waits before it begins."""
     neighbours: dict[str | None, bool] = field(default_factory=dict)
     """Other jobs that ran on the same machine, and whether they still do."""
     transports: dict[str, list[str]] = field(default_factory=dict)
-    """By library what it said that it moves data with."""
+    """Network transport that each library reports, by library."""
     stop: str | None = None
-    """Why the run is being ended, once it is."""
+    """Reason why the run is being ended. None if it is not."""
     repeat: str | None = None
     """"run 3 of 10": the run that began last, of a job that does several."""
+    restarts: str | None = None
+    """"1 of 3 used, the last one because …", of a job that was restarted."""
     outcome: str | None = None
     agents: int = 0
     """How often an agent was started."""
     last_event: int | None = None
+
+    def apply_all(self, events: Iterable[RunEvent]) -> None:
+        """Apply events in their order."""
+        for event in events:
+            self.apply(event)
 
     def apply(self, event: RunEvent) -> None:
         self.last_event = event.time
@@ -85,6 +94,11 @@ class RunState:
                 self.repeat = event.name
             case StopEvent():
                 self.stop = event.message
+            case RestartEvent():
+                # The reason to stop a generation does not apply to the next one.
+                self.stop = None
+                why = f"{event.message[:1].lower()}{event.message[1:]}".rstrip(".")
+                self.restarts = f"{event.generation} of {event.max_restarts} used, the last one because {why}"
             case WarningEvent():
                 self.warnings.append(event.message)
             case TransportEvent():
@@ -98,7 +112,7 @@ class RunState:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """What a person should know while it goes on: warnings, and places that are out of reach."""
+        """Messages for a person during the run: warnings, and sinks that are out of reach."""
         beside = (neighbour_sentence(job_id, there=there) for job_id, there in self.neighbours.items())
         waits = (self.waits,) if self.waits is not None else ()
         return (*waits, *self.warnings, *beside, *self.troubles.values())

@@ -1,36 +1,37 @@
-"""What is known of a metric while its values stream by.
-
-Of what the benchmark says all values are kept, 8 bytes each: its median and its headline are exact. Of what is sampled of the machines
-there are a few numbers and a bounded choice, whatever the count.
-"""
+"""Statistics of metrics while their values arrive. All values are kept, 8 bytes each, so every figure is exact."""
 
 from __future__ import annotations
 
 import math
-import random
-import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
-from bai_agent.job.descriptor import Better, Headline, Job, Metric, OverRanks
-from bai_agent.job.job_headlines import ARM, headline_of, over_runs
+from bai_agent.job.descriptor import Better, Headline, Job, OverRanks
+from bai_agent.job.job_headlines import ARM, LastGenerations, headline_of, over_runs
+from bai_agent.job.job_headlines import labelled_name as name_with_labels
+from bai_agent.light_dataclass import dataclass, field, replace
+from executor.records.figures import Figures, figures
 from executor.records.memory_floor import LEAST, RUN_FACT, floor_of
-from executor.records.reading import MalformedLines, records_in
+from executor.records.reading import MalformedLines
+from executor.records.series_lines import SeriesBatch, SeriesReader
 
+_RUN = "run"
+"""The source of what runs took."""
 _TREND_POINTS = 256
-SAMPLE = 4096
-"""Values of a machine's samples that quantiles are made of: all, or a random choice. A "p95" of a choice lies between p94 and p96."""
 LABEL_SETS = 64
 """Rows of one metric; what has other labels shares the last one."""
 _ROWS = 1024
-"""The same where ranks are told apart."""
+"""The same if ranks are shown separately."""
 OTHERS = "{…}"
 RANK_LABELS = ("rank", "process_rank")
 """Which node, and which process of the benchmark, a record comes from."""
 _PLACE_LABELS = (*RANK_LABELS, ARM)
+_Place: TypeAlias = tuple[int, str]
+"""Identity of a group of rows, and a name in it."""
+_RowKey: TypeAlias = tuple[str, str, int | None, int | None]
+"""Source, name of the row, repeat, generation."""
 
 
 @dataclass
@@ -54,63 +55,12 @@ class Trend:
         self.points.extend(kept)
 
 
-class Sample:
-    """All values, while they are few; then a random choice of them, each as likely as any other (Vitter's reservoir, Li's skips)."""
-
-    def __init__(self, size: int = SAMPLE) -> None:
-        self.values: list[float] = []
-        self.seen = 0
-        self._size = size
-        self._chance: random.Random | None = None
-        self._weight = 1.0
-        self._next = 0
-        """Which of all values is the next to be chosen."""
-        self._ordered: tuple[int, list[float]] = (0, [])
-
-    def add_all(self, values: Sequence[float]) -> None:
-        begin = self.seen
-        self.seen += len(values)
-        if (room := self._size - len(self.values)) > 0:
-            self.values.extend(values[:room])
-        if self.seen <= self._size:
-            return
-        if self._chance is None:
-            # The same values give the same choice.
-            self._chance = random.Random(0)  # noqa: S311 - no secret depends on it
-            self._next = self._size - 1
-            self._skip(self._chance)
-        while self._next < self.seen:
-            self.values[self._chance.randrange(self._size)] = values[self._next - begin]
-            self._skip(self._chance)
-
-    def quantile(self, share: float) -> float:
-        """Return the value below which `share` of all lie, between the two nearest ones. There is one value at least."""
-        if self._ordered[0] != self.seen:
-            self._ordered = (self.seen, sorted(self.values))
-        return quantile(self._ordered[1], share)
-
-    def _skip(self, chance: random.Random) -> None:
-        self._weight *= math.exp(math.log(1 - chance.random()) / self._size)
-        self._next += 1 + math.floor(math.log(1 - chance.random()) / math.log1p(-self._weight))
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the quantile of sorted values, interpolated: Hyndman and Fan's type 7."""
-    position = share * (len(ordered) - 1)
-    low = math.floor(position)
-    part = position - low
-    if not part:
-        return ordered[low]
-    between = ordered[low] * (1 - part) + ordered[low + 1] * part
-    return min(max(between, ordered[low]), ordered[low + 1])
-
-
 @dataclass
 class Series:
     """One metric's statistics so far. `first`, `last`, `minimum`, … count only where `count` > 0. Warm-up is left out of all."""
 
     name: str
-    """With the labels of its records, where they have any: "latency{threads=4}"."""
+    """Name with the labels of its records, if any: "latency{threads=4}"."""
     units: str = ""
     better: Better | None = None
     count: int = 0
@@ -124,7 +74,7 @@ class Series:
     """The metric's name alone, where `name` holds labels."""
     labels: dict[str, str] = field(default_factory=dict)
     headline_is: Headline | None = None
-    """Which of the numbers stands for a run; None of what has no headline: samples of a machine, and rows of many series."""
+    """Kind of the headline. None for samples of a machine and for rows of many series, which have none."""
     tolerance: float | None = None
     left_out: int = 0
     """Values of the warm-up."""
@@ -132,20 +82,22 @@ class Series:
     """The last value that was read, of the warm-up too."""
     of_failed: int = 0
     """Values of runs that failed; they count in nothing else."""
-    over: Mapping[str, float] = field(default_factory=dict)
-    """Of a row that is over several ranks: "median", "stdev", "p95", "runs" and "headline", made of theirs."""
+    of_earlier: int = 0
+    """Values of earlier generations; they count in nothing else."""
+    beyond: int = 0
+    """Values beyond `LIMIT`; they count in nothing else."""
+    over: dict[str, float] = field(default_factory=dict)
+    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from theirs."""
     floor: float | None = None
-    """What its values are only bounds up to, of peak memory; None if all are exact."""
-    sample: Sample | None = None
-    """Of what quantiles are made, where not all values are kept."""
-    _squares: float = 0.0
-    """The sum of the squared distances from the mean."""
+    """Value up to which its values are only bounds (peak memory). None if all are exact."""
+    _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by the run that they are of."""
-    _ordered: list[float] = field(default_factory=list)
+    _figures: Figures | None = None
+    """Figures of the values so far, if they were asked for."""
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
-        """Take in `values`, in the order in which they were read; all finite. repeat: the run that they are of."""
+        """Take in `values`, in the order in which they were read; none beyond `LIMIT`. repeat: the run that they are of."""
         if not values:
             return
         if not self.count:
@@ -153,38 +105,29 @@ class Series:
         self.last = self.newest = values[-1]
         self.minimum = min(self.minimum, min(values))
         self.maximum = max(self.maximum, max(values))
-        before, mean = self.count, self.mean
         self.count += len(values)
-        # Rounded up, what is left of values near the largest float would be infinite: no mean is outside of all values.
-        self.mean = min(max(_mean_with(mean, values, self.count), self.minimum), self.maximum)
-        self._squares += _squares(values, before, mean)
+        self._total += math.fsum(values)
+        self.mean = self._total / self.count
         self.trend.add_all(values)
-        if self.sample is not None:
-            self.sample.add_all(values)
-        else:
-            self._runs.setdefault(repeat, array("d")).extend(values)
+        self._runs.setdefault(repeat, array("d")).extend(values)
+        self._figures = None
 
     def leave_out(self, values: Sequence[float]) -> None:
         """Take note of values of the warm-up."""
-        self.left_out += len(values)
-        self.newest = values[-1]
+        if values:
+            self.left_out += len(values)
+            self.newest = values[-1]
+
+    def of_next_generation(self, *, left_out: int) -> Series:
+        """Return the same without the values of earlier generations, except `left_out` of a warm-up."""
+        earlier = self.of_earlier + self.count + self.left_out - left_out
+        return replace(self._empty(), of_earlier=earlier, left_out=left_out)
 
     def without(self, failed: Collection[int]) -> Series:
         """Return the same without the values of runs that failed."""
         if not any(repeat in failed for repeat in self._runs):
             return self
-        left = replace(
-            self,
-            count=0,
-            minimum=math.inf,
-            maximum=-math.inf,
-            mean=0.0,
-            trend=Trend(),
-            of_failed=self.of_failed,
-            _squares=0.0,
-            _runs={},
-            _ordered=[],
-        )
+        left = self._empty()
         for repeat, values in self._runs.items():
             if repeat in failed:
                 left.of_failed += len(values)
@@ -193,10 +136,46 @@ class Series:
         left.newest = self.newest
         return left
 
+    def _empty(self) -> Series:
+        """Return the same without the values that count."""
+        return replace(
+            self,
+            count=0,
+            minimum=math.inf,
+            maximum=-math.inf,
+            mean=0.0,
+            trend=Trend(),
+            _total=0.0,
+            _runs={},
+            _figures=None,
+        )
+
     @property
     def runs(self) -> int:
-        """Of how many runs its values are, in a job that repeats its benchmark; 0 in others."""
+        """Number of runs with values, in a job that repeats its benchmark; 0 in others."""
         return int(self.over["runs"]) if self.over else sum(repeat is not None for repeat in self._runs)
+
+    @property
+    def seen(self) -> bool:
+        """Whether it has any value, even if none counts."""
+        return bool(self.count or self.left_out or self.of_failed or self.of_earlier or self.beyond)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether all its values are of earlier generations: its node has no part in the one that counts."""
+        return bool(self.of_earlier) and not (self.count or self.left_out or self.of_failed or self.beyond)
+
+    @property
+    def has_rank(self) -> bool:
+        """Whether it is of one rank."""
+        return any(label in self.labels for label in RANK_LABELS)
+
+    @property
+    def without_ranks(self) -> str:
+        """Its name without its ranks."""
+        if not self.has_rank:
+            return self.name
+        return name_with_labels(self.metric, without_rank_labels(self.labels).items())
 
     @property
     def is_bound(self) -> bool:
@@ -205,43 +184,41 @@ class Series:
 
     @property
     def numbers(self) -> dict[int | None, float]:
-        """The number that stands for each run, by repeat; None: the only run."""
-        if self.sample is not None:
-            return {None: self.last} if self.count else {}
+        """Headline of each run, by repeat; None: the only run."""
         how = self.headline_is or Headline.LAST
         return {repeat: headline_of(how, values) for repeat, values in self._runs.items()}
 
     @property
+    def figures(self) -> Figures:
+        """The figures of all values, of which there is one at least."""
+        if self._figures is None:
+            self._figures = figures(array("d", chain.from_iterable(self._runs.values())))
+        assert self._figures is not None
+        return self._figures
+
+    @property
     def median(self) -> float:
-        return self.over["median"] if self.over else self._quantile(0.5)
+        return self.over["median"] if self.over else self.figures.median
 
     @property
     def p95(self) -> float:
-        return self.over["p95"] if self.over else self._quantile(0.95)
+        return self.over["p95"] if self.over else self.figures.p95
 
     @property
     def stdev(self) -> float | None:
         """The standard deviation of a sample; None of one value."""
-        if self.over:
-            return self.over.get("stdev")
-        if self.count < 2:
-            return None
-        deviation = math.sqrt(self._squares / (self.count - 1))
-        if math.isfinite(deviation):
-            return deviation
-        # The squares are beyond any float. No two values are further apart than this.
-        return min(self.maximum / 2 - self.minimum / 2, sys.float_info.max / 2) * 2
+        return self.over.get("stdev") if self.over else self.figures.stdev
 
     @property
     def headline(self) -> float:
-        """The number that stands for the run; of several runs the median of theirs."""
+        """Headline of the run; of several runs their median."""
         if self.over:
             return self.over["headline"]
         return over_runs(list(self.numbers.values()))
 
     @property
     def best(self) -> float | None:
-        """The best value in the direction that the descriptor names; None where it names none."""
+        """Best value in the direction of the descriptor. None if it has none."""
         if not self.count or self.better is None:
             return None
         return self.minimum if self.better is Better.LOWER else self.maximum
@@ -258,60 +235,38 @@ class Series:
                 table |= {"headline": self.headline, "headline_is": self.headline_is.value}
         if self.is_bound:
             table |= {"below": self.floor}
-        if self.left_out:
-            table |= {"warmup_left_out": self.left_out}
-        if self.of_failed:
-            table |= {"failed_left_out": self.of_failed}
+        left_out = {
+            "warmup_left_out": self.left_out,
+            "failed_left_out": self.of_failed,
+            "earlier_left_out": self.of_earlier,
+            "beyond_left_out": self.beyond,
+        }
+        table |= {name: count for name, count in left_out.items() if count}
         if self.better is not None:
             table |= {"better": self.better.value, "best": self.best}
         return table
 
-    def _quantile(self, share: float) -> float:
-        if self.sample is not None:
-            return self.sample.quantile(share)
-        if len(self._ordered) != self.count:
-            self._ordered = sorted(chain.from_iterable(self._runs.values()))
-        return quantile(self._ordered, share)
+
+def without_rank_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels without those of ranks."""
+    return {key: value for key, value in labels.items() if key not in RANK_LABELS}
 
 
-def _mean_with(mean: float, values: Sequence[float], count: int) -> float:
-    """Return the mean of `count` values, of which the last ones are `values` and the others have `mean`."""
-    # A running mean instead of a sum: the sum of large values would overflow, or lose the small ones.
-    share = len(values) / count
-    half = math.fsum(value / 2 / len(values) for value in values)
-    return mean * (1 - share) + half * share * 2
-
-
-def _squares(values: Sequence[float], before: int, mean: float) -> float:
-    """Return what `values` add to the sum of squared distances from the mean of `before` others (Chan et al. 1979)."""
-    own = _mean_with(0.0, values, len(values))
-    inside = sum((value - own) * (value - own) for value in values)
-    if not before:
-        return inside
-    apart = own - mean
-    return inside + apart * apart * (before / (before + len(values)) * len(values))
-
-
-def with_arms(records: Iterable[Mapping[str, Any]], arms: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield records with the label of the arm that their run is of. arms: by the run's number; none: as they are."""
-    for record in records:
-        repeat = record.get("repeat") if arms else None
-        if repeat is None or repeat >= len(arms):
-            yield record
-        else:
-            yield {**record, "labels": {**(record.get("labels") or {}), ARM: arms[repeat]}}
+def with_arm(record: Mapping[str, Any], arms: Sequence[str]) -> Mapping[str, Any]:
+    """Return a record with the label of its run's arm. arms: by the run's number; empty if there are none."""
+    repeat = record.get("repeat") if arms else None
+    if repeat is None or repeat >= len(arms):
+        return record
+    return {**record, "labels": {**(record.get("labels") or {}), ARM: arms[repeat]}}
 
 
 def labelled_name(record: Mapping[str, Any]) -> str:
     """Return a record's name with its labels."""
-    labels = record.get("labels")
-    if not labels:
-        return str(record["name"])
-    return f"{record['name']}{{{','.join(f'{key}={value}' for key, value in labels.items())}}}"
+    return name_with_labels(record["name"], (record.get("labels") or {}).items())
 
 
 class Measurements:
-    """The statistics of all metrics of a run, by where they come from."""
+    """Statistics of all metrics of a run, by source."""
 
     def __init__(
         self,
@@ -319,69 +274,86 @@ class Measurements:
         *,
         starts: Mapping[int | None, int] | None = None,
         failed: Collection[int] = (),
-        exact: bool = True,
         memory_floor: float = LEAST,
     ) -> None:
-        """failed: runs whose values count in no figure. memory_floor: bytes up to which peak memory is only a bound. exact: whether all values of the benchmark are kept; else no more than a choice."""
+        """failed: runs whose values count in no figure. memory_floor: bytes up to which peak memory is only a bound."""
         self.benchmark: dict[str, Series] = {}
-        """What the benchmark printed or emitted, in the descriptor's order, then as it came."""
+        """Metrics of the benchmark, in the descriptor's order, then in order of appearance."""
         self.host: dict[str, Series] = {}
         self.run: dict[str, Series] = {}
         self.records = 0
         self.malformed = MalformedLines()
         self.last_timestamp: int | None = None
         self.starts: dict[int | None, int] = dict(starts or {})
-        """When the benchmark was started (ms UTC), by repeat; None: the only run. Else the first value's time stands for it."""
-        self._exact = exact
+        """Start of the benchmark (ms UTC), by repeat; None: the only run. If it is missing, the time of the first value counts."""
         self.failed = frozenset(failed)
         self._memory_floor = memory_floor
         self._arms = job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
         named = job.named_metrics() if job is not None else ()
         self._metrics = {metric.name: metric for metric in named}
-        self._warmed: dict[tuple[str, str, int | None], int] = {}
+        self._last_generations = LastGenerations()
+        self._of_place: dict[_Place, set[str]] = {}
+        """The rows of a metric and set of labels, one for each rank."""
+        self._left_out: dict[_Place, dict[int, int]] = {}
+        """How many values of the warm-up each generation has, by row."""
+        self._reader = SeriesReader(self._key_of)
+        self._warmed: dict[_RowKey, int] = {}
         """How many values of a warm-up were left out."""
         self.over_ranks: Mapping[str, OverRanks] = {metric.name: metric.over_ranks for metric in named}
-        """What is shown of a metric that several ranks print, by its name."""
+        """Rows of a metric that several ranks print, by its name."""
         self._rows: dict[str, set[str]] = {}
         self._label_sets: dict[str, set[str]] = {}
-        """By metric: the labels of its rows, without their ranks."""
+        """Labels of the rows of each metric, without ranks."""
         for metric in job.metrics if job is not None else ():
-            self.benchmark[metric.name] = self._described(
-                self._series(metric.name, metric.units), metric.name
-            )
+            self.benchmark[metric.name] = self._described(Series(metric.name, metric.units), metric.name)
 
-    def add_lines(self, content: bytes) -> None:
-        """Take in whole lines of `metrics.jsonl`."""
-        values: dict[tuple[str, str, int | None, bool], list[float]] = {}
-        firsts: dict[tuple[str, str, int | None, bool], Mapping[str, Any]] = {}
-        before = self.records
-        for record in with_arms(records_in(content), self._arms):
-            row = record["name"] if "labels" not in record else self._row(record)
-            metric = self._metrics.get(record["name"])
-            warm = metric is not None and self._is_warm_up(record, row, metric)
-            key = (record["src"], row, record.get("repeat"), warm)
-            if key in values:
-                values[key].append(record["value"])
-            else:
-                values[key] = [record["value"]]
-                firsts[key] = record
-            self.records += 1
-            self.last_timestamp = record["timestamp"]
-        self.malformed.add(content, taken=self.records - before)
-        for key, found in values.items():
-            source, name, repeat, warm = key
-            group = {"host": self.host, "run": self.run}.get(source, self.benchmark)
-            series = group.get(name)
-            if series is None:
-                series = group[name] = self._new_series(name, firsts[key])
-                self._forget_bare(series.metric)
-            if repeat in self.failed:
-                series.of_failed += len(found)
-                series.newest = found[-1]
-            elif warm:
-                series.leave_out(found)
-            else:
-                series.add_all(found, repeat=repeat)
+    def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
+        """Take in whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
+        lines = self._reader.read(content, rank=rank)
+        self.records += lines.count
+        self.malformed.add(content, taken=lines.count)
+        if lines.last_timestamp is not None:
+            self.last_timestamp = lines.last_timestamp
+        for key, batch in lines.batches.items():
+            self._add(key, batch)
+
+    def _add(self, key: _RowKey, batch: SeriesBatch) -> None:
+        source, row, repeat, generation = key
+        group = {"host": self.host, _RUN: self.run}.get(source, self.benchmark)
+        series = group.get(row)
+        if series is None:
+            series = group[row] = self._new_series(row, with_arm(batch.record, self._arms))
+            self._forget_bare(series.metric)
+        series.beyond += batch.beyond
+        if not batch.rows:
+            return
+        warm_up, values = self._split_warm_up(key, batch)
+        if generation is not None:
+            if not self._is_of_last(group, series, row, generation, has_number=bool(values)):
+                series.of_earlier += len(batch.rows)
+                return
+            series = group[row]
+            left_out = self._left_out.setdefault((id(group), row), {})
+            left_out[generation] = left_out.get(generation, 0) + len(warm_up)
+        if repeat in self.failed:
+            series.of_failed += len(batch.rows)
+            series.newest = [*warm_up, *values][-1]
+            return
+        series.leave_out(warm_up)
+        series.add_all(values, repeat=repeat)
+
+    def _is_of_last(
+        self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
+    ) -> bool:
+        """Return whether values of a generation count. If they are the first number of it, take those of earlier ones out of all figures."""
+        place = id(group), series.without_ranks
+        rows = self._of_place.setdefault(place, set())
+        rows.add(row)
+        if has_number and self._last_generations.add(place, generation):
+            for each in rows:
+                left_out = self._left_out.get((id(group), each), {}).get(generation, 0)
+                group[each] = group[each].of_next_generation(left_out=left_out)
+        return not self._last_generations.is_past(place, generation)
 
     def leave_out_runs(self, failed: Collection[int]) -> None:
         """Take the values of these runs, which failed, out of all figures."""
@@ -396,21 +368,38 @@ class Measurements:
         for series in (*self.benchmark.values(), *self.run.values()):
             series.floor = floor if series.floor is not None else None
 
-    def _is_warm_up(self, record: Mapping[str, Any], row: str, metric: Metric) -> bool:
-        """Return whether a value is to be left out."""
-        if record["src"] in ("host", "run") or not (metric.warmup_values or metric.warmup is not None):
-            return False
-        repeat = record.get("repeat")
-        if metric.warmup is not None:
-            first = self.starts.get(None) if not repeat else None
-            start: int = self.starts.setdefault(repeat, record["timestamp"] if first is None else first)
-            return bool(record["timestamp"] < start + metric.warmup.total_seconds() * 1000)
-        key = (record["src"], row, repeat)
-        left_out = self._warmed.get(key, 0)
-        if left_out >= metric.warmup_values:
-            return False
-        self._warmed[key] = left_out + 1
-        return True
+    def _key_of(self, record: Mapping[str, Any]) -> _RowKey:
+        """Return the row that a record belongs to."""
+        record = with_arm(record, self._arms)
+        return (
+            record["src"],
+            self._row(record) if "labels" in record else record["name"],
+            record.get("repeat"),
+            record.get("generation"),
+        )
+
+    def _split_warm_up(self, key: _RowKey, batch: SeriesBatch) -> tuple[Sequence[float], Sequence[float]]:
+        """Return the values that are warm-up, and those that count."""
+        source, _, repeat, generation = key
+        values = batch.values
+        metric = self._metrics.get(batch.record["name"])
+        if metric is None or source in ("host", _RUN):
+            return (), values
+        if metric.warmup is None:
+            left_out = self._warmed.get(key, 0)
+            count = min(metric.warmup_values - left_out, len(values))
+            self._warmed[key] = left_out + count
+            return values[:count], values[count:]
+        times = batch.timestamps
+        start = self._start(generation if repeat is None else repeat, first_value=times[0])
+        end = start + metric.warmup.total_seconds() * 1000
+        timed = list(zip(times, values, strict=True))
+        return [value for time, value in timed if time < end], [value for time, value in timed if time >= end]
+
+    def _start(self, part: int | None, *, first_value: int) -> int:
+        """Return when a run or generation began (ms UTC): with its first value if nothing else says it."""
+        known = self.starts.get(None) if not part else None
+        return self.starts.setdefault(part, first_value if known is None else known)
 
     def _row(self, record: Mapping[str, Any]) -> str:
         """Return the name of the row that a record with labels belongs to: there are at most so many of a metric."""
@@ -428,34 +417,17 @@ class Measurements:
 
     def _new_series(self, name: str, record: Mapping[str, Any]) -> Series:
         units = record.get("units") or ""
-        exact = record["src"] != "host"
-        if name == record["name"]:
-            return self._described(self._series(name, units, exact=exact), name)
-        if name.endswith(OTHERS):
-            # Of many series together no number is the headline.
-            return self._series(name, units, metric=record["name"])
-        labels = dict(record["labels"])
-        return self._described(
-            self._series(name, units, metric=record["name"], labels=labels, exact=exact), record["name"]
-        )
-
-    def _series(
-        self,
-        name: str,
-        units: str,
-        *,
-        metric: str = "",
-        labels: dict[str, str] | None = None,
-        exact: bool = True,
-    ) -> Series:
-        sample = None if exact and self._exact else Sample()
-        return Series(name, units, metric=metric, labels=labels or {}, sample=sample)
+        if name.endswith(OTHERS) and name != record["name"]:
+            # A row of many series has no headline.
+            return Series(name, units, metric=record["name"])
+        labels = dict(record["labels"]) if name != record["name"] else {}
+        series = Series(name, units, metric=record["name"] if labels else "", labels=labels)
+        return series if record["src"] == "host" else self._described(series, record["name"])
 
     def _described(self, series: Series, metric: str) -> Series:
-        """Return a series with what the descriptor says of its metric."""
+        """Return a series of the benchmark or the run with its metric's settings in the descriptor."""
         known = self._metrics.get(metric)
-        if series.sample is None:
-            series.headline_is = Headline.LAST
+        series.headline_is = Headline.LAST
         if known is not None:
             series.better, series.headline_is = known.better, known.headline
             series.tolerance = known.tolerance
@@ -466,5 +438,5 @@ class Measurements:
     def _forget_bare(self, metric: str) -> None:
         """Leave the metric itself out where all its records have labels: it is not one that was never seen."""
         bare = self.benchmark.get(metric)
-        if bare is not None and not (bare.count or bare.left_out or bare.of_failed):
+        if bare is not None and not bare.seen:
             del self.benchmark[metric]

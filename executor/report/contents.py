@@ -1,42 +1,50 @@
-"""All that a report says of a job, read from its record: pure values, which the formats put into words."""
+"""Contents of a report, read from the job's record: plain values, which the formats put into words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from bai_agent import __version__
+from bai_agent.decode import checked
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job, Metric
+from bai_agent.job.descriptor import Better, Job, Metric
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import JobResult, NodeOutcome, Text
-from executor.analysis.runs import OverRuns, over_runs, runs_of
+from bai_agent.job.record_types import (
+    ExtractionSummary,
+    GenerationOutcome,
+    JobResult,
+    NodeOutcome,
+    OwnUsage,
+    RepeatOutcome,
+    Text,
+)
+from bai_agent.light_dataclass import dataclass, field
+from executor.analysis.measured_runs import OverRuns, over_runs, runs_of
 from executor.jobs.compared import ComparedJob
 from executor.jobs.compared_pair import ComparedPair, compared_arms
 from executor.planning.job_toml import shown_job_toml
-from executor.planning.repetition import REQUEST
+from executor.planning.rerun_record import REQUEST
 from executor.records.environments import NodeEnvironment, environments
 from executor.records.follower import benchmark_starts
+from executor.records.generations import generations_of
 from executor.records.memory_floor import floor_of, memory_floor
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import Points, PointSeries, read_points
-from executor.records.reading import MalformedLines, result_of, validated
+from executor.records.reading import MalformedLines, result_of
 from executor.records.repeated_runs import failed_of
-from executor.report.lines import Line, line_of
+from executor.report.lines import Line, line_of, with_superseded
 from executor.report.timeline import Lane, lane_of
 
 HOST, RUN = "host", "run"
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
 _TAIL = 2**16
-"""Bytes of a node's output of which the last lines are shown."""
+"""Bytes of a node's output that are read for its last lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +55,29 @@ class MetricPart:
     units: str
     lines: list[Line]
     described: Metric | None = None
-    """What the job descriptor says of it; None for what it does not name."""
+    """Its table in the job descriptor; None if it has none."""
     floor: float | None = None
-    """What its values are only bounds up to, of peak memory; None if all are exact."""
+    """Value up to which peak memory is only a bound; None if all values are exact."""
+
+    @property
+    def better(self) -> Better | None:
+        """The direction that is an improvement, if the descriptor says so."""
+        return self.described.better if self.described is not None else None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it has values of runs of `[repeat]`."""
+        return any(line.points.key.repeat is not None for line in self.lines)
 
     @property
     def count(self) -> int:
-        """How many values there are, warm-up included."""
+        """Number of values, warm-up included."""
         return sum(len(line.points) for line in self.lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogTail:
-    """The last lines of what the benchmark printed on a node."""
+    """The last lines of the benchmark's output on a node."""
 
     rank: int
     lines: list[str]
@@ -68,7 +86,7 @@ class LogTail:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What there is to say about a job. Times are ms UTC."""
+    """All contents of a report on a job. Times are ms UTC."""
 
     record: JobRecord
     job: Job
@@ -76,25 +94,28 @@ class Report:
     """`job.toml`, without secrets in its addresses."""
     result: JobResult | None
     created: int
-    """When the report was made."""
+    """Time of the report."""
     origin: int
-    """What times on the page are counted from: the first thing that is known of the job."""
+    """Zero of the times on the page: the first known time of the job."""
     lanes: list[Lane]
     """By rank."""
     metrics: list[MetricPart]
     host: list[MetricPart]
     facts: dict[str, list[tuple[str, float, str]]]
-    """What was measured of the run as a whole: by fact, for each node its label, value and units."""
+    """Measurements of the run as a whole: by fact, for each node its label, value and units."""
     records: int
     late: int
+    beyond: int
     malformed: MalformedLines
     unseen: list[str]
     """Metrics of the descriptor without a value."""
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
-    """Of several nodes, as far as they are known."""
+    """Ends of several nodes, as far as they are known."""
+    generations: Sequence[GenerationOutcome]
+    """The generations so far of a job that may have several."""
     over_runs: list[OverRuns]
-    """What its runs say together, of a job with `[repeat]` that has ended."""
+    """Metrics over the runs of a job with `[repeat]` that has ended."""
     compared: list[ComparedPair]
     """The arms, each compared with the first one; empty for other jobs, and until the job has ended."""
     tail: LogTail | None
@@ -103,9 +124,9 @@ class Report:
     one_machine: bool
     """Whether its nodes, if there are several, share this machine."""
     hourly: float | None
-    """USD for one instance, where the configuration says; on demand."""
+    """Price of one instance in USD an hour, on demand; None if unknown."""
     of_two_files: bool
-    """Whether `bai ab` made it: of two descriptors, of which its record does not keep the text."""
+    """Whether `bai ab` made it of several descriptors, whose text its record does not keep."""
     version: str = __version__
 
     @property
@@ -118,8 +139,23 @@ class Report:
         return self.job.strategy.nodes
 
     @property
+    def repeats(self) -> Sequence[RepeatOutcome]:
+        """The runs of a job with `[repeat]` that has ended."""
+        return (self.result.repeats if self.result is not None else None) or ()
+
+    @property
+    def own_usage(self) -> Sequence[OwnUsage]:
+        """Usage of our own programs on each node, if the job has ended."""
+        return (self.result.own_usage if self.result is not None else None) or ()
+
+    @property
+    def extracted(self) -> ExtractionSummary | None:
+        """Counts of the output, if the job has ended."""
+        return self.result.metrics if self.result is not None else None
+
+    @property
     def warnings(self) -> list[str]:
-        """What a person should know before they believe the figures: of the run, then of its machines."""
+        """Warnings to read before the figures: of the run, then of its machines."""
         found = list((self.result.warnings if self.result is not None else None) or ())
         for each in self.environments:
             said = (each.environment or {}).get("warnings")
@@ -131,7 +167,7 @@ class Report:
 
     @property
     def phases(self) -> dict[str, float]:
-        """For how long each phase took, in seconds, on the node where it took longest."""
+        """Duration of each phase in seconds, on the node where it took longest."""
         found: dict[str, float] = {}
         for lane in self.lanes:
             for bar in lane.bars:
@@ -141,7 +177,7 @@ class Report:
 
 @dataclass
 class _Launch:
-    """When machines were asked for and got, and what they are, as far as that is known."""
+    """Times and kind of a launch on EC2, as far as they are known."""
 
     asked: int | None = None
     launched: int | None = None
@@ -149,13 +185,14 @@ class _Launch:
     spot: bool = False
 
 
-class _LaunchTable(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _LaunchTable:
     created: Text
     request: dict[str, Any]
 
 
 def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Report:
-    """Return what there is to say about a job that has ended or still runs. Raises StoreError, DescriptorError."""
+    """Return the contents of a report on a job that has ended or still runs. Raises StoreError, DescriptorError."""
     job = record.job()
     result = result_of(record)
     points = read_points(record)
@@ -165,40 +202,51 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     starts = benchmark_starts(record.node())
     parts = _parts(points, job, starts, result)
     kind = launch.instance_type or _instance_type(machines)
-    times = [bar.start for lane in lanes for bar in lane.bars]
-    times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
-    origin = min(times, default=result.started if result is not None and result.started is not None else now)
     seen = {part.name for part in parts.metrics}
-    ended = job.repeat is not None and result is not None
-    runs = runs_of(record.job_id, job, result, points, started=starts.get(None)) if ended else None
+    runs = None
+    if job.repeat is not None and result is not None:
+        runs = runs_of(record.job_id, job, result, points, starts=starts)
     return Report(
         record=record,
         job=job,
         descriptor=shown_job_toml(record),
         result=result,
         created=now,
-        origin=origin,
+        origin=_origin(lanes, parts, result, now=now),
         lanes=lanes,
         metrics=parts.metrics,
         host=parts.host,
         facts=parts.facts,
         records=points.records,
         late=points.late,
+        beyond=points.beyond,
         malformed=points.malformed,
         unseen=[metric.name for metric in job.metrics if metric.name not in seen],
         environments=machines,
         outcomes=node_outcomes(record) if job.strategy.nodes > 1 else [],
+        generations=generations_of(record, result),
         over_runs=over_runs(runs) if runs is not None else [],
         compared=compared_arms(ComparedJob(record, runs)) if runs is not None else [],
         tail=_tail(record, _told_rank(record, job)),
         instance_type=kind,
         spot=launch.spot,
         one_machine=launch.asked is None,
-        hourly=prices.get(kind) if kind is not None else None,
-        of_two_files=job.repeat is not None
-        and bool(job.repeat.arms)
-        and not record.store.find(record.key(REQUEST)),
+        hourly=prices.get(kind or ""),
+        of_two_files=_is_of_two_files(record, job),
     )
+
+
+def _origin(lanes: Sequence[Lane], parts: _Parts, result: JobResult | None, *, now: int) -> int:
+    """Return the first time (ms UTC) that is known of the job."""
+    times = [bar.start for lane in lanes for bar in lane.bars]
+    times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
+    started = result.started if result is not None else None
+    return min(times, default=now if started is None else started)
+
+
+def _is_of_two_files(record: JobRecord, job: Job) -> bool:
+    has_arms = job.repeat is not None and bool(job.repeat.arms)
+    return has_arms and not record.store.find(record.key(REQUEST))
 
 
 @dataclass
@@ -214,8 +262,6 @@ class _Parts:
 
 def _parts(points: Points, job: Job, starts: Mapping[int | None, int], result: JobResult | None) -> _Parts:
     parts = _Parts()
-    failed = failed_of(result) if result is not None else frozenset()
-    memory = memory_floor(result.own_usage if result is not None else None)
     described = {metric.name: metric for metric in job.named_metrics()}
     metrics: dict[str, list[PointSeries]] = {name: [] for name in described}
     host: dict[str, list[tuple[str, PointSeries]]] = {}
@@ -223,52 +269,59 @@ def _parts(points: Points, job: Job, starts: Mapping[int | None, int], result: J
         if not len(series):
             continue
         if key.src == HOST:
-            name = key.name.removeprefix(_HOST_PREFIX)
-            gpu = _GPU.fullmatch(name)
-            label, name = (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
+            label, name = _host_name(key.name)
             host.setdefault(name, []).append((label, series))
         elif key.src == RUN:
-            where = _label(series, several=False)
             fact = key.name.removeprefix(_RUN_PREFIX)
+            where = _label(series, several=False)
             parts.facts.setdefault(fact, []).append((where, series.values[-1], series.units))
         else:
             metrics.setdefault(key.name, []).append(series)
+    failed = failed_of(result) if result is not None else frozenset()
+    memory = memory_floor(result.own_usage if result is not None else None)
     for name, found in metrics.items():
         if found:
             lines = [
                 line_of(
-                    each, _label(each, several=len(found) > 1, failed=failed), described.get(name), starts
+                    each,
+                    _label(each, several=len(found) > 1, failed=failed),
+                    described.get(name),
+                    starts,
                 )
                 for each in _ordered(found)
             ]
-            parts.metrics.append(
-                MetricPart(
-                    name=name,
-                    units=found[0].units,
-                    lines=lines,
-                    described=described.get(name),
-                    floor=floor_of(described.get(name), memory),
-                )
-            )
-    for name, samples in sorted(host.items(), key=lambda item: _host_order(item[0])):
-        lines = [
-            line_of(each, " ".join(filter(None, (label, _label(each, several=True)))), None, {})
-            for label, each in samples
-        ]
-        parts.host.append(MetricPart(name=name, units=samples[0][1].units, lines=lines))
+            lines = with_superseded(lines)
+            parts.metrics.append(_metric_part(name, lines, described.get(name), memory))
+    for name in sorted(host, key=_host_order):
+        parts.host.append(_host_part(name, host[name]))
     return parts
 
 
+def _metric_part(name: str, lines: list[Line], metric: Metric | None, memory: int) -> MetricPart:
+    units, floor = lines[0].points.units, floor_of(metric, memory)
+    return MetricPart(name=name, units=units, lines=lines, described=metric, floor=floor)
+
+
+def _host_name(name: str) -> tuple[str, str]:
+    """Return the GPU that a sample is of, if it is of one, and its name without that."""
+    name = name.removeprefix(_HOST_PREFIX)
+    gpu = _GPU.fullmatch(name)
+    return (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
+
+
+def _host_part(name: str, samples: Sequence[tuple[str, PointSeries]]) -> MetricPart:
+    lines = [
+        line_of(each, " ".join(filter(None, (label, _label(each, several=True)))), None, {})
+        for label, each in samples
+    ]
+    return MetricPart(name=name, units=samples[0][1].units, lines=lines)
+
+
 HOST_FIRST = (
-    "cpu_percent",
-    "gpu_utilization_percent",
-    "memory_used_bytes",
-    "gpu_memory_used_bytes",
-    "disk_read_bytes_per_second",
-    "disk_write_bytes_per_second",
-    "network_receive_bytes_per_second",
-    "network_send_bytes_per_second",
-)
+    "cpu_percent", "gpu_utilization_percent", "memory_used_bytes", "gpu_memory_used_bytes",
+    "disk_read_bytes_per_second", "disk_write_bytes_per_second",
+    "network_receive_bytes_per_second", "network_send_bytes_per_second",
+)  # fmt: skip
 """Samples of a machine that explain a dip, in the order in which they are shown."""
 
 
@@ -287,7 +340,7 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
         key=lambda each: (
             each.key.labels,
             each.key.arm or "",
-            each.key.repeat if each.key.repeat is not None else -1,
+            each.key.part if each.key.part is not None else -1,
             number(each.key.rank),
             number(each.key.process_rank),
         ),
@@ -295,13 +348,13 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
 
 
 def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) -> str:
-    """Return what tells a series from the others of its metric; empty where nothing does."""
+    """Return the name of a series among the others of its metric; empty if it needs none."""
     key = series.key
     words = [f"{name}={value}" for name, value in key.labels]
     if key.arm is not None:
         words.append(f"arm {key.arm}")
-    if key.repeat is not None:
-        words.append(f"repeat {key.repeat}{' (failed)' if key.repeat in failed else ''}")
+    if key.part is not None:
+        words.append(f"{key.part_words}{' (failed)' if key.repeat in failed else ''}")
     if key.rank is not None:
         words.append(f"node {key.rank}")
     if key.process_rank is not None:
@@ -311,21 +364,19 @@ def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) 
 
 def _launch(record: JobRecord) -> _Launch:
     launch = _Launch()
-    found: dict[str, Any] | None = None
+    found: _LaunchTable | None = None
     with suppress(BaiError):
         key = record.key("attempts/0/launch.json")
         table = record.read_object(key)
         if table is not None:
-            found = validated(_LaunchTable, table, where=f"{record.store.url}/{key}")
+            found = checked(_LaunchTable, table, where=f"{record.store.url}/{key}")
     if found is None:
         return launch
     with suppress(ValueError):
-        launch.asked = round(
-            datetime.fromisoformat(found["created"].replace("Z", "+00:00")).timestamp() * 1000
-        )
-    kind = found["request"].get("InstanceType")
+        launch.asked = round(datetime.fromisoformat(found.created.replace("Z", "+00:00")).timestamp() * 1000)
+    kind = found.request.get("InstanceType")
     launch.instance_type = kind if isinstance(kind, str) else None
-    options = found["request"].get("InstanceMarketOptions")
+    options = found.request.get("InstanceMarketOptions")
     launch.spot = isinstance(options, dict) and options.get("MarketType") == "spot"
     done = record.key("attempts/0/launched.json")
     launch.launched = next((each.modified for each in record.store.find(done) if each.key == done), None)
@@ -342,7 +393,7 @@ def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
 
 
 def _told_rank(record: JobRecord, job: Job) -> int:
-    """Return the node whose output explains the end: the first one that failed, else the first."""
+    """Return the rank whose output explains the end: the first that failed, else 0."""
     if job.strategy.nodes == 1:
         return 0
     failed = [each for each in node_outcomes(record) if each.outcome != "succeeded"]

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else and lets nothing out.
+"""Documents as HTML files that need nothing else and let nothing out.
 
 All that others wrote (names, log lines, labels) is escaped, and the page's policy allows the styles and scripts of this very file by
 their sums and nothing else: no request, no further script, no form leaves it, whatever a benchmark printed.
@@ -9,49 +9,49 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from bai_agent import __version__
+from executor.documents.document import Block
+from executor.documents.text import plain_text
+from executor.quantities import clock
 from executor.report.contents import Report
-from executor.report.markup import escaped
+from executor.report.job_document import job_body, job_head
 from executor.report.plots import plot_data
-from executor.report.sections import page_body
 
 _ROOM = files("executor.report")
 _STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/page.js")
+_ROWS = 64
+"""Series of a metric in its table; the other formats have all."""
 _LICENCE = "vendor/uplot/LICENSE"
 
 
+def html_page(title: str, blocks: Iterable[Block]) -> str:
+    """Return a document as a page without scripts."""
+    return _page("page.html", title=title, blocks=blocks, styles=[_file("page/page.css")])
+
+
 def html_report(report: Report) -> str:
-    """Return the whole page."""
-    styles = [_file(name) for name in _STYLES]
-    scripts = [_file(name) for name in _SCRIPTS]
+    """Return the page of a report."""
     plots = plot_data(report)
-    title = escaped(report.job.job.name or report.job.job.id)
-    # A <style> or <script> is hashed as it stands between its tags.
-    head = [
-        "<!doctype html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(styles, scripts)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="referrer" content="no-referrer">',
-        f'<meta name="generator" content="bai {escaped(report.version)}">',
-        f"<title>{title} – benchmark report</title>",
-        *(f"<style>{each}</style>" for each in styles),
-        "</head>",
-        "<body>",
-    ]
-    tail = [
-        f'<script type="application/json" id="data">{script_json(plots.table)}</script>',
-        f"<!-- uPlot:\n{_file(_LICENCE).strip()}\n-->",
-        *(f"<script>{each}</script>" for each in scripts),
-        "</body>",
-        "</html>",
-        "",
-    ]
-    return "\n".join([*head, *page_body(report, plots), *tail])
+    return _page(
+        "report.html",
+        title=report.job.job.name or report.job.job.id,
+        head=job_head(report),
+        blocks=job_body(report, plots),
+        created=clock(report.created),
+        styles=[_file(name) for name in _STYLES],
+        scripts=[_file(name) for name in _SCRIPTS],
+        data=script_json(plots.table),
+        licence=_file(_LICENCE),
+    )
 
 
 def script_json(value: object) -> str:
@@ -62,15 +62,40 @@ def script_json(value: object) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _policy(styles: list[str], scripts: list[str]) -> str:
+def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), **values: Any) -> str:
+    # A <style> or <script> is hashed as it stands between its tags.
     allowed = (
         "default-src 'none'",
         f"style-src {' '.join(map(_source, styles))}",
-        f"script-src {' '.join(map(_source, scripts))}",
+        "script-src " + (" ".join(map(_source, scripts)) or "'none'"),
         "base-uri 'none'",
         "form-action 'none'",
     )
-    return "; ".join(allowed)
+    return (
+        _environment()
+        .get_template(template)
+        .render(policy="; ".join(allowed), styles=styles, scripts=scripts, version=__version__, **values)
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Return the environment of templates. It makes each value plain text, then escapes it, unless it is our own markup."""
+    environment = Environment(
+        loader=PackageLoader("executor.report", "page"),
+        autoescape=True,
+        finalize=lambda value: _plain(value) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"newline": Markup("\n"), "limit": _ROWS}
+    return environment
+
+
+def _plain(text: str) -> str:
+    """Return `text`, which may hold anything, as one line without what hides or turns its direction."""
+    return plain_text(text).encode(errors="replace").decode()
 
 
 def _source(content: str) -> str:

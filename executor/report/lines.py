@@ -1,19 +1,21 @@
-"""One series of a report: its points, its figures without the warm-up, and which way it went."""
+"""One series of a report: its points, its figures without the warm-up, and its trend."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bai_agent.job.descriptor import Metric
-from executor.analysis.figures import Figures, figures, headline, warmup_count
+from bai_agent.job.figures import mean_of
+from bai_agent.job.job_headlines import LastGenerations
+from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.steady import series_unsteady
+from executor.records.figures import Figures, figures, headline, start_of, warmup_count
 from executor.records.points import PointSeries
 
 SPARKLINE = 240
-"""Values that a small picture is made of."""
+"""Values of a small picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,32 +23,41 @@ class Line:
     """One series of a metric."""
 
     label: str
-    """What tells it from the others: "node 1", "repeat 3"; empty where it is the only one."""
+    """Name among the others: "node 1", "repeat 3"; empty if it is the only one."""
     points: PointSeries
     left_out: int
-    """How many of its first values are warm-up."""
+    """Number of its first values that are warm-up."""
     start: int | None
-    """When its run began, ms UTC."""
+    """Start of its run, ms UTC."""
     figures: Figures | None
-    """Without the warm-up; None where nothing is left."""
+    """Figures without the warm-up; None if nothing is left."""
     headline: float | None
     """The number that stands for the run."""
     change: float | None
-    """By what share the mean of the second half differs from that of the first; None where a share says nothing."""
+    """Relative change of the mean from the first half to the second; None if it has no meaning."""
 
+    superseded: bool = False
+    """Whether a later generation has a number for its metric and labels."""
+    steps: Sequence[float] | None = None
+    """Step of each value, NaN for none and for one that a later generation computed again. None without any."""
     unsteady: str | None
-    """Why it had not settled, as a sentence; None where it had, or nothing can be said."""
+    """Reason why it is not steady, as a sentence; None if it is, or if that is unknown."""
 
     @property
     def sketch(self) -> list[float]:
-        """A few values for a small picture, the warm-up among them."""
+        """A few values for a small picture, including the warm-up."""
         values = self.points.values
         return [values[index] for index in chosen(values, SPARKLINE)]
 
 
-def line_of(points: PointSeries, label: str, metric: Metric | None, starts: Mapping[int | None, int]) -> Line:
-    """Return a series with its figures. starts: when the benchmark was started, by repeat; None: the only run, or the first."""
-    start = starts.get(points.key.repeat, starts.get(None))
+def line_of(
+    points: PointSeries,
+    label: str,
+    metric: Metric | None,
+    starts: Mapping[int | None, int],
+) -> Line:
+    """Return a series with its figures. starts: when the benchmark was started, by repeat or generation; None: the only run, or the first."""
+    start = start_of(points.key, starts)
     left_out = warmup_count(points, metric, started=start)
     values = points.values[left_out:]
     found = figures(values)
@@ -59,18 +70,52 @@ def line_of(points: PointSeries, label: str, metric: Metric | None, starts: Mapp
         figures=found,
         headline=headline(points, metric, started=start),
         change=_change(values),
+        steps=points.steps,
         unsteady=why.sentence if why is not None else None,
     )
+
+
+def with_superseded(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of one metric, of a job with generations marked with what later ones stand instead of."""
+    if all(line.points.key.generation is None for line in lines):
+        return list(lines)
+    last = LastGenerations(line.points.key.place for line in lines if line.headline is not None)
+    firsts = [(line.points.key, _first_step(line)) for line in lines]
+    marked = []
+    for line in lines:
+        key = line.points.key
+        later = (
+            first
+            for other, first in firsts
+            if other.labels == key.labels and (other.generation or 0) > (key.generation or 0)
+        )
+        steps = _steps_before(line, min(later, default=math.inf))
+        marked.append(replace(line, superseded=last.is_past(*key.place), steps=steps))
+    return marked
+
+
+def _first_step(line: Line) -> float:
+    """Return the least step of a line, infinite without any."""
+    return min((step for step in line.points.steps or () if not math.isnan(step)), default=math.inf)
+
+
+def _steps_before(line: Line, first: float) -> Sequence[float] | None:
+    """Return the steps of a line, NaN for those from `first` on; None if none is left."""
+    steps = line.points.steps
+    if steps is None or math.isinf(first):
+        return steps
+    left = array("d", (step if step < first else math.nan for step in steps))
+    return None if all(map(math.isnan, left)) else left
 
 
 _OF_A_STRETCH = 4
 
 
 def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
-    """Return the indices of at most `limit` values, in order, extremes among them; all where there are no more. limit: 4 or more.
+    """Return the indices of at most `limit` values, in order, extremes among them; all if there are no more. limit: 4 or more.
 
-    Of each stretch they are the first, the least, the greatest and the last value: a picture stays the same to the pixel as long as a stretch
-    is no wider than one, and no peak is lost however wide it is. The method is M4's (Jugel, Jerzak, Hackenbroich, Markl: M4, a
+    Each stretch keeps its first, least, greatest and last value: a picture stays the same to the pixel as long as a stretch
+    is no wider than one, and no peak is lost however wide it is. The method is M4 (Jugel, Jerzak, Hackenbroich, Markl: M4, a
     visualization-oriented time series data aggregation, VLDB 2014), over stretches of equally many values.
     """
     count = len(values)
@@ -90,8 +135,6 @@ def _change(values: array[float]) -> float | None:
     half = len(values) // 2
     if half < 2:
         return None
-    # Halved, so that no sum of finite numbers overflows.
-    first = math.fsum(each / 2 / half for each in values[:half])
-    second = math.fsum(each / 2 / half for each in values[-half:])
+    first, second = mean_of(values[:half]), mean_of(values[-half:])
     change = (second - first) / abs(first) if first else math.inf
     return change if math.isfinite(change) else None

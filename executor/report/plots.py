@@ -1,16 +1,16 @@
-"""What the plots of a page are drawn from: thinned series in columns, and their headings."""
+"""Data of the plots of a page: thinned series in columns, and their headings."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.light_dataclass import dataclass
+from executor.documents.text import plain_text
 from executor.report.contents import HOST_FIRST, MetricPart, Report
 from executor.report.lines import Line, chosen
-from executor.view.text import plain_text
 
 _PAGE = 120_000
 """Points of a page: some 3 MB, which every browser draws at once."""
@@ -41,11 +41,11 @@ class Plot:
     title: str
     host: bool
     primary: bool
-    """Of the machines' samples: one of those that are shown at once."""
+    """Whether a page shows it at once; only for the machines' samples."""
     drawn: int
-    """How many points of it are drawn."""
+    """Number of points that are drawn."""
     lines: list[Line]
-    """Those that are drawn."""
+    """Series that are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ class Plots:
 
     @property
     def steps(self) -> bool:
-        """Whether one of them can be drawn over `step`."""
+        """Whether any can be drawn over `step`."""
         return any(each["steps"] for each in self.table["plots"])
 
     @property
     def aligned(self) -> bool:
-        """Whether runs can be laid over each other."""
+        """Whether the runs of any can be laid over each other."""
         return any(each["aligned"] for each in self.table["plots"])
 
 
@@ -76,50 +76,51 @@ def plot_data(report: Report) -> Plots:
         lines = part.lines[:_LINES]
         limit = max(_LEAST, share // len(lines))
         thinned = [(line, chosen(line.points.values, limit)) for line in lines]
-        title = (
-            _HOST_NAMES.get(
-                part.name, re.sub(r"_percent$|_bytes$|_bytes_per_second$", "", part.name).replace("_", " ")
-            )
-            if host
-            else part.name
+        plot = Plot(
+            number=number,
+            part=part,
+            title=_host_title(part.name) if host else part.name,
+            host=host,
+            primary=part.name in HOST_FIRST,
+            drawn=sum(len(indices) for _, indices in thinned),
+            lines=lines,
         )
-        plots.append(
-            Plot(
-                number=number,
-                part=part,
-                title=title,
-                host=host,
-                primary=part.name in HOST_FIRST,
-                drawn=sum(len(indices) for _, indices in thinned),
-                lines=lines,
-            )
-        )
-        starts = {line.points.key.repeat for line in lines}
-        tables.append(
-            {
-                "title": plain_text(title),
-                "units": plain_text(part.units),
-                "host": host,
-                "steps": any(line.points.steps is not None for line in lines),
-                "aligned": len(starts) > 1,
-                "marks": [] if host else _marks(report, part, lines),
-                "series": [_series(line, indices, report.origin) for line, indices in thinned],
-            }
-        )
-    times = [
-        each
-        for part, _ in parts
-        for line in part.lines
-        for each in (line.points.timestamps[0], line.points.timestamps[-1])
-    ]
-    first, last = (min(times) - report.origin, max(times) - report.origin) if times else (0, 1000)
+        plots.append(plot)
+        tables.append(_table(plot, thinned, report))
+    first, last = _time_range([line for part, _ in parts for line in part.lines], report.origin)
     margin = max(1, (last - first) // 100)
     table = {"from": (first - margin) / 1000, "to": (last + margin) / 1000, "plots": tables}
     return Plots(plots=plots, table=table)
 
 
+def _host_title(name: str) -> str:
+    plain = re.sub(r"_percent$|_bytes$|_bytes_per_second$", "", name).replace("_", " ")
+    return _HOST_NAMES.get(name, plain)
+
+
+def _table(plot: Plot, thinned: Sequence[tuple[Line, Sequence[int]]], report: Report) -> dict[str, Any]:
+    return {
+        "title": plain_text(plot.title),
+        "units": plain_text(plot.part.units),
+        "host": plot.host,
+        "steps": any(line.points.steps is not None for line in plot.lines),
+        "aligned": len({line.points.key.part for line in plot.lines}) > 1,
+        "marks": [] if plot.host else _marks(report, plot.part, plot.lines),
+        "series": [_series(line, indices, report.origin) for line, indices in thinned],
+    }
+
+
+def _time_range(lines: Sequence[Line], origin: int) -> tuple[int, int]:
+    """Return the times of the first and the last value, in ms after `origin`."""
+    if not lines:
+        return 0, 1000
+    first = min(line.points.timestamps[0] for line in lines)
+    last = max(line.points.timestamps[-1] for line in lines)
+    return min(first, last) - origin, max(first, last) - origin
+
+
 def _series(line: Line, indices: Sequence[int], origin: int) -> dict[str, Any]:
-    times, values, steps = line.points.timestamps, line.points.values, line.points.steps
+    times, values, steps = line.points.timestamps, line.points.values, line.steps
     found: dict[str, Any] = {"label": plain_text(line.label), "v": [_short(values[i]) for i in indices]}
     before, deltas = 0, []
     for i in indices:
@@ -138,10 +139,10 @@ def _short(value: float) -> float | int:
 
 
 def _marks(report: Report, part: MetricPart, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the moments that a plot over time shows: what of it is warm-up, and where each run began."""
+    """Return the marks of a plot over time: its warm-up, and the start of each run."""
     marks: list[dict[str, Any]] = []
     starts = sorted(
-        {(line.start, line.points.key.repeat) for line in lines if line.start is not None},
+        {(line.start, line.points.key.part_words) for line in lines if line.start is not None},
         key=lambda each: each[0],
     )
     warmup = part.described.warmup if part.described is not None else None
@@ -150,5 +151,5 @@ def _marks(report: Report, part: MetricPart, lines: Sequence[Line]) -> list[dict
             at = start - report.origin
             marks.append({"x": at, "to": at + round(warmup.total_seconds() * 1000)})
     if len(starts) > 1:
-        marks += [{"x": start - report.origin, "label": f"repeat {repeat}"} for start, repeat in starts]
+        marks += [{"x": start - report.origin, "label": part} for start, part in starts]
     return marks

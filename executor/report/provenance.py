@@ -1,82 +1,81 @@
-"""What a job ran on, and all that is needed to run it again."""
+"""Sections on the machines of a job, and on how to run it again."""
 
 from __future__ import annotations
 
 import shlex
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-from bai_agent.job.descriptor import Git, Job, Source, SourceKind
+from bai_agent.job.descriptor import Arm, Git, Job, Source, SourceKind
 from bai_agent.job.record_types import GitCommit
+from executor.documents.document import (
+    Block,
+    Code,
+    Column,
+    Fact,
+    Facts,
+    PageOnly,
+    Paragraph,
+    Phrase,
+    Table,
+)
+from executor.documents.machines import environment_facts
+from executor.documents.summary import commit_words
 from executor.quantities import size
 from executor.report.contents import Report
-from executor.report.markup import Cell, escaped, escaped_lines, pairs, table
-from executor.view.environment import environment_lines
 
 _NODES = 64
 _PASSING = frozenset({"load", "instance"})
-"""Lines of a node's environment that differ on equal machines, or name the machine itself."""
+"""Facts that differ on equal machines, or name the machine itself."""
 
 
-def environment_section(report: Report) -> Iterator[str]:
-    """Yield what the nodes ran on: first in what they differ, then what they share."""
-    yield '<h2 id="environment">What it ran on</h2>'
-    known = [each for each in report.environments if each.environment is not None]
+def environment_blocks(report: Report) -> Iterator[Block]:
+    """Yield facts of the nodes: first the differences, then what they share."""
+    known = {each.rank: each for each in report.environments if each.environment is not None}
     if not known:
         why = report.environments[0].trouble if report.environments else "no agent of this job has started"
-        yield f'<p class="soft">Not known: {escaped(why or "")}</p>'
+        yield Paragraph(f"Not known: {why or ''}", "soft")
         return
-    lines = {each.rank: _lines_of(list(environment_lines(each))) for each in known}
-    labels = list(dict.fromkeys(label for each in lines.values() for label in each))
-    shared: list[tuple[str, dict[int, str]]] = []
-    differing: list[tuple[str, dict[int, str]]] = []
-    for label in labels:
-        values = {rank: each.get(label, "–") for rank, each in lines.items()}
-        (shared if len(set(values.values())) == 1 else differing).append((label, values))
-    # What may explain a difference of results comes before what only passes.
-    differing.sort(key=lambda each: each[0] in _PASSING)
+    lines = {rank: _lines_of(environment_facts(each)) for rank, each in known.items()}
+    shared: list[Fact] = []
+    differing: list[list[Fact]] = []
+    for label in dict.fromkeys(chain.from_iterable(lines.values())):
+        texts = [each.get(label, "–") for each in lines.values()]
+        if len(set(texts)) == 1:
+            shared.append(Fact(label, texts[0]))
+        else:
+            named = zip(lines, texts, strict=True)
+            differing.append([Fact(label, f"node {rank}: {text}") for rank, text in named][:_NODES])
+    # Differences that may explain results come before passing ones.
+    differing.sort(key=lambda each: each[0].label in _PASSING)
     if differing:
-        yield from pairs(
-            f"In what the {len(known)} nodes differ",
-            [
-                (
-                    escaped(label),
-                    "<br>".join(
-                        f"node {rank}: {escaped(text)}" for rank, text in list(values.items())[:_NODES]
-                    ),
-                )
-                for label, values in differing
-            ],
-        )
-    caption = (
-        f"The same on all {len(known)} nodes"
-        if len(known) > 1
-        else "The machine, just before the benchmark began"
-    )
-    yield from pairs(
-        caption, [(escaped(label), escaped(next(iter(values.values())))) for label, values in shared]
-    )
+        yield Facts(list(chain(*differing)), f"In what the {len(known)} nodes differ")
+    several = f"The same on all {len(known)} nodes"
+    yield Facts(shared, several if len(known) > 1 else "The machine, just before the benchmark began")
 
 
-def _lines_of(found: list[tuple[str, str]]) -> dict[str, str]:
+def _lines_of(facts: Iterable[Fact]) -> dict[str, str]:
     lines: dict[str, str] = {}
-    for label, text in found:
-        if label != "warning":  # they stand at the page's head
+    for label, text, *_ in facts:
+        if label != "warning":  # the page's head has them
             lines[label] = f"{lines[label]}; {text}" if label in lines else text
     return lines
 
 
-def repeat_section(report: Report) -> Iterator[str]:
-    """Yield what is needed to repeat the job."""
-    job = report.job
-    yield '<h2 id="repeat">To repeat it</h2>'
-    yield f"<pre>{escaped(again(report))}</pre>"
-    yield from pairs("Where it came from", [(name, escaped(text)) for name, text in origin(report)])
-    if job.sources:
-        heads: list[Cell] = [("", "source"), ("text", "to"), ("n", "size"), ("text", "checksum")]
-        yield from table("What was pulled", heads, [_source_row(each, job) for each in job.sources])
-    yield "<details><summary>the job descriptor, as the agents had it</summary>"
-    yield f"<pre>{escaped_lines(report.descriptor)}</pre></details>"
+def repeat_blocks(report: Report) -> Iterator[Block]:
+    """Yield the command that repeats the job, and its inputs."""
+    yield Code(again(report))
+    yield Facts([Fact(*each) for each in origin(report)], "Where it came from")
+    if sources := report.job.sources:
+        heads = [
+            Column("source"),
+            Column("to", number=False),
+            Column("size"),
+            Column("checksum", number=False),
+        ]
+        yield PageOnly([Table(heads, [_source_row(each) for each in sources], "What was pulled")])
+    yield PageOnly([Code(report.descriptor)], "the job descriptor, as the agents had it")
 
 
 def again(report: Report) -> str:
@@ -97,50 +96,61 @@ def again(report: Report) -> str:
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what a job was made of: name and text."""
-    job, result = report.job, report.result
-    if job.benchmark.script is not None:
-        yield (
-            "command",
-            "a script of the descriptor"
-            + (f", with {shlex.join(job.benchmark.argv)}" if job.benchmark.argv else ""),
-        )
-    else:
-        yield "command", shlex.join(job.benchmark.argv)
+    """Yield the inputs of a job: name and text."""
+    job = report.job
+    yield "command", _command(job)
     for key, text in job.set.items():
         yield f"--set {key}", text
-    arms = job.repeat.arms if job.repeat is not None else ()
-    git = result.git if result is not None and result.git is not None else job.git
-    commits: dict[str, Git | GitCommit | None] = {
-        f"git of {each.name}": each.git for each in arms if each.git is not None
-    }
-    for name, commit in (commits or {"git": git}).items():
-        if commit is not None:
-            dirty = ", with uncommitted changes" if commit.dirty else ""
-            yield name, f"{commit.commit}{f' ({commit.branch})' if commit.branch else ''}{dirty}"
+    for name, commit in _commits(report):
+        yield name, commit_words(commit)
     for source in job.sources:
         if source.kind is SourceKind.SCRIPTS:
-            of = f" of {source.arm}" if source.arm else ""
-            sums = [each.scripts_sha256 for each in arms if each.name == source.arm]
-            digest = source.sha256 or next(iter(sums), None)
-            yield f"scripts{of}", f"SHA-256 {digest}" if digest else source.src
+            yield _scripts(source, report)
     if job.benchmark.secrets:
-        yield "secrets", f"{', '.join(job.benchmark.secrets)}: looked up where it runs, never kept"
+        yield (
+            "secrets",
+            f"{', '.join(job.benchmark.secrets)}: looked up on the machine that runs it, never kept",
+        )
     yield "record", f"{report.record.store.url}/{report.record.job_id}"
 
 
+def _command(job: Job) -> str:
+    words = shlex.join(job.benchmark.argv)
+    if job.benchmark.script is None:
+        return words
+    return "a script of the descriptor" + (f", with {words}" if words else "")
+
+
+def _commits(report: Report) -> Iterator[tuple[str, Git | GitCommit]]:
+    """Yield the commits of the arms, or that of the job."""
+    found = [(f"git of {each.name}", each.git) for each in _arms(report.job) if each.git is not None]
+    if found:
+        yield from found
+        return
+    measured = report.result.git if report.result is not None else None
+    if (git := measured or report.job.git) is not None:
+        yield "git", git
+
+
+def _scripts(source: Source, report: Report) -> tuple[str, str]:
+    of = f" of {source.arm}" if source.arm else ""
+    sums = (each.scripts_sha256 for each in _arms(report.job) if each.name == source.arm)
+    digest = source.sha256 or next(sums, None)
+    return f"scripts{of}", f"SHA-256 {digest}" if digest else source.src
+
+
+def _arms(job: Job) -> Sequence[Arm]:
+    return job.repeat.arms if job.repeat is not None else ()
+
+
 def checksum(source: Source) -> str:
-    """Return what a source is checked by."""
+    """Return the checksum of a source in words."""
     if source.sha256 is not None:
         return f"SHA-256 {source.sha256}"
     return f"MD5 {source.md5}" if source.md5 is not None else "none"
 
 
-def _source_row(source: Source, job: Job) -> list[Cell]:
+def _source_row(source: Source) -> list[Phrase]:
     known = size(source.size) if source.size is not None else "–"
-    return [
-        ("", escaped(source.src)),
-        ("text", escaped(f"{source.path} of {source.arm}" if source.arm else source.path)),
-        ("n", known),
-        ("text", escaped(checksum(source))),
-    ]
+    where = f"{source.path} of {source.arm}" if source.arm else source.path
+    return [Phrase(text) for text in (source.src, where, known, checksum(source))]

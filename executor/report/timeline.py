@@ -1,13 +1,13 @@
-"""When what happened on each node: its launch and boot, the phases of its agent, the runs of its benchmark."""
+"""Timeline of each node: launch and boot, phases of the agent, runs of the benchmark."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from bai_agent.errors import StoreError
 from bai_agent.job.record import NodeRecord
-from bai_agent.job.record_types import AgentEvent, BenchmarkStartEvent, PhaseEvent, PullEvent
+from bai_agent.job.record_types import AgentEvent, BenchmarkStartEvent, PhaseEvent, PullEvent, RunEvent
+from bai_agent.light_dataclass import dataclass, field
 from executor.records.follower import events_of
 from executor.records.run_state import PHASES
 
@@ -23,7 +23,7 @@ class Bar:
     start: int
     end: int
     goes_on: bool = False
-    """Nobody has said that it ended; `end` is the last thing that was heard."""
+    """Whether no event says that it ended; `end` is the time of the last event."""
 
     @property
     def seconds(self) -> float:
@@ -32,53 +32,79 @@ class Bar:
 
 @dataclass(kw_only=True)
 class Lane:
-    """What happened on one node."""
+    """Timeline of one node."""
 
     rank: int
     bars: list[Bar] = field(default_factory=list)
     benchmark: int | None = None
-    """When the benchmark was started, the first time."""
+    """First start of the benchmark."""
     restarts: int = 0
-    """How often its agent was started again."""
+    """Number of restarts of its agent."""
     pulls: dict[str, PullEvent] = field(default_factory=dict)
-    """How far each source came, by its address."""
+    """Last progress of each source, by its address."""
 
 
 def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lane:
-    """Return what is known of a node. asked, launched: when its machine was asked for, and when EC2 had answered. Raises StoreError."""
-    lane = Lane(rank=node.rank)
-    open_: dict[str, int] = {}
-    last = None
-    agents = 0
+    """Return the timeline of a node. asked, launched: times of the request for its machine, and of EC2's answer. Raises StoreError."""
+    lane, open_ = Lane(rank=node.rank), dict[str, int]()
+    last: int | None = None
+    clock = _BootClock()
     with suppress(StoreError):
         for event in events_of(node):
+            time = clock.time_of(event)
             if last is None:
-                lane.bars += _before(event.time, asked=asked, launched=launched)
-            last = max(last or 0, event.time)
-            match event:
-                case AgentEvent():
-                    agents += 1
-                case BenchmarkStartEvent():
-                    lane.benchmark = lane.benchmark or event.time
-                case PullEvent():
-                    lane.pulls[event.src] = event
-                case PhaseEvent(state="started") if event.phase in PHASES:
-                    # An agent that was started again runs through phases that had begun before.
-                    open_.setdefault(event.phase, event.time)
-                case PhaseEvent(state="finished") if event.phase in open_:
-                    start = open_.pop(event.phase)
-                    lane.bars = [each for each in lane.bars if each.phase != event.phase]
-                    lane.bars.append(Bar(phase=event.phase, start=start, end=max(start, event.time)))
+                lane.bars += _before(time, asked=asked, launched=launched)
+            last = max(last or 0, time)
+            _apply(lane, open_, event, time)
     for phase, start in open_.items():
         if all(each.phase != phase for each in lane.bars):
             lane.bars.append(Bar(phase=phase, start=start, end=max(start, last or start), goes_on=True))
     lane.bars.sort(key=lambda each: (each.start, ALL_PHASES.index(each.phase)))
-    lane.restarts = max(0, agents - 1)
+    lane.restarts = max(0, lane.restarts - 1)
     return lane
 
 
+def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> None:
+    """Add an event to a lane. open_: when each phase began that has not ended."""
+    match event:
+        case AgentEvent():
+            lane.restarts += 1
+        case BenchmarkStartEvent():
+            lane.benchmark = lane.benchmark or time
+        case PullEvent():
+            lane.pulls[event.src] = event
+        case PhaseEvent(state="started") if event.phase in PHASES:
+            # An agent that was started again runs through phases that had begun before.
+            open_.setdefault(event.phase, time)
+        case PhaseEvent(state="finished") if event.phase in open_:
+            start = open_.pop(event.phase)
+            lane.bars = [each for each in lane.bars if each.phase != event.phase]
+            lane.bars.append(Bar(phase=event.phase, start=start, end=max(start, time)))
+
+
+class _BootClock:
+    """Corrects times of events for changes of the node's clock since the first phase of a boot."""
+
+    def __init__(self) -> None:
+        self._boot_id: str | None = None
+        self._booted: float | None = None
+        """ms UTC, by the first phase of this boot that has an uptime."""
+        self._set_by = 0.0
+
+    def time_of(self, event: RunEvent) -> int:
+        """Return ms UTC. The events of a node come in their order."""
+        match event:
+            case AgentEvent(boot_id=boot_id) if boot_id != self._boot_id:
+                self._boot_id, self._booted, self._set_by = boot_id, None, 0.0
+            case PhaseEvent(uptime=float() as uptime):
+                booted = event.time - 1000 * uptime
+                self._booted = booted if self._booted is None else self._booted
+                self._set_by = booted - self._booted
+        return round(event.time - self._set_by)
+
+
 def _before(first: int, *, asked: int | None, launched: int | None) -> list[Bar]:
-    """Return the bars of what came before a node's agent had its first word."""
+    """Return the bars before the first event of a node's agent."""
     if asked is None or asked > first:
         return []
     if launched is None or not asked <= launched <= first:

@@ -1,11 +1,11 @@
-"""What several formats of a report say in the same words: headlines, warm-up, cost, counts."""
+"""Wording that all formats of a report share: headlines, warm-up, cost, counts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
-from bai_agent.job.descriptor import Better, Headline
+from bai_agent.job.descriptor import Headline
+from bai_agent.job.figures import LIMIT
 from bai_agent.job.job_headlines import (
     JobHeadline,
     SeriesNumber,
@@ -14,23 +14,16 @@ from bai_agent.job.job_headlines import (
     mean_or,
     with_arm,
 )
-from executor.analysis.figures import Figures
+from bai_agent.job.record_types import ExtractionSummary, GenerationOutcome, JobResult
+from bai_agent.light_dataclass import dataclass
+from executor.documents.metrics import headline_words
 from executor.quantities import quantity, seconds, size
+from executor.records.figures import Figures
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
-from executor.report.markup import Cell
-from executor.report.timeline import ALL_PHASES
-from executor.view.text import plain_text
 
-_WORDS = {
-    Headline.LAST: "last",
-    Headline.MIN: "least",
-    Headline.MAX: "greatest",
-    Headline.MEAN: "mean",
-    Headline.MEDIAN: "median",
-}
 FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
-"""What a table has of each series; `row_of` has their values."""
+"""Figures of each series in a table; `row_of` has their values."""
 
 
 def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
@@ -41,30 +34,18 @@ def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
 
 
 def floors_of(part: MetricPart) -> tuple[float | None, ...]:
-    """Return what each of `FIGURES` is only a bound up to; a deviation is a distance, and a small one is exact."""
+    """Return the floor of each of `FIGURES`; a deviation is a distance and has none."""
     return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
-
-
-def better_words(part: MetricPart, *, short: bool = False) -> str:
-    """Return which direction is an improvement, as markup; empty where the descriptor does not say."""
-    better = part.described.better if part.described is not None else None
-    if better is None:
-        return ""
-    arrow = "↓" if better is Better.LOWER else "↑"
-    words = f"{better.value} is better"
-    if short:
-        return f'<span class="better"><span aria-hidden="true">{arrow}</span><span class="quiet">{words}</span></span>'
-    return f'<span class="better">{arrow} {words}</span>'
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedHeadline:
-    """The number of one of a metric's sets of labels and arms that stands for the job, and what it is."""
+    """The number that stands for the job, for one set of labels and arm of a metric, in words."""
 
     headline: JobHeadline
     of: str
     lines: list[Line]
-    """What it was made of."""
+    """Series that it was made of."""
 
 
 def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
@@ -73,20 +54,21 @@ def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHead
     numbers = []
     for line in part.lines:
         key = line.points.key
-        if line.headline is None or (key.repeat is not None and key.repeat in failed):
+        if line.headline is None or line.superseded or (key.repeat is not None and key.repeat in failed):
             continue
         number = SeriesNumber(
             name=key.name,
             labels=key.labels,
             arm=key.arm,
             repeat=key.repeat,
+            generation=key.generation,
             value=line.headline,
             units=part.units,
         )
         numbers.append(number)
         lines.setdefault(labelled_name(key.name, with_arm(key.labels, key.arm)), []).append(line)
     metrics = {part.name: part.described} if part.described is not None else {}
-    how = _WORDS[part.described.headline] if part.described is not None else "last"
+    how = part.described.headline if part.described is not None else Headline.LAST
     return [
         ReportedHeadline(
             headline=each,
@@ -97,16 +79,17 @@ def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHead
     ]
 
 
-def _words_of(headline: JobHeadline, how: str, lines: Sequence[Line], floor: float | None) -> str:
+def _words_of(headline: JobHeadline, how: Headline, lines: Sequence[Line], floor: float | None) -> str:
     runs = list(headline.runs.values())
-    ranks = f", {mean_or(headline.over_ranks).value} of {headline.ranks} ranks" if headline.ranks > 1 else ""
+    ranks = f"{mean_or(headline.over_ranks).value} of {headline.ranks} ranks" if headline.ranks > 1 else ""
     if len(runs) > 1:
-        return f"median of {len(runs):,} runs ({how}{ranks}), {_range(runs, headline.units, floor)}"
-    if headline.ranks > 1:
+        words = headline_words(how, 0, len(runs), ranks=f", {ranks}" if ranks else "")
+        return f"{words}, {_range(runs, headline.units, floor)}"
+    if ranks:
         found = [line.headline for line in lines if line.headline is not None]
-        return f"{mean_or(headline.over_ranks).value} of {headline.ranks} ranks ({how}), {_range(found, headline.units, floor)}"
+        return f"{ranks} ({how.value}), {_range(found, headline.units, floor)}"
     count = lines[0].figures.count if lines[0].figures is not None else 0
-    return f"{how} of {count:,}" if count > 1 else "one value"
+    return headline_words(how, count) or "one value"
 
 
 def why_no_headline(part: MetricPart, failed: Collection[int]) -> str:
@@ -121,7 +104,7 @@ def _range(values: Sequence[float], units: str, floor: float | None) -> str:
 
 
 def warmup_words(part: MetricPart) -> str:
-    """Return what of a metric is left out of its figures; empty where nothing is."""
+    """Return a sentence on the warm-up that is left out of the figures; empty if there is none."""
     metric = part.described
     if metric is None or (metric.warmup is None and not metric.warmup_values):
         return ""
@@ -138,41 +121,25 @@ def share(part: float, whole: float) -> str:
 
 
 def cost_of(report: Report) -> dict[str, float] | None:
-    """Return what each phase cost in USD, over all nodes; None where no price is known."""
+    """Return the cost of each phase in USD, over all nodes; None if no price is known."""
     if report.hourly is None:
         return None
     found: dict[str, float] = {}
     for lane in report.lanes:
         for bar in lane.bars:
-            # A machine is paid for from the moment that EC2 has it.
+            # A machine costs from the moment that EC2 has it.
             if bar.phase != "launch":
                 found[bar.phase] = found.get(bar.phase, 0.0) + bar.seconds / 3600 * report.hourly
     return found
 
 
-def cost_rows(report: Report) -> tuple[list[list[Cell]], str]:
-    """Return the rows of the phases, and a sentence about time and money."""
-    phases = {phase: took for phase in ALL_PHASES if (took := report.phases.get(phase)) is not None}
-    total = sum(phases.values())
-    if not total:
-        return [], ""
-    costs = cost_of(report)
-    rows: list[list[Cell]] = []
-    for phase, took in phases.items():
-        row: list[Cell] = [("", phase), ("n", seconds(took)), ("n", share(took, total))]
-        if costs is not None:
-            row.append(("n", f"{costs[phase]:,.4f}" if phase in costs else "–"))
-        rows.append(row)
-    return rows, cost_sentence(report)
-
-
 def cost_sentence(report: Report) -> str:
-    """Say which share of the time was the benchmark, and what all of it cost as far as that is known."""
+    """Return the benchmark's share of the time, and the cost of the job as far as it is known."""
     phases = report.phases
     total = sum(phases.values())
     run = phases.get("run", 0.0)
-    benchmark = report.result.benchmark if report.result is not None else None
-    wall = benchmark.wall_seconds if benchmark is not None and benchmark.wall_seconds is not None else run
+    known = _benchmark_seconds(report.result) if report.result is not None else None
+    wall = known if known is not None else run
     sentence = f"{share(min(wall, total), total)} of the time was the benchmark itself."
     costs = cost_of(report)
     if costs is not None and report.hourly is not None:
@@ -186,32 +153,49 @@ def cost_sentence(report: Report) -> str:
     return sentence
 
 
+def _benchmark_seconds(result: JobResult) -> float | None:
+    """Return for how long the benchmark ran, in all generations of a job that has some. None if unknown."""
+    if not result.generations:
+        return result.benchmark.wall_seconds if result.benchmark is not None else None
+    return sum(map(_generation_seconds, result.generations))
+
+
+def _generation_seconds(each: GenerationOutcome) -> float:
+    if each.wall_seconds is not None:
+        return each.wall_seconds
+    return (each.ended - each.started) / 1000 if each.ended is not None and each.started is not None else 0.0
+
+
 def counts(report: Report) -> list[tuple[str, int, str]]:
-    """Return what was counted of records and lines: a name, a number, and what to know about it."""
-    found: list[tuple[str, int, str]] = [("metric records", report.records, "")]
-    extracted = report.result.metrics if report.result is not None else None
-    if extracted is not None:
-        found.append(("lines of output", extracted.lines, f"{size(extracted.log_bytes)}"))
-        rejected = {name: count for name, count in extracted.not_numbers.items() if count}
-        what = ", ".join(f"{plain_text(name)} {count:,}" for name, count in list(rejected.items())[:8])
-        found.append(
-            ("rejected", sum(rejected.values()), f"matched, and no finite number{': ' if what else ''}{what}")
-        )
-        found.append(("emitted lines that were no values", extracted.emit_bad_lines, ""))
-        found.append(
-            ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before they were read")
-        )
-        found.append(
-            (
-                "bytes not searched",
-                extracted.remaining_bytes,
-                "the time for that was up; `bai extract` makes up for it",
-            )
-        )
-    found.append(("late", report.late, "read after a restart, so that their times are those of the reading"))
-    found.append(("malformed", report.malformed.count, "lines of the record that are no metric records"))
+    """Return counts of records and lines: name, number and note."""
     kafka = report.result.kafka if report.result is not None else None
+    found = [("metric records", report.records, "")]
+    if report.extracted is not None:
+        found += _extracted_counts(report.extracted)
+    found += [
+        ("late", report.late, "read after a restart, so that their times are those of the reading"),
+        (f"beyond {LIMIT:g}", report.beyond, "values that are in the record and in no figure"),
+        ("malformed", report.malformed.count, "lines of the record that are no metric records"),
+    ]
     if kafka is not None:
-        found.append(("messages delivered to Kafka", kafka.delivered or 0, ""))
-        found.append(("messages not delivered", kafka.undelivered or 0, plain_text(kafka.error or "")))
+        found += [
+            ("messages delivered to Kafka", kafka.delivered or 0, ""),
+            ("messages not delivered", kafka.undelivered or 0, kafka.error or ""),
+        ]
     return found
+
+
+def _extracted_counts(extracted: ExtractionSummary) -> list[tuple[str, int, str]]:
+    rejected = {name: count for name, count in extracted.not_numbers.items() if count}
+    what = ", ".join(f"{name} {count:,}" for name, count in list(rejected.items())[:8])
+    return [
+        ("lines of output", extracted.lines, size(extracted.log_bytes)),
+        ("rejected", sum(rejected.values()), f"matched, and no finite number{': ' if what else ''}{what}"),
+        ("emitted lines that were no values", extracted.emit_bad_lines, ""),
+        ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before they were read"),
+        (
+            "bytes not searched",
+            extracted.remaining_bytes,
+            "the time for that was up; `bai extract` makes up for it",
+        ),
+    ]

@@ -1,1 +1,1 @@
-"""What a person sees while a job runs and after it."""
+"""Live views of a job that runs."""

@@ -11,26 +11,21 @@ from rich.table import Table
 from rich.text import Text
 
 from bai_agent.job.record_types import (
-    NeighbourEvent,
     PullEvent,
     RunEvent,
-    SinkEvent,
-    StopEvent,
-    WaitEvent,
     WarningEvent,
 )
+from executor.documents.job_view import JobView, phase_words
+from executor.documents.machines import host_line
+from executor.documents.metrics import metric_table
+from executor.documents.screen import STYLES, Screen
+from executor.documents.summary import show_summary
+from executor.documents.text import place, plain_text, speaks_unicode
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
 from executor.records.over_ranks import over_ranks
-from executor.records.run_state import PHASES, neighbour_sentence
-from executor.view.block import ansi_text, cropped
-from executor.view.host import host_line
-from executor.view.metrics import metric_table
-from executor.view.scroll import Scroll
-from executor.view.stage import DrawnTerminal
-from executor.view.summary import print_summary
-from executor.view.text import place, plain_text, speaks_unicode
-from executor.view.watch import JobView
+from executor.view.log import Scroll
+from executor.view.stage import DrawnTerminal, ansi_text, cropped
 
 _REFRESH = 0.2
 """Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""
@@ -69,11 +64,11 @@ class LiveView:
                     self._notice(TRUNCATED)
         self._scroll.feed(news.log)
         for event in news.before:
-            self._tell(event)
+            self._tell(job_view, event)
         for event in news.after:
-            # Warnings after the benchmark's end stand in the summary that comes next.
+            # Warnings after the benchmark's end are in the summary that follows.
             if not isinstance(event, WarningEvent):
-                self._tell(event)
+                self._tell(job_view, event)
 
     def refresh(self, job_view: JobView) -> None:
         if time.monotonic() < self._next:
@@ -87,7 +82,7 @@ class LiveView:
             self._flush()
             self._print_rest()
         self.close()
-        print_summary(self._console, job_view, unicode=self._unicode)
+        show_summary(self._console, job_view, unicode=self._unicode)
 
     def close(self) -> None:
         self._stage.close()
@@ -96,20 +91,11 @@ class LiveView:
         self._flush()
         self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
 
-    def _tell(self, event: RunEvent) -> None:
-        last = self._picture is not None and self._picture.is_last_word(event)
-        if isinstance(event, (WarningEvent, SinkEvent, StopEvent)) and not last:
-            style = "bold yellow" if isinstance(event, StopEvent) else "yellow"
-            self._say(event.message, style)
-        elif isinstance(event, WaitEvent):
-            self._say(event.message, "cyan")
-        elif isinstance(event, NeighbourEvent) and event.until is None:
-            self._say(neighbour_sentence(event.job_id, there=True), "yellow")
-
-    def _say(self, sentence: str, style: str) -> None:
-        with self._stage.above():
-            self._flush()
-            self._print(Text(f"[bai] {plain_text(sentence)}", style=style))
+    def _tell(self, job_view: JobView, event: RunEvent) -> None:
+        if (phrase := job_view.remark(event)) is not None:
+            with self._stage.above():
+                self._flush()
+                self._print(Text(f"[bai] {plain_text(phrase.text)}", style=STYLES[phrase.tone]))
 
     def _flush(self) -> None:
         """Print the lines that have come."""
@@ -153,9 +139,9 @@ class LiveView:
         measured = job_view.measurements
         every = over_ranks(measured.benchmark.values(), measured.over_ranks)
         if every:
-            # Those that have values come first: of a thousand metrics the seen ones are of interest.
+            # Metrics with values come first: there may be a thousand others.
             seen = [series for series in every if series.count] + [one for one in every if not one.count]
-            parts.append(metric_table(seen, width=width, rows=room, unicode=self._unicode))
+            parts.append(Screen(width=width, unicode=self._unicode).grid(metric_table(seen[:room])))
             if len(seen) > room:
                 dots = "…" if self._unicode else "..."
                 more = f"{dots} {len(seen) - room:,} more; {job_view.command('metrics', job_view.job_id)}"
@@ -173,14 +159,9 @@ class LiveView:
         return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
 
     def _phases(self, job_view: JobView) -> RenderableType:
-        done = [
-            f"{name} {seconds(job_view.state.finished[name])}"
-            for name in PHASES
-            if name in job_view.state.finished
-        ]
-        dot = " · " if self._unicode else " | "
-        left = Text(dot.join(done), style="dim")
-        right = Text(host_line(job_view.measurements.host, separator=dot), style="dim", justify="right")
+        screen = Screen(width=self._console.width, unicode=self._unicode)
+        left = screen.text(phase_words(job_view.state.finished), "soft")
+        right = screen.text(host_line(job_view.measurements.host), "soft")
         line = Table.grid(expand=True, padding=(0, 1))
         line.add_column(no_wrap=True, overflow="ellipsis")
         line.add_column(justify="right", no_wrap=True, overflow="ellipsis")

@@ -1,25 +1,70 @@
-"""Logs on a screen, as JSON or as bytes; of several nodes whole lines, each with the rank of its node in front."""
+"""Logs of benchmarks on a screen, as JSON or as bytes. Logs of several nodes are whole lines, each after the rank of its node."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from executor.view.scroll import Scroll
-from executor.view.text import colourless, draws_in_place, speaks_unicode
+from executor.documents.text import colourless, draws_in_place, safe_line, speaks_unicode
+
+_REST = 65536
+"""Bytes kept of a line that has not ended yet."""
+
 
 _KEEP = 2**20
-"""Lines of one piece; a piece has no more bytes than that."""
+"""Greatest number of lines of one piece, which has no more bytes than that."""
 _LONGEST_LINE = 2**20
-"""Bytes of a line of one of several nodes; a longer one is broken, or it would be kept for ever."""
+"""Greatest length of a line of one of several nodes, in bytes. A longer one is broken, or it would be kept for ever."""
+
+
+class Scroll:
+    """Takes output in any pieces and returns lines safe for a terminal. Counts what it drops."""
+
+    def __init__(self, *, keep: int = 400) -> None:
+        self._lines: deque[bytes] = deque(maxlen=keep)
+        self._rest = b""
+        self._passed = 0
+
+    def feed(self, content: bytes) -> None:
+        *lines, rest = (self._rest + content).split(b"\n")
+        self._passed += max(0, len(self._lines) + len(lines) - (self._lines.maxlen or 0))
+        self._lines.extend(lines)
+        if len(rest) > _REST:
+            rest = rest[-_REST:] if b"\r" in rest[-_REST:] else rest[:_REST]
+        self._rest = rest
+
+    def take(self) -> tuple[int, list[str]]:
+        """Return the number of lines that were left out since the last call, and the lines that follow them."""
+        passed, self._passed = self._passed, 0
+        lines = [_text(line) for line in self._lines]
+        self._lines.clear()
+        return passed, lines
+
+    def take_rest(self) -> list[str]:
+        """Return the last line if it has no newline and will not get one."""
+        rest, self._rest = self._rest, b""
+        return [_text(rest)] if rest else []
+
+    @property
+    def current(self) -> str:
+        """The line that has not ended yet, for example a progress bar."""
+        return _text(self._rest)
+
+
+def _text(line: bytes) -> str:
+    # Enough for the screen: a line of 100 MB is not decoded for its first words.
+    start = max(0, line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1) if b"\r" in line else 0
+    shown = line[start : start + _REST].decode(errors="replace")
+    return safe_line(shown)
 
 
 class LogView:
     """Prints logs that come in pieces. Used as a context: at its end the last line stands, with or without a newline.
 
-    follow: pieces of several nodes come in any order; else node after node. with_ranks: each line has its node's rank in front.
+    follow: pieces of several nodes come in any order; else node after node. with_ranks: each line begins with its node's rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:
@@ -68,7 +113,7 @@ class LogView:
         # Only a terminal that is followed at draws, and rich takes as long as all the rest.
         from rich.console import Console
 
-        from executor.view.block import LiveBlock, ansi_text, cropped
+        from executor.view.stage import LiveBlock, ansi_text, cropped
 
         console, unicode = Console(highlight=False), speaks_unicode()
         block = LiveBlock(console)

@@ -1,35 +1,32 @@
-"""The view for pipes, CI and terminals that only know lines: what the benchmark prints, and plain lines of ours between it."""
+"""The views for pipes, CI and simple terminals (the benchmark's output with plain lines of ours), and for programs (JSON lines)."""
 
 from __future__ import annotations
 
-import io
+import json
 import sys
-from typing import BinaryIO
-
-from rich.console import Console
+from collections.abc import Mapping
+from typing import Any, BinaryIO, TextIO
 
 from bai_agent.job.record_types import (
-    NeighbourEvent,
     PhaseEvent,
     PullEvent,
     RequirementsEvent,
     RunEvent,
-    SinkEvent,
-    StopEvent,
-    WaitEvent,
     WarningEvent,
+    as_table,
+    event_table,
 )
+from executor.documents.job_view import JobView
+from executor.documents.screen import Screen, print_plainly
+from executor.documents.summary import summary_blocks
+from executor.documents.text import colourless, place, plain_text, speaks_unicode, visible
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
-from executor.records.run_state import neighbour_sentence
-from executor.view.scroll import Scroll
-from executor.view.summary import print_summary
-from executor.view.text import colourless, place, plain_text, speaks_unicode
-from executor.view.watch import JobView
+from executor.view.log import Scroll
 
 _SUMMARY_WIDTH = 80
 _KEEP = 2**20
-"""Lines of one piece of output; a piece has no more bytes than that."""
+"""Greatest number of lines of one piece of output, which has no more bytes than that."""
 
 
 class PlainView:
@@ -66,7 +63,7 @@ class PlainView:
                 self._write_lines(self._scroll.take()[1])
             self._stream.flush()
         for event in news.after:
-            # Warnings after the benchmark's end stand in the summary that comes next.
+            # Warnings after the benchmark's end are in the summary that follows.
             if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
@@ -79,13 +76,9 @@ class PlainView:
             self._write(b"\n")
         self._stream.flush()
         sys.stdout.flush()
-        drawn = io.StringIO()
-        console = Console(
-            file=drawn, width=_SUMMARY_WIDTH, force_terminal=False, no_color=True, highlight=False
-        )
-        print_summary(console, job_view, unicode=speaks_unicode())
-        for line in drawn.getvalue().splitlines():
-            print(line.rstrip())
+        screen = Screen(width=_SUMMARY_WIDTH, unicode=speaks_unicode())
+        for each in screen.render(summary_blocks(job_view)):
+            print_plainly(each, width=_SUMMARY_WIDTH)
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -99,12 +92,8 @@ class PlainView:
                 self.notice(f"pulled {place(event.src)}: {size(event.bytes)}")
             case RequirementsEvent(done=False):
                 self.notice(f"installing {event.path}")
-            case WarningEvent() | SinkEvent() | StopEvent() if not job_view.is_last_word(event):
-                self.notice(event.message)
-            case WaitEvent():
-                self.notice(event.message)
-            case NeighbourEvent(until=None):
-                self.notice(neighbour_sentence(event.job_id, there=True))
+            case _ if (phrase := job_view.remark(event)) is not None:
+                self.notice(phrase.text)
 
     def _write_rest(self) -> None:
         if self._scroll is not None:
@@ -117,3 +106,60 @@ class PlainView:
     def _write(self, content: bytes) -> None:
         self._stream.write(content)
         self._within_line = not content.endswith(b"\n")
+
+
+class JsonView:
+    """Writes `{"type": …}` objects: the run's events as they are, `log` and `metric` between them, `result` last."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self._rest = b""
+
+    def begin(self, job_view: JobView) -> None:
+        self._write(
+            {"type": "job", "job_id": job_view.job_id, "name": job_view.job.job.name, "place": job_view.place}
+        )
+        self._stream.flush()
+
+    def notice(self, sentence: str) -> None:
+        self._write({"type": "notice", "message": sentence})
+        self._stream.flush()
+
+    def show(self, job_view: JobView, news: News) -> None:
+        for event in news.before:
+            self._write(event_table(event))
+        if news.truncated:
+            self._end_line()
+            self.notice(TRUNCATED)
+        *lines, self._rest = (self._rest + news.log).split(b"\n")
+        for line in lines:
+            self._line(line)
+        for record in news.records.splitlines():
+            # The record is JSON already; reading it only to write it again would halve the pace.
+            self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
+        for event in news.after:
+            self._write(event_table(event))
+        self._stream.flush()
+
+    def refresh(self, job_view: JobView) -> None:
+        return
+
+    def end(self, job_view: JobView) -> None:
+        self._end_line()
+        self._write({"type": "result", **(as_table(job_view.result) if job_view.result else {})})
+        self._stream.flush()
+
+    def close(self) -> None:
+        return
+
+    def _end_line(self) -> None:
+        """Write the last line if it has no newline and will not get one."""
+        if self._rest:
+            self._line(self._rest)
+            self._rest = b""
+
+    def _line(self, line: bytes) -> None:
+        self._write({"type": "log", "line": line.decode(errors="replace").removesuffix("\r")})
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(value, ensure_ascii=True) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 import time
@@ -10,36 +11,50 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import Job
+from executor.documents.document import Block, Column, Paragraph, Phrase, Table
+from executor.documents.metrics import metric_notes, metric_table
+from executor.documents.screen import Screen, show_blocks
+from executor.documents.text import plain_text, speaks_unicode, visible_bytes
 from executor.quantities import quantity
 from executor.records.memory_floor import LEAST
-from executor.records.over_ranks import over_ranks
+from executor.records.over_ranks import current_rows, over_ranks
 from executor.records.reading import MalformedLines, records_in
+from executor.records.series_lines import (
+    NAME,
+    TAIL,
+    RecordLines,
+    labelled,
+    numbers,
+    record_like,
+    rows_in,
+    shared_text,
+)
 from executor.records.statistics import Measurements, Series
-from executor.view.listing import screen_width, show
-from executor.view.metrics import metric_notes, metric_table
 from executor.view.stage import DrawnTerminal
-from executor.view.text import plain_text, speaks_unicode, visible_bytes
 
 _COLUMNS = (
     "seq", "src", "off", "name", "value", "units", "timestamp", "step",
-    "repeat", "arm", "rank", "process_rank", "labels", "late", "gen",
+    "repeat", "arm", "rank", "process_rank", "labels", "late", "gen", "generation",
 )  # fmt: skip
+_SHARED = (("src",), ("name",), ("units",), _COLUMNS[8:])
+"""Columns that are the same for all records of a series."""
 _PLACES = ("rank", "process_rank")
 _FORMULA = ("=", "+", "-", "@")
 _REFRESH_S = 0.3
 _SHARE = 4
-"""The time that a picture takes is followed by a pause so many times as long."""
+"""Length of the pause after a picture, as a multiple of the time that it took."""
 _LIVE_ROWS = 40
 
 
-def print_jsonl(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
+def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
     """Print the records as they are; on a terminal without what that would obey."""
     on_screen = sys.stdout.isatty()
-    for content in lines:
+    for each in lines:
+        content = each.with_rank()
         sys.stdout.buffer.write(visible_bytes(content) if on_screen else content)
         sys.stdout.buffer.flush()
     return MalformedLines()
@@ -57,34 +72,99 @@ class NamedRecords:
         """The names that no record had."""
         return sorted(self.names - self._seen)
 
-    def only(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield what `lines` hold of these metrics; what is no record stays, for whoever counts such lines."""
-        for content in lines:
-            yield b"".join(line for line in content.splitlines(keepends=True) if self._is_wanted(line))
+    def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
+        """Yield the lines of these metrics; other lines stay, so that they can be counted."""
+        for content, rank in lines:
+            rows = rows_in(content)
+            if rows is None:
+                wanted = [line for line in content.splitlines(keepends=True) if self._is_wanted(line)]
+            else:
+                whole = content.splitlines(keepends=True)
+                names = {name: self._is_name_wanted(json.loads(name)) for name in {row[NAME] for row in rows}}
+                wanted = [line for line, row in zip(whole, rows, strict=True) if names[row[NAME]]]
+            yield RecordLines(b"".join(wanted), rank)
 
     def _is_wanted(self, line: bytes) -> bool:
         try:
-            name = json.loads(line)["name"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            name = parse_json(line, where="metrics.jsonl")["name"]
+        except (RecordError, KeyError, TypeError):
             return True
-        if isinstance(name, str) and name in self.names:
+        return isinstance(name, str) and self._is_name_wanted(name)
+
+    def _is_name_wanted(self, name: str) -> bool:
+        if name in self.names:
             self._seen.add(name)
-            return True
-        return False
+        return name in self.names
 
 
-def print_csv(job: Job, lines: Iterator[bytes], follow: bool) -> MalformedLines:
-    """Print the records as CSV with a heading; return what was passed over."""
+class GenerationRecords:
+    """Lets through the records of one generation alone."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.has_seen = False
+        """Whether there was a record of it."""
+
+    def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
+        """Yield the lines of the generation; lines that are not records stay, so that they can be counted."""
+        end = b',"generation":%d' % self.number
+        for content, rank in lines:
+            rows = rows_in(content)
+            whole = content.splitlines(keepends=True)
+            if rows is None:
+                wanted = list(filter(self._is_wanted, whole))
+            else:
+                wanted = [line for line, row in zip(whole, rows, strict=True) if row[TAIL].endswith(end)]
+                self.has_seen = self.has_seen or bool(wanted)
+            yield RecordLines(b"".join(wanted), rank)
+
+    def _is_wanted(self, line: bytes) -> bool:
+        records = list(records_in(line))
+        is_of_it = any(each.get("generation") == self.number for each in records)
+        self.has_seen = self.has_seen or is_of_it
+        return is_of_it or not records
+
+
+def print_csv(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
+    """Print the records as CSV with a heading; return the lines that were passed over."""
     malformed = MalformedLines()
-    writer = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    print(",".join(_COLUMNS))
     arms = job.repeat.arms_of_runs if job.repeat is not None else []
-    for content in lines:
-        records = [_for_spreadsheet(_in_columns(record, arms)) for record in records_in(content)]
-        writer.writerows(records)
-        malformed.add(content, taken=len(records))
+    for content, rank in lines:
+        found = _csv_lines(content, rank, arms)
+        sys.stdout.write("".join(found))
+        malformed.add(content, taken=len(found))
         sys.stdout.flush()
     return malformed
+
+
+def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[str]:
+    """Return a line of CSV for each record in whole lines of `metrics.jsonl`."""
+
+    def cells(record: Mapping[str, Any]) -> dict[str, Any]:
+        return _for_spreadsheet(_in_columns(labelled(record, rank), arms))
+
+    rows = rows_in(content)
+    if rows is None:
+        return [_csv(list(cells(record).values())) for record in records_in(content)]
+    shared: dict[Any, tuple[str, ...]] = {}
+    lines = []
+    for row in rows:
+        text = shared_text(row)
+        if text not in shared:
+            # What is the same for all records of a series is made once.
+            found = cells(record_like(row))
+            shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
+        src, name, units, tail = shared[text]
+        seq, off, value, timestamp, step = numbers(row)
+        lines.append(f"{seq}{src},{off}{name},{value}{units},{timestamp},{step}{tail}\n")
+    return lines
+
+
+def _csv(cells: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any]:
@@ -120,14 +200,14 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def print_statistics(
     job: Job,
-    lines: Iterator[bytes],
+    lines: Iterator[RecordLines],
     follow: bool,
     *,
     starts: Mapping[int | None, int] | None = None,
     failed: Collection[int] = (),
     memory_floor: float = LEAST,
 ) -> MalformedLines:
-    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return what was passed over.
+    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return the lines that were passed over.
 
     starts: when the benchmark was started (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
     memory_floor: bytes up to which peak memory is only a bound.
@@ -136,57 +216,56 @@ def print_statistics(
     # Asked now: a live table puts something in the place of standard output that has no encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
-        for content in lines:
-            measurements.add_lines(content)
-        width = screen_width()
-        show(_tables(measurements, width=width, rows=sys.maxsize, unicode=unicode))
+        for content, rank in lines:
+            measurements.add_lines(content, rank=rank)
+        show_blocks(_blocks(measurements, rows=sys.maxsize))
         return measurements.malformed
     console = Console(highlight=False)
 
-    def draw() -> RenderableType:
-        rows = max(1, min(_LIVE_ROWS, console.height - 4))
-        return _tables(measurements, width=console.width, rows=rows, unicode=unicode)
+    def draw(rows: int) -> RenderableType:
+        screen = Screen(width=console.width, unicode=unicode)
+        return Group(*screen.render(_blocks(measurements, rows=rows)))
 
-    stage, next_picture = DrawnTerminal(console, draw), 0.0
+    def picture() -> RenderableType:
+        return draw(max(1, min(_LIVE_ROWS, console.height - 4)))
+
+    stage, next_picture = DrawnTerminal(console, picture), 0.0
     stage.open()
     try:
-        for content in lines:
-            measurements.add_lines(content)
+        for content, rank in lines:
+            measurements.add_lines(content, rank=rank)
             if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
-                # Of very many values a picture takes a while.
+                # A picture of very many values takes a while.
                 end = time.monotonic()
                 next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:
         stage.close()
-        console.print(_tables(measurements, width=console.width, rows=_LIVE_ROWS, unicode=unicode))
+        console.print(draw(_LIVE_ROWS))
     return measurements.malformed
 
 
-def _tables(measurements: Measurements, *, width: int, rows: int, unicode: bool) -> RenderableType:
-    parts: list[RenderableType] = []
+def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
+    """Yield tables with at most `rows` rows in all."""
     left = rows
     of_benchmark = over_ranks(measurements.benchmark.values(), measurements.over_ranks)
-    for every in (of_benchmark, list(measurements.host.values())):
-        if not every or left <= 0:
-            continue
-        if parts:
-            parts.append(Text())
-        parts.append(metric_table(every, width=width, rows=left, summary=True, unicode=unicode))
-        if every is of_benchmark:
-            parts += [Text(plain_text(text), style=style) for text, style in metric_notes(every)]
-        left -= len(every) + 2
-    if measurements.run and left > 0:
-        parts += [Text(), _facts(list(measurements.run.values())[:left])]
-    return Group(*parts) if parts else Text("no metrics so far", style="dim")
+    if not of_benchmark and not measurements.host and not measurements.run:
+        yield Paragraph("no metrics so far", "soft")
+    shown = current_rows(of_benchmark)
+    for every in (shown, list(measurements.host.values())):
+        if every and left > 0:
+            yield metric_table(every[:left], final=True)
+            left -= len(every) + 2
+        if every is shown:
+            yield metric_notes(of_benchmark)
+    yield _run_facts(current_rows(measurements.run.values())[: max(0, left)])
 
 
-def _facts(every: list[Series]) -> Table:
-    """Return the run's own facts, of which there is one value each."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+def _run_facts(every: Sequence[Series]) -> Table:
+    """Return measurements of the run as a whole, one value each."""
+    rows = []
     for series in every:
         value, units = quantity(series.last, series.units, floor=series.floor)
-        table.add_row(
-            Text(plain_text(series.name), style="bold"), value, Text(plain_text(units), style="dim")
-        )
-    return table
+        rows.append([Phrase(series.name), Phrase(value), Phrase(units, "soft")])
+    columns = [Column(""), Column("", number=False), Column("", number=False)]
+    return Table(columns, rows)

@@ -1,4 +1,4 @@
-"""Follows a job to its end: what is known of it, the protocol of a view that draws that, and the loop between reading and drawing.
+"""Follows a job to its end: the protocol of a view, and the loop between reading and drawing.
 
 The loop handles Ctrl-C, and lets the backend watch the job.
 """
@@ -7,101 +7,41 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bai_agent.errors import StoreError
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import BenchmarkStartEvent, JobResult, RunEvent, StopEvent
-from bai_agent.job.run_directory import now_ms
+from bai_agent.job.record_types import JobResult
 from executor.backends.backend import Watcher
-from executor.program import command
-from executor.records.environments import SUMMARY_NODES, MachineWarning, environments, machine_warnings
+from executor.documents.job_view import JobView
+from executor.jobs.wait import RetryWindow
+from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
 from executor.records.memory_floor import memory_floor
+from executor.records.nodes import NodeListing
 from executor.records.repeated_runs import failed_of
-from executor.records.retry_window import RetryWindow
-from executor.records.run_state import RunState
-from executor.records.statistics import Measurements
-from executor.view.text import place
 
 if TYPE_CHECKING:
-    from executor.analysis.runs import OverRuns
+    from executor.analysis.measured_runs import OverRuns
 
 _REDRAW = 0.1
 """Seconds between two pictures while nothing else is done."""
 _BURST = 0.05
-"""Seconds of looking without a pause, where there is much to read."""
+"""Seconds of reading without a pause, if there is much to read."""
 _SHARE = 4
-"""The processor time of a burst is followed by a pause so many times as long, on this machine: it belongs to the benchmark."""
+"""Length of the pause after a burst, as a multiple of its processor time, on this machine: it belongs to the benchmark."""
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY_PAUSES = 3
-"""How much longer the pauses are meanwhile."""
-
-
-@dataclass
-class JobView:
-    """All that is known of a followed job."""
-
-    job_id: str
-    job: Job
-    place: str
-    """Where its files are."""
-    artifacts: str = ""
-    """Where its artifacts are."""
-    state: RunState = field(default_factory=RunState)
-    measurements: Measurements = field(default_factory=Measurements)
-    cancelling: bool = False
-    result: JobResult | None = None
-    command: Callable[..., str] = command
-    """Makes the command line of a hint from its words."""
-    ending: str | None = None
-    """Why the coordinator of several nodes has told all to end, as a person was told."""
-    machine_warnings: Sequence[MachineWarning] = ()
-    """Of a job that has ended: what its machines were warned of when it began."""
-    over_runs: list[OverRuns] = field(default_factory=list)
-    """What its runs say together, of a job that did several."""
-    partial: bool = False
-    """The statistics do not cover all records: there were too many to read."""
-
-    def __post_init__(self) -> None:
-        self.measurements = Measurements(self.job)
-
-    def apply(self, news: News) -> None:
-        for event in (*news.before, *news.after):
-            self.state.apply(event)
-            if isinstance(event, BenchmarkStartEvent):
-                self.measurements.starts.setdefault(None, event.time)
-        if news.records and not self.partial:
-            self.measurements.add_lines(news.records)
-
-    def own_copy(self, src: str) -> bool:
-        """Return whether `src` is our own copy of the job's scripts: that it is taken from there tells nobody anything."""
-        return any(
-            place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
-            for source in self.job.sources
-        )
-
-    def is_last_word(self, event: RunEvent) -> bool:
-        """Return whether what `event` says, why a run ends, is known: of several nodes; or soon, by the summary, before the benchmark began."""
-        if not isinstance(event, StopEvent):
-            return False
-        return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
-
-    @property
-    def phase_seconds(self) -> float:
-        """Seconds that the current phase has lasted."""
-        return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0
+"""Factor by which pauses are longer while the store is away."""
 
 
 class View(Protocol):
-    """Shows one job to somebody."""
+    """Shows one job."""
 
     def begin(self, job_view: JobView) -> None: ...
 
@@ -110,7 +50,7 @@ class View(Protocol):
         ...
 
     def show(self, job_view: JobView, news: News) -> None:
-        """Show what is new; `job_view` knows of it already."""
+        """Show news, which `job_view` has already."""
         ...
 
     def refresh(self, job_view: JobView) -> None:
@@ -127,7 +67,7 @@ class View(Protocol):
 
 
 class LeftError(Exception):
-    """The person stopped following; the job goes on."""
+    """The user stopped following; the job goes on."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -173,15 +113,17 @@ def watch(
     """Show the job until it ends and return its result.
 
     remote: the job is on another machine, so that looking at it takes nothing from its benchmark, and its store may be away for
-    a while. log_position: where in the log to begin. newest_only: the log may be passed over where it comes too fast.
-    Raises LeftError when the person leaves, StoreError where the store fails, NoResultError where no result will come.
+    a while. log_position: offset in the log to begin at. newest_only: parts of the log may be skipped if it comes too fast.
+    Raises LeftError if the user leaves, StoreError if the store fails, NoResultError if no result will come.
     """
     with Interrupts() as interrupts:
         try:
             view.begin(job_view)
+            several = job_view.job.strategy.nodes > 1 or job_view.job.is_elastic
             follower = JobFollower(
                 record.node(),
-                nodes=job_view.job.strategy.nodes,
+                nodes=NodeListing(record).look if several else None,
+                is_elastic=job_view.job.is_elastic,
                 log_position=log_position,
                 newest_only=newest_only,
             )
@@ -211,25 +153,12 @@ def _watch(
             _rest(_AWAY_PAUSES * watcher.pause_s, job_view, view, interrupts)
             continue
         reach.reached()
-        told = job_view.state.stop
-        job_view.apply(news)
-        if news.ending is not None and news.ending != told:
-            job_view.ending = news.ending
-            view.notice(NODES_END.format(news.ending))
-        view.show(job_view, news)
-        view.refresh(job_view)
+        _show(news, job_view, view)
         if news.result is not None:
             ended = ended or time.monotonic()
             job_view.partial = job_view.partial or time.monotonic() - ended > _CATCH_UP
             if not news.more:
-                job_view.result = news.result
-                with suppress(StoreError):  # the summary tells of more than this
-                    job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
-                job_view.measurements.leave_out_runs(failed_of(news.result))
-                job_view.measurements.raise_memory_floor(memory_floor(news.result.own_usage))
-                if job_view.job.repeat is not None:
-                    with suppress(StoreError):
-                        job_view.over_runs = _over_runs(record, job_view.job, news.result)
+                _complete(job_view, record, news.result)
                 view.end(job_view)
                 return news.result
             continue
@@ -237,24 +166,51 @@ def _watch(
             job_view.cancelling = True
             record.cancel(by="bai run")
             view.notice("cancelling; press Ctrl-C again to leave it to itself")
-        heard = bool(news.before or news.log or news.records or news.after)
-        if sentence := watcher.observe(news=heard, cancelling=job_view.cancelling):
+        if sentence := watcher.observe(news=_is_any(news), cancelling=job_view.cancelling):
             view.notice(sentence)
         if not news.more or time.monotonic() - burst > _BURST:
-            # Not by the clock: whoever reads what is written here may have let it wait for an hour.
+            # Not by the clock: a reader of our output may have blocked us for an hour.
             busy = 0.0 if remote else time.process_time() - used
             _rest(max(watcher.pause_s, _SHARE * busy), job_view, view, interrupts)
             burst, used = time.monotonic(), time.process_time()
 
 
+def _show(news: News, job_view: JobView, view: View) -> None:
+    told = job_view.state.stop
+    job_view.apply(news)
+    if news.ending is not None and news.ending != told:
+        job_view.ending = news.ending
+        view.notice(NODES_END.format(news.ending))
+    view.show(job_view, news)
+    if news.lead is not None:
+        view.notice(f"output {news.lead.sentence}")
+    view.refresh(job_view)
+
+
+def _is_any(news: News) -> bool:
+    return bool(news.before or news.log or news.records or news.after)
+
+
+def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
+    """Add what is known of a job once it has ended."""
+    job_view.result = result
+    with suppress(StoreError):  # the summary has more than this
+        job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
+    job_view.measurements.leave_out_runs(failed_of(result))
+    job_view.measurements.raise_memory_floor(memory_floor(result.own_usage))
+    if job_view.job.repeat is not None:
+        with suppress(StoreError):
+            job_view.over_runs = _over_runs(record, job_view.job, result)
+
+
 def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
-    """Return what the runs of a job say together. Raises StoreError."""
+    """Return the metrics over the runs of a job. Raises StoreError."""
     # Few jobs have any.
-    from executor.analysis.runs import over_runs, runs_of
+    from executor.analysis.measured_runs import over_runs, runs_of
     from executor.records.points import read_points
 
     points = read_points(record, sources=("log", "emit", "exit", "file"))
-    return over_runs(runs_of(record.job_id, job, result, points, started=None))
+    return over_runs(runs_of(record.job_id, job, result, points, starts={}))
 
 
 def _rest(seconds: float, job_view: JobView, view: View, interrupts: Interrupts) -> None:

@@ -1,0 +1,333 @@
+"""The runs of a job, each with one number for each metric: what comparisons are made of.
+
+A run is a job, or one repeat of a job that repeats its benchmark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bai_agent.job.descriptor import Better, Job, Metric, OfRun
+from bai_agent.job.figures import half_width, mean_of
+from bai_agent.job.job_headlines import LastGenerations, headline_of, labelled_name, over_ranks_of, with_arm
+from bai_agent.job.record_types import JobResult, RepeatOutcome
+from bai_agent.light_dataclass import dataclass, replace
+from executor.analysis.steady import series_unsteady
+from executor.records.figures import measured, metric_of, start_of
+from executor.records.memory_floor import floor_of, memory_floor
+from executor.records.points import Points, PointSeries
+
+SUCCEEDED = "succeeded"
+WALL_TIME = "wall time"
+"""Name of the benchmark's wall time, which every run has."""
+_NOT_OF_BENCHMARK = ("host", "run")
+"""Sources of our own measurements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunValue:
+    """Headline of one metric in one run."""
+
+    value: float
+    count: int
+    """Number of values that it was made of, without warm-up."""
+    name: str = WALL_TIME
+    """The metric's, without its labels."""
+    labels: tuple[tuple[str, str], ...] = ()
+    units: str = ""
+    metric: Metric | None = None
+    """Its table in the descriptor; None if it has none."""
+    ranks: int = 1
+    """Number of ranks that it was made of."""
+    unsteady: str | None = None
+    """Reason why its values are not steady, of the first rank for which they are not; None if they are."""
+    below: float | None = None
+    """Bound of a peak memory that cannot be told from that of our shim; None if `value` is exact."""
+
+    @property
+    def better(self) -> Better | None:
+        """Direction that is an improvement, if the descriptor names it."""
+        return self.metric.better if self.metric is not None else None
+
+    @property
+    def tolerance(self) -> float | None:
+        """Relative change that does not matter, if the descriptor names it."""
+        return self.metric.tolerance if self.metric is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run that succeeded."""
+
+    job_id: str
+    repeat: int | None = None
+    arm: str | None = None
+    block: int | None = None
+    """Number of its block of one run of each arm; None unless arms take turns."""
+    started: int = 0
+    """ms UTC; 0 if unknown."""
+    values: Mapping[str, RunValue]
+    """Values by the metric's name with its labels."""
+
+    @property
+    def name(self) -> str:
+        return self.job_id if self.repeat is None else f"{self.job_id} #{self.repeat}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRuns:
+    """The runs of one job that can be compared, and what was left out."""
+
+    job_id: str
+    job: Job
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...] = ()
+    """A sentence for each run that did not succeed, and on generations of another size."""
+    nodes: int = 1
+    """Number of nodes that the values are of."""
+
+
+def runs_of(
+    job_id: str,
+    job: Job,
+    result: JobResult | None,
+    points: Points,
+    *,
+    starts: Mapping[int | None, int],
+    of_one_size: bool = False,
+    nodes: int | None = None,
+    generation: int | None = None,
+) -> JobRuns:
+    """Return the runs of a job.
+
+    starts: when its benchmark was started (ms UTC), by generation, None for the first or only time, for the warm-up; unset: from the
+    first value on. of_one_size: only values of generations on equally many nodes: on `nodes`, or on as many as the last one had.
+    generation: only values of this one.
+    """
+    if result is None:
+        return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
+    by_repeat: dict[int | None, list[PointSeries]] = {}
+    for series in points.series.values():
+        if series.key.src not in _NOT_OF_BENCHMARK:
+            by_repeat.setdefault(series.key.repeat, []).append(series)
+    floor = memory_floor(result.own_usage)
+    if result.repeats is None:
+        size = _size(job_id, job, result, nodes) if of_one_size else _Size(nodes=job.strategy.nodes)
+        if generation is not None:
+            size = replace(size, generations=frozenset({generation}))
+        return _single_run(job_id, job, result, by_repeat.get(None, []), starts, floor, size)
+    runs = (
+        _repeated_run(job_id, job, each, by_repeat.get(each.repeat, []), floor)
+        for each in result.repeats
+        if each.outcome == SUCCEEDED
+    )
+    failed = (each for each in result.repeats if each.outcome != SUCCEEDED)
+    left_out = tuple(f"{job_id} #{each.repeat} ended as {each.outcome}" for each in failed)
+    return JobRuns(job_id=job_id, job=job, runs=tuple(runs), left_out=left_out, nodes=job.strategy.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Size:
+    """Which generations count, by the number of their nodes."""
+
+    nodes: int
+    generations: frozenset[int] | None = None
+    """None: all."""
+    sentence: str = ""
+    """About those that are left out; empty if none is."""
+
+
+def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size:
+    sizes = {each.generation: len(each.members) for each in result.generations or () if each.members}
+    if not sizes:
+        return _Size(nodes=job.strategy.nodes)
+    nodes = wanted if wanted in sizes.values() else sizes[max(sizes)]
+    assert nodes is not None
+    taken = sorted(number for number, size in sizes.items() if size == nodes)
+    sentences = []
+    if wanted not in (None, nodes):
+        sentences.append(f"it has no generation on {_nodes(wanted)}")
+    if len(taken) < len(sizes):
+        others = ", ".join(f"{number} on {_nodes(size)}" for number, size in sizes.items() if size != nodes)
+        listed = ", ".join(map(str, taken))
+        sentences.append(f"compared are values of generation {listed} on {_nodes(nodes)}; left out: {others}")
+    sentence = f"{job_id}: {'; '.join(sentences)}" if sentences else ""
+    return _Size(nodes=nodes, generations=frozenset(taken), sentence=sentence)
+
+
+def _nodes(count: int | None) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def _single_run(
+    job_id: str,
+    job: Job,
+    result: JobResult,
+    every: list[PointSeries],
+    starts: Mapping[int | None, int],
+    floor: int,
+    size: _Size,
+) -> JobRuns:
+    if result.outcome != SUCCEEDED:
+        return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} ended as {result.outcome}",))
+    taken = size.generations
+    series = [each for each in every if taken is None or (each.key.generation or 0) in taken]
+    generations = [each for each in result.generations or () if taken is None or each.generation in taken]
+    wall = result.benchmark.wall_seconds if result.benchmark is not None else None
+    if generations:
+        wall = generations[-1].wall_seconds
+    values = _values(series, job, starts, wall, floor)
+    run = Run(job_id=job_id, started=result.started or starts.get(None) or 0, values=values)
+    left_out = (size.sentence,) if size.sentence else ()
+    return JobRuns(job_id=job_id, job=job, runs=(run,), left_out=left_out, nodes=size.nodes)
+
+
+def _repeated_run(
+    job_id: str, job: Job, outcome: RepeatOutcome, series: list[PointSeries], floor: int
+) -> Run:
+    arms = len(job.repeat.arms) if job.repeat is not None else 0
+    starts: dict[int | None, int] = {}
+    if outcome.started is not None:
+        starts[outcome.repeat] = outcome.started
+    return Run(
+        job_id=job_id,
+        repeat=outcome.repeat,
+        arm=outcome.arm,
+        block=outcome.repeat // arms if arms else None,
+        started=outcome.started or 0,
+        values=_values(series, job, starts, outcome.wall_seconds, floor),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverRuns:
+    """One metric over the runs that succeeded and have a value of it."""
+
+    name: str
+    units: str
+    values: tuple[float, ...]
+    """A value for each run, in their order."""
+    below: float | None = None
+    """The bound of the mean, if some of the values are bounds; None if it is exact."""
+
+    @property
+    def mean(self) -> float:
+        return mean_of(self.values)
+
+    @property
+    def half_width(self) -> float:
+        """Half width of the 95 % confidence interval of the mean; infinite for one run, and for bounds."""
+        return half_width(self.values) if self.below is None else math.inf
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        half = self.half_width
+        return {
+            "name": self.name,
+            "units": self.units,
+            "runs": len(self.values),
+            "mean": self.mean if self.below is None else None,
+            "half_width": half if math.isfinite(half) else None,
+            **({"below": self.below} if self.below is not None else {}),
+        }
+
+
+def over_runs(runs: JobRuns) -> list[OverRuns]:
+    """Return the metrics of a job that did several runs, in the order in which a run has them."""
+    groups: dict[tuple[str, str | None], list[RunValue]] = {}
+    for run in runs.runs:
+        for name, value in run.values.items():
+            groups.setdefault((name, run.arm), []).append(value)
+    # Arms of one metric stand together.
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
+    arms = runs.job.repeat.arms if runs.job.repeat is not None else ()
+    places = {arm.name: place for place, arm in enumerate(arms)}
+    keys = sorted(groups, key=lambda key: (order[key[0]], places.get(key[1] or "", 0)))
+    return [_over(groups[key], arm=key[1]) for key in keys]
+
+
+def _over(values: Sequence[RunValue], *, arm: str | None) -> OverRuns:
+    """Return one metric over its runs. The mean is a bound if any value is one."""
+    bounds = [each.value if each.below is None else each.below for each in values]
+    exact = all(each.below is None for each in values)
+    return OverRuns(
+        name=labelled_name(values[0].name, with_arm(values[0].labels, arm)),
+        units=values[0].units,
+        values=tuple(each.value for each in values),
+        below=None if exact else mean_of(bounds),
+    )
+
+
+def _values(
+    every: list[PointSeries],
+    job: Job,
+    starts: Mapping[int | None, int],
+    wall_seconds: float | None,
+    floor: int,
+) -> dict[str, RunValue]:
+    metrics = {metric.name: metric for metric in job.named_metrics()}
+    groups: dict[str, list[PointSeries]] = {}
+    for series in every:
+        groups.setdefault(series.key.labelled, []).append(series)
+    # In the descriptor's order, whichever came first.
+    order = {name: i for i, name in enumerate(metrics)}
+    names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
+    values = {}
+    for name in names:
+        value = _value(groups[name], metric_of(groups[name][0], metrics), starts, floor)
+        if value is not None:
+            values[name] = value
+    of_wall = any(metric.of_run is OfRun.WALL_TIME for metric in job.metrics)
+    if wall_seconds is not None and WALL_TIME not in values and not of_wall:
+        values[WALL_TIME] = RunValue(value=wall_seconds, count=1, units="s")
+    return values
+
+
+def _value(
+    group: list[PointSeries], metric: Metric | None, starts: Mapping[int | None, int], memory: int
+) -> RunValue | None:
+    """Return one number for a metric that one rank prints, or several."""
+    how = metric or Metric(name=group[0].key.name, pattern="")
+    every = ((each, measured(each, how, started=start_of(each.key, starts))) for each in group)
+    measured_ones = [(each, values) for each, values in every if values]
+    last = LastGenerations(each.key.place for each, _ in measured_ones)
+    counted = [(each, values) for each, values in measured_ones if not last.is_past(*each.key.place)]
+    if not counted:
+        return None
+    found = [headline_of(how.headline, values) for _, values in counted]
+    return RunValue(
+        value=over_ranks_of(found, how.over_ranks),
+        count=sum(len(values) for _, values in counted),
+        name=group[0].key.name,
+        labels=group[0].key.labels,
+        units=group[0].units,
+        metric=metric,
+        ranks=len(found),
+        unsteady=_first_unsteady(counted, how),
+        below=_bound(found, floor_of(metric, memory), how),
+    )
+
+
+def _first_unsteady(every: Iterable[tuple[PointSeries, Sequence[float]]], metric: Metric) -> str | None:
+    marks = (series_unsteady(series, metric, values) for series, values in every)
+    return next((mark.sentence for mark in marks if mark is not None), None)
+
+
+def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float | None:
+    """Return the bound of a number over ranks, if any of them is one."""
+    if floor is None or min(found) > floor:
+        return None
+    return over_ranks_of([max(each, floor) for each in found], metric.over_ranks)
+
+
+def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
+    """Return the runs of a job that compares two descriptors, by their arms; nothing of other jobs."""
+    arms: dict[str, list[Run]] = {}
+    for run in runs.runs:
+        if run.arm is not None:
+            arms.setdefault(run.arm, []).append(run)
+    # The first one is what the other is compared with.
+    names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
+    return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

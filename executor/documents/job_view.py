@@ -1,0 +1,108 @@
+"""All that is known of one job while it is followed, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.record_types import (
+    BenchmarkStartEvent,
+    JobResult,
+    NeighbourEvent,
+    RestartEvent,
+    RestoreEvent,
+    RunEvent,
+    SinkEvent,
+    StopEvent,
+    WaitEvent,
+    WarningEvent,
+)
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import dataclass, field
+from executor.documents.document import Phrase
+from executor.documents.text import place
+from executor.program import command
+from executor.quantities import seconds
+from executor.records.environments import MachineWarning
+from executor.records.follower import News
+from executor.records.run_state import PHASES, RunState, neighbour_sentence
+from executor.records.statistics import Measurements
+
+if TYPE_CHECKING:
+    from executor.analysis.measured_runs import OverRuns
+
+
+def phase_words(finished: Mapping[str, float]) -> str:
+    """Return the durations of the finished phases. finished: seconds by phase."""
+    return " · ".join(f"{name} {seconds(finished[name])}" for name in PHASES if name in finished)
+
+
+@dataclass
+class JobView:
+    """All that is known of a followed job."""
+
+    job_id: str
+    job: Job
+    place: str
+    """Place of its files."""
+    artifacts: str = ""
+    """Place of its artifacts."""
+    state: RunState = field(default_factory=RunState)
+    measurements: Measurements = field(default_factory=Measurements)
+    cancelling: bool = False
+    result: JobResult | None = None
+    command: Callable[..., str] = command
+    """Makes the command line of a hint from its words."""
+    ending: str | None = None
+    """Reason for which the coordinator of several nodes ended them, as it was printed."""
+    machine_warnings: Sequence[MachineWarning] = ()
+    """Warnings about its machines at the beginning; empty until it has ended."""
+    over_runs: list[OverRuns] = field(default_factory=list)
+    """Metrics over its runs, if there were several."""
+    partial: bool = False
+    """Whether the statistics do not cover all records, because there were too many to read."""
+
+    def __post_init__(self) -> None:
+        self.measurements = Measurements(self.job)
+
+    def apply(self, news: News) -> None:
+        for event in (*news.before, *news.after):
+            self.state.apply(event)
+            if isinstance(event, BenchmarkStartEvent):
+                self.measurements.starts.setdefault(event.generation or None, event.time)
+        if news.records and not self.partial:
+            self.measurements.add_lines(news.records)
+
+    def own_copy(self, src: str) -> bool:
+        """Return whether `src` is our own copy of the job's scripts, which no message needs to mention."""
+        return any(
+            place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
+            for source in self.job.sources
+        )
+
+    def remark(self, event: RunEvent) -> Phrase | None:
+        """Return the message of an event in every view; None for most events. Views show phases and pulls in their own ways."""
+        match event:
+            case StopEvent() if not self._is_known_end(event):
+                return Phrase(event.message, "caution")
+            case WarningEvent() | SinkEvent():
+                return Phrase(event.message, "caution")
+            case WaitEvent():
+                return Phrase(event.message, "live")
+            case RestartEvent():
+                return Phrase(event.sentence, "caution")
+            case RestoreEvent():
+                return Phrase(event.sentence, "live" if event.name is not None else "caution")
+            case NeighbourEvent(until=None):
+                return Phrase(neighbour_sentence(event.job_id, there=True), "caution")
+        return None
+
+    def _is_known_end(self, event: StopEvent) -> bool:
+        """Return whether a reason to end was told by the coordinator, or will be by the summary because the benchmark never began."""
+        return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
+
+    @property
+    def phase_seconds(self) -> float:
+        """Seconds that the current phase has lasted."""
+        return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0

@@ -1,0 +1,294 @@
+"""`bai status`: one job as it stands now, as a document and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from bai_agent.job.descriptor import Job
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record_types import GenerationOutcome, JobResult, as_table
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import dataclass
+from executor.documents.document import Block, Column, Fact, Facts, Heading, Paragraph, Phrase, Table, Title
+from executor.documents.generation_table import generations_table
+from executor.documents.listing import status_phrase
+from executor.documents.machines import environment_facts, usage_facts, warning_facts
+from executor.documents.metrics import (
+    headline_as_json,
+    headline_rows,
+    headlines_table,
+    last_values_table,
+    over_runs_table,
+    time_since,
+    unseen_notes,
+)
+from executor.documents.summary import (
+    generations_of_result,
+    last_lines,
+    result_facts,
+    transport_sentences,
+)
+from executor.program import command
+from executor.quantities import clock, seconds
+from executor.records.environments import NodeEnvironment, machine_warnings
+from executor.records.generation_status import GenerationStatus, count_of
+from executor.records.job_status import DIED, GOES_ON, JobStatus, NodeStatus, is_over
+from executor.records.statistics import Measurements
+
+if TYPE_CHECKING:
+    from executor.analysis.measured_runs import OverRuns
+
+
+_GENERATIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusView:
+    """All that `bai status` knows of a job."""
+
+    job: Job
+    status: JobStatus
+    values: Mapping[str, Mapping[str, Any]]
+    """Last record of each series."""
+    result: JobResult | None = None
+    """None until the job has ended; so in the next two."""
+    measured: Measurements | None = None
+    """None also if there are too many values."""
+    over_runs: Sequence[OverRuns] = ()
+    machines: Sequence[NodeEnvironment] = ()
+    command: Callable[..., str] = command
+    """Makes the command line of a hint from its words."""
+    generations: Sequence[GenerationOutcome] = ()
+    """Those so far of a job that goes on; empty unless verbose."""
+    verbose: bool = False
+    one_machine: bool = False
+    """Whether the job's nodes share one machine."""
+
+    @property
+    def unseen(self) -> list[str]:
+        """Metrics without a value after the end."""
+        if self.result is None or self.result.metrics is None:
+            return []
+        counts = self.result.metrics.per_metric
+        return [each.name for each in self.job.metrics if counts.get(each.name) == 0]
+
+
+def status_as_json(view: StatusView) -> dict[str, Any]:
+    """Return all of it as JSON values; `environments` only if verbose."""
+    step, result = view.status.next_step, view.result
+    return {
+        **view.status.as_table(),
+        "warnings": list((result.warnings if result is not None else None) or view.status.warnings),
+        "next_step": {"command": view.command(*step.words), "effect": step.effect} if step else None,
+        "name": view.job.job.name,
+        "set": view.job.set,
+        "metrics": list(view.values.values()),
+        "headlines": {each.name: headline_as_json(each) for each in headline_rows(view.measured)},
+        "over_runs": [each.as_table() for each in view.over_runs],
+        "result": as_table(result) if result is not None else None,
+        "machine_warnings": [each.as_table() for each in machine_warnings(view.machines)],
+        "generations": [
+            as_table(each) for each in (result.generations or () if result else view.generations)
+        ],
+        **({"environments": [each.as_table() for each in view.machines]} if view.verbose else {}),
+    }
+
+
+def status_blocks(view: StatusView) -> Iterator[Block]:
+    """Yield the job's state, the next step if its agent has died, its numbers, and its nodes."""
+    yield Title(view.status.job_id, _title(view.status))
+    yield Facts(list(_facts(view)))
+    if view.result is not None:
+        yield from last_lines(view.result)
+    yield unseen_notes(view.unseen, view.result)
+    yield from _numbers(view)
+    yield over_runs_table(view.over_runs)
+    yield generations_of_result(view.job, view.result)
+    yield generations_table(view.generations, metrics=0, most=_GENERATIONS)
+    yield nodes_table(
+        view.status.nodes, is_over=is_over(view.status), is_elastic=view.status.generation is not None
+    )
+    if view.verbose:
+        yield from _details(view)
+
+
+def _title(status: JobStatus) -> Phrase:
+    """Return the status and, of an elastic job that goes on, its generation."""
+    phrase = status_phrase(status)
+    if status.generation is None or status.status not in GOES_ON:
+        return phrase
+    return Phrase(f"{phrase.text}  {generation_sentence(status.generation)}", phrase.tone)
+
+
+def _facts(view: StatusView) -> Iterator[Fact]:
+    status = view.status
+    yield from _outcome(status)
+    if status.status == DIED:
+        yield from _dead_agent(view)
+    elif not is_over(status):
+        yield from _activity(status)
+    if status.machine and status.machine != status.sentence:
+        yield Fact("machine", status.machine)
+    if (step := status.next_step) is not None:
+        yield Fact("to do", f"{view.command(*step.words)}  {step.effect}", copied=True)
+    if status.started:
+        span = f", took {seconds(status.seconds or 0)}" if is_over(status) else ""
+        yield Fact("started", clock(status.started) + span)
+    yield from _known_of_run(view)
+
+
+def _known_of_run(view: StatusView) -> Iterator[Fact]:
+    """Yield the facts of the result, or the warnings so far, and the warnings of the machines."""
+    status, result = view.status, view.result
+    if result is not None:
+        yield from result_facts(result)
+    else:
+        yield from (Fact("warning", text, "caution") for text in status.warnings)
+    if not view.verbose:
+        more = view.command("status", "-v", status.job_id)
+        yield from warning_facts(machine_warnings(view.machines), more=more)
+    if result is not None:
+        yield Fact("log", view.command("logs", status.job_id), copied=True)
+
+
+def _outcome(status: JobStatus) -> Iterator[Fact]:
+    if status.sentence:
+        code = f" (bai's exit code is {status.exit_code})" if status.exit_code else ""
+        yield Fact("outcome", status.sentence + code)
+
+
+def _dead_agent(view: StatusView) -> Iterator[Fact]:
+    """Yield the remains of a job whose agent died, and the next step."""
+    status = view.status
+    since = f"; its last sign was {time_since(status.since)}" if status.since else ""
+    yield Fact("agent", f"gone, without a result{since}")
+    if status.last_words:
+        yield Fact("", f'its log ends with "{status.last_words}"')
+    unwatched = status.benchmark_alive and not status.benchmark_watched
+    if status.benchmark_alive is not None:
+        runs = "still running" if status.benchmark_alive else "does not run"
+        yield Fact(
+            "benchmark",
+            f"{runs}, but its shim is gone too: its end will not be recorded" if unwatched else runs,
+        )
+    ends = "  ends it as well, and writes the result" if unwatched else ""
+    yield Fact("to do", f"{view.command('resume', status.job_id)}{ends}", copied=True)
+    if status.benchmark_alive:
+        yield Fact("", f"{view.command('cancel', status.job_id)}  ends it", copied=True)
+
+
+def _activity(status: JobStatus) -> Iterator[Fact]:
+    since = f", since {time_since(status.since).removesuffix(' ago')}" if status.since else ""
+    yield Fact("phase", f"{status.phase or 'starting'}{since}")
+    # The title of an elastic job has the restarts; its events name every change so.
+    if status.restarts is not None and status.generation is None:
+        yield Fact("restarts", status.restarts)
+    if status.cancelling:
+        yield Fact("", "cancelling")
+    if status.agent_alive:
+        yield Fact("agent", "alive")
+
+
+def _numbers(view: StatusView) -> Iterator[Block]:
+    """Yield the headlines of a job that has ended, else its last values."""
+    if view.result is not None and view.measured is not None:
+        yield headlines_table(view.measured)
+        return
+    yield last_values_table(view.job, view.values)
+    if view.result is not None and view.values:
+        more = view.command("metrics", view.status.job_id)
+        yield Paragraph(f"the last values: there are too many for a glance; all: {more}", "soft")
+
+
+def generation_sentence(generation: GenerationStatus) -> str:
+    """Return the newest generation of an elastic job in words: which members, since when and why, and the restarts used."""
+    span = seconds(max(0, now_ms() - generation.since) / 1000) if generation.since is not None else "a moment"
+    since = f", since {generation.why}" if generation.why else ""
+    if generation.is_parked:
+        left = (
+            f" for {seconds((generation.until - now_ms()) / 1000)} more"
+            if _is_ahead(generation.until)
+            else ""
+        )
+        now = f"{len(generation.members)} of at least {count_of(generation.least)} left for {span}{since}; waits{left}"
+    else:
+        members = f"{len(generation.members)} member{'' if len(generation.members) == 1 else 's'}"
+        now = f"{members} for {span}{since}" if generation.has_begun else f"{members} about to begin{since}"
+    return (
+        f"generation {generation.number} of {generation.least}:{generation.most} nodes (desired {generation.desired}): {now} · "
+        f"{generation.restarts} of {generation.max_restarts} restarts used"
+    )
+
+
+def _is_ahead(time_ms: int | None) -> TypeGuard[int]:
+    return time_ms is not None and time_ms > now_ms()
+
+
+def nodes_table(nodes: Sequence[NodeStatus], *, is_over: bool, is_elastic: bool = False) -> Table:
+    """Return a row for each of several nodes."""
+    ranks = ["rank"] if is_elastic else []
+    names = ("node", *ranks, "instance", "address", "phase", "last sign")
+    columns = [Column(name, number=False) for name in names]
+    # Only the end of a node is wrapped: people copy the ids.
+    columns.append(Column("end", number=False, wraps=True))
+    return Table(columns, [_node_row(each, is_over=is_over, is_elastic=is_elastic) for each in nodes])
+
+
+def _node_row(node: NodeStatus, *, is_over: bool, is_elastic: bool) -> list[Phrase]:
+    ended = node.outcome is not None
+    sign = time_since(node.last_sign) if node.last_sign is not None and not ended else ""
+    rank = [Phrase("–" if node.group_rank is None else str(node.group_rank))] if is_elastic else []
+    return [
+        Phrase(str(node.rank)),
+        *rank,
+        Phrase(node.instance_id or ("here" if node.address is not None else "")),
+        Phrase(node.address or ""),
+        Phrase(_phase(node) if not ended and not is_over else ""),
+        Phrase(sign),
+        _node_end(node, is_over=is_over),
+    ]
+
+
+def _phase(node: NodeStatus) -> str:
+    return "–" if node.left is not None else node.phase or "starting"
+
+
+def _node_end(node: NodeStatus, *, is_over: bool) -> Phrase:
+    """Return the end of a node's part, and the trouble with its record."""
+    is_good = node.outcome == Outcome.SUCCEEDED.value
+    end = node.left or ("did not say how it ended" if is_over else "")
+    if node.outcome is not None:
+        end = node.outcome if is_good else f"{node.outcome}: {node.sentence}"
+    if node.trouble is not None:
+        return Phrase("; ".join(filter(None, (end, node.trouble))), "caution")
+    return Phrase(end, "good" if is_good else "bad")
+
+
+def _details(view: StatusView) -> Iterator[Block]:
+    """Yield transports, settings, our own usage, and the machine of each node."""
+    yield Facts(_transports(view.status.nodes))
+    yield Facts(_settings(view.job))
+    if view.result is not None and view.result.own_usage:
+        yield Facts(list(usage_facts(view.result.own_usage, one_machine=view.one_machine)))
+    for node in view.machines:
+        if len(view.machines) > 1:
+            yield Heading(f"node {node.rank}", f"node-{node.rank}")
+        yield Facts(list(environment_facts(node)))
+
+
+def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
+    """Return the transports between several nodes, each with the nodes that reported it."""
+    ranks: dict[str, list[str]] = {}
+    for node in nodes:
+        for sentence in transport_sentences(node.transports):
+            ranks.setdefault(sentence, []).append(str(node.rank))
+    return [
+        Fact("transport", sentence if len(found) == len(nodes) else f"{sentence} (node {', '.join(found)})")
+        for sentence, found in ranks.items()
+    ]
+
+
+def _settings(job: Job) -> list[Fact]:
+    """Return the values that `--set` put in place of the descriptor's."""
+    return [Fact("" if i else "set", f"{key}={value}") for i, (key, value) in enumerate(job.set.items())]

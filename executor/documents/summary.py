@@ -1,0 +1,229 @@
+"""Facts of a job that has ended, for its status and its report, and its summary on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+
+from bai_agent.job.descriptor import Git, Job
+from bai_agent.job.outcome import ExitCode, signal_name
+from bai_agent.job.record_types import (
+    BenchmarkExit,
+    CheckpointSummary,
+    GitCommit,
+    JobResult,
+    KafkaDelivery,
+    OwnUsage,
+)
+from bai_agent.light_dataclass import replace
+from executor.documents.document import (
+    Block,
+    Code,
+    Fact,
+    Facts,
+    Notes,
+    OutcomeLine,
+    Paragraph,
+    Phrase,
+    Table,
+    Title,
+)
+from executor.documents.generation_table import generations_table
+from executor.documents.job_view import JobView, phase_words
+from executor.documents.machines import node_table, peak_words, warning_facts
+from executor.documents.metrics import metric_notes, metric_table, over_runs_table, spread_table, unseen_notes
+from executor.documents.screen import Screen
+from executor.quantities import seconds, size
+from executor.records.memory_floor import headline_floors
+from executor.records.over_ranks import over_ranks, spreads
+from executor.records.statistics import Series
+
+_LAST_LINES = 10
+_GENERATIONS = 12
+_GENERATION_METRICS = 2
+"""Rows and metrics of the table of generations on a screen."""
+
+
+_ROWS = 30
+
+
+def result_outcome(result: JobResult) -> OutcomeLine:
+    """Return the end of a job."""
+    if result.exit_code == ExitCode.SUCCEEDED:
+        return OutcomeLine(result.sentence, "good")
+    return OutcomeLine(result.sentence, "bad", f"({result.outcome}: bai's exit code is {result.exit_code})")
+
+
+def result_facts(result: JobResult) -> Iterator[Fact]:
+    """Yield the result's facts apart from its outcome, warnings last."""
+    if result.benchmark is not None and (words := list(_benchmark_words(result.benchmark, result))):
+        yield Fact("benchmark", " · ".join(words))
+    if result.git is not None:
+        yield Fact("git", commit_words(result.git, digits=12))
+    if result.kafka is not None:
+        yield _kafka_fact(result.kafka)
+    for sentence in transport_sentences(result.transports):
+        yield Fact("transport", sentence)
+    if result.checkpoints is not None:
+        yield Fact("checkpoints", checkpoint_words(result.checkpoints))
+    yield from _replaced(result)
+    for warning in result.warnings or ():
+        yield Fact("warning", warning, "caution")
+
+
+def generations_of_result(job: Job, result: JobResult | None) -> Table:
+    """Return the generations of a job that has ended."""
+    found = (result.generations if result is not None else None) or []
+    headlines = {name: each for one in found for name, each in one.headlines.items()}
+    floors = headline_floors(job, headlines, result.own_usage if result is not None else None)
+    return generations_table(found, metrics=_GENERATION_METRICS, most=_GENERATIONS, floors=floors)
+
+
+def _replaced(result: JobResult) -> Iterator[Fact]:
+    if result.replaced:
+        several = "s" if len(result.replaced) > 1 else ""
+        yield Fact("replaced", f"node{several} {', '.join(map(str, result.replaced))}")
+
+
+def checkpoint_words(checkpoints: CheckpointSummary) -> str:
+    """Return how many checkpoints were kept and restored, and what that took."""
+    parts = []
+    if checkpoints.kept:
+        parts.append(
+            f"{checkpoints.kept:,} kept, {size(checkpoints.bytes)} in {seconds(checkpoints.seconds)}"
+        )
+    if checkpoints.restored:
+        times = "once" if checkpoints.restored == 1 else f"{checkpoints.restored:,} times"
+        took = f"{size(checkpoints.restored_bytes)} in {seconds(checkpoints.restore_seconds)}"
+        parts.append(f"restored {times}{f', {took}' if checkpoints.restored_bytes else ''}")
+    if checkpoints.newest is not None:
+        parts.append(f"newest {checkpoints.newest}")
+    return " · ".join(parts) or "none kept"
+
+
+def last_lines(result: JobResult) -> Iterator[Block]:
+    """Yield the last lines of a failed benchmark."""
+    if result.exit_code and (lines := list(result.last_lines or ())[-_LAST_LINES:]):
+        yield Paragraph("the benchmark's last lines", "soft")
+        yield Code("\n".join(line.replace("\n", " ") for line in lines), log=True)
+
+
+def transport_sentences(transports: Mapping[str, Sequence[str]] | None) -> Iterator[str]:
+    """Yield the transports that each library reported."""
+    for library, uses in (transports or {}).items():
+        yield f"{library}: {', '.join(uses)}"
+
+
+def commit_words(git: Git | GitCommit, *, digits: int | None = None) -> str:
+    """Return the commit of the benchmark. digits: of its hash; None: all."""
+    branch = f" ({git.branch})" if git.branch else ""
+    return f"{git.commit[:digits]}{branch}{', with uncommitted changes' if git.dirty else ''}"
+
+
+def _benchmark_words(benchmark: BenchmarkExit, result: JobResult) -> Iterator[str]:
+    if result.generations is not None and len(result.generations) > 1:
+        yield f"generation {result.generations[-1].generation}"
+    if benchmark.exec_error:
+        yield "never ran"
+    elif benchmark.signal is not None:
+        yield signal_name(benchmark.signal)
+    elif benchmark.code:
+        yield f"exit code {benchmark.code}"
+    for label in ("wall", "user", "system"):
+        if (time := getattr(benchmark, f"{label}_seconds")) is not None:
+            yield f"{label} {seconds(time)}"
+    yield from _memory_words(benchmark, result.own_usage or ())
+
+
+def _memory_words(benchmark: BenchmarkExit, usage: Sequence[OwnUsage]) -> Iterator[str]:
+    largest, tree = benchmark.peak_memory_bytes or 0, benchmark.tree_peak_memory_bytes or 0
+    if largest:
+        yield f"peak memory {peak_words(largest, usage)} (largest process)"
+    # The tree's count leaves out pages of files that were in memory before; a process's has them.
+    if tree > largest:
+        yield f"{size(tree)} (all processes, with cached files)"
+
+
+def _kafka_fact(kafka: KafkaDelivery) -> Fact:
+    delivered = f"{kafka.delivered or 0:,} messages delivered"
+    if not kafka.undelivered:
+        return Fact("kafka", delivered)
+    why = f" ({kafka.error})" if kafka.error else ""
+    return Fact("kafka", f"{delivered}, {kafka.undelivered:,} not delivered{why}", "caution")
+
+
+def show_summary(console: Console, job_view: JobView, *, unicode: bool = True) -> None:
+    """Print the summary of a job that has ended."""
+    Screen(width=console.width, unicode=unicode).show(console, summary_blocks(job_view))
+
+
+def summary_blocks(job_view: JobView) -> Iterator[Block]:
+    """Yield the outcome, the last lines of a failed benchmark, timings, metrics, and the place of files."""
+    result = job_view.result
+    yield Title(job_view.job_id, ruled=True)
+    if result is not None:
+        yield from last_lines(result)
+        yield result_outcome(result)
+    yield Facts(list(_facts(job_view)))
+    yield from _metrics(job_view)
+    yield generations_of_result(job_view.job, result)
+    yield Facts(list(_places(job_view)))
+
+
+def _facts(job_view: JobView) -> Iterator[Fact]:
+    result = job_view.result
+    took = {**((result and result.phases) or {}), **job_view.state.finished}
+    yield Fact("phases", phase_words(took))
+    if result is not None:
+        yield from result_facts(result)
+    more = job_view.command("status", "-v", job_view.job_id)
+    yield from warning_facts(job_view.machine_warnings, more=more)
+    if malformed := job_view.measurements.malformed.count:
+        text = f"{malformed:,} lines of its metrics are not metric records and were passed over"
+        yield Fact("warning", text, "caution")
+
+
+def _places(job_view: JobView) -> Iterator[Fact]:
+    yield Fact("files", job_view.place, copied=True)
+    kept = job_view.result.artifacts if job_view.result is not None else None
+    if kept is not None and kept.files:
+        files = f"{kept.files:,} file{'' if kept.files == 1 else 's'}, {size(kept.bytes)}"
+        where = f", kept in {job_view.artifacts}" if job_view.artifacts else ""
+        yield Fact("artifacts", files + where, copied=True)
+    more = (job_view.command(word, job_view.job_id) for word in ("logs", "metrics"))
+    yield Fact("more", " · ".join(more), copied=True)
+
+
+def _metrics(job_view: JobView) -> Iterator[Block]:
+    measured = job_view.measurements
+    empty = [each for each in measured.benchmark.values() if not each.count]
+    every = over_ranks((each for each in measured.benchmark.values() if each.count), measured.over_ranks)
+    seen, apart = spreads(every)
+    more = job_view.command("metrics", job_view.job_id)
+    yield replace(metric_table(seen[:_ROWS], final=True), more=more, hidden=max(0, len(seen) - _ROWS))
+    yield replace(spread_table(apart), more=more)
+    yield node_table(measured.host)
+    yield replace(over_runs_table(job_view.over_runs), more=more)
+    yield metric_notes(seen[:_ROWS])
+    # A node that is no longer a member is no caution.
+    go_on = {each.without_ranks for each in measured.benchmark.values() if each.count}
+    notes = (
+        text
+        for each in empty
+        if not (each.of_earlier and each.without_ranks in go_on)
+        for text in _why_empty(each)
+    )
+    yield Notes([Phrase(text, "caution") for text in notes])
+    yield unseen_notes([each.name for each in empty if not each.seen], job_view.result)
+    if job_view.partial:
+        yield Paragraph(f"of the first {measured.records:,} records; all: {more}", "soft")
+
+
+def _why_empty(series: Series) -> Iterator[str]:
+    if series.of_failed:
+        yield f"{series.name}: all its values ({series.of_failed:,}) are of runs that failed"
+    elif series.of_earlier:
+        yield f"{series.name}: all its values ({series.of_earlier:,}) are of earlier generations"
+    elif series.left_out:
+        yield f"{series.name}: all its values ({series.left_out:,}) are warm-up"

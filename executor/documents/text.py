@@ -1,0 +1,124 @@
+"""Foreign text, places and sparklines as they appear on a screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from math import fsum
+from typing import IO
+
+from bai_agent.job.schema.source_schemes import file_path, source_name
+from bai_agent.metrics.search.terminal import on_screen
+
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.-=+*#@"
+_LONGEST = 4000
+"""Greatest length of a shown line, in characters."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
+_INVISIBLE = (
+    r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
+    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"  # other line ends; what has no width
+)
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    rf"|[{_INVISIBLE}]"
+)
+_UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
+
+
+def place(url: str) -> str:
+    """Return a source's address as a person would write it: a file of this machine by its path."""
+    return source_name(url) if file_path(url) is not None else url
+
+
+def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
+    """Return `values` as a row of at most `width` bars, each the mean of its stretch."""
+    if not values or width < 1:
+        return ""
+    bars = _BARS if unicode else _ASCII_BARS
+    count = min(width, len(values))
+    edges = [len(values) * i // count for i in range(count + 1)]
+    means = [fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    span = high - low
+    if not span:
+        return bars[3] * count
+    return "".join(bars[round((each - low) / span * (len(bars) - 1))] for each in means)
+
+
+def safe_line(line: str) -> str:
+    """Return `line`, which may hold anything, fit for a terminal: colours stay, other control sequences go.
+
+    Of parts between carriage returns the last one stays, as it would on a screen, and what backspaces overwrite goes. At most `_LONGEST` characters.
+    """
+    if "\r" in line:
+        line = next((part for part in reversed(line.split("\r")) if part), "")
+    if "\x08" in line and "\x1b" not in line:
+        line = on_screen(line)
+    cut = len(line) - _LONGEST
+    if cut > 0:
+        line = line[:_LONGEST]
+    if not line.isprintable():
+        line = _CONTROL.sub(_keep_colour, line.expandtabs(8))
+    return f"{line} … ({cut:,} more characters)" if cut > 0 else line
+
+
+def plain_text(text: str) -> str:
+    """Return `text`, which may hold anything, as part of a sentence: one line, without control characters."""
+    return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
+
+
+def visible(text: str) -> str:
+    """Return `text`, of several lines perhaps, with what a terminal would obey or hide as an escape: "\\u001b".
+
+    What is TOML or JSON with all its texts in double quotes means the same afterwards.
+    """
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_as_escape, text)
+
+
+def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flush: bool = False) -> None:
+    """Print `text` for a person, made `visible`. All text that others may have written is printed by it."""
+    print(visible(text), end=end, file=stream, flush=flush)
+
+
+def visible_bytes(lines: bytes) -> bytes:
+    """Return lines of JSON made `visible`; what is not UTF-8 becomes a question mark."""
+    return visible(lines.decode(errors="replace")).encode()
+
+
+def _as_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def colourless(line: str) -> str:
+    """Return a line that `safe_line` made, for a terminal that knows no colours."""
+    return _COLOUR.sub("", line)
+
+
+def _keep_colour(match: re.Match[str]) -> str:
+    return match[0] if _COLOUR.fullmatch(match[0]) else ""
+
+
+def speaks_unicode(stream: IO[str] | None = None) -> bool:
+    """Return whether `stream` (standard output) can show more than ASCII."""
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16", "utf32")
+
+
+def draws_in_place() -> bool:
+    """Return whether standard output is a terminal on which lines can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
+
+
+def shortened(name: str, width: int, *, unicode: bool = True) -> str:
+    """Return `name` without its middle: what tells long names apart is often their end."""
+    if len(name) <= width:
+        return name
+    end = width // 2
+    return name[: width - end - 1] + ("…" if unicode else "~") + name[-end:]

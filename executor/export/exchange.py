@@ -1,0 +1,260 @@
+"""Numbers of a job in the forms that other programs read: one for each metric, or the times of commands.
+
+- bmf: Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format
+- gha: the custom tools of github-action-benchmark, https://github.com/benchmark-action/github-action-benchmark
+- openmetrics: https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
+- times of commands: the files of hyperfine, https://github.com/sharkdp/hyperfine
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bai_agent.job.descriptor import Better
+from bai_agent.light_dataclass import dataclass
+from executor.analysis.measured_runs import JobRuns, RunValue
+from executor.analysis.timing_analysis import CommandTimes
+from executor.errors import UsageError
+from executor.records.figures import Figures, figures
+
+_TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
+"""Name of the tool in github-action-benchmark, which holds for a whole file."""
+_PREFIX = "BAI_METRICS_"
+"""Prefix of names, as the Prometheus sink has it, so that one dashboard fits both."""
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadlineNumber:
+    """The headline of one metric of a job."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    units: str
+    better: Better | None
+    runs: Figures
+    """Figures of the runs' headlines: of one, or of all repeats."""
+
+    @property
+    def value(self) -> float:
+        return self.runs.median
+
+    @property
+    def labelled(self) -> str:
+        return f"{self.name}{_in_braces(self.labels)}"
+
+
+def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
+    """Return the numbers of a job's runs, of the metrics `names`, or all.
+
+    Raises UsageError if no run succeeded, or none has such a metric.
+    """
+    if not runs.runs:
+        raise UsageError(
+            f"{'; '.join(runs.left_out)}: only runs that succeeded have numbers for other programs"
+        )
+    found: dict[tuple[str | None, str], list[RunValue]] = {}
+    for run in runs.runs:
+        for labelled, value in run.values.items():
+            found.setdefault((run.arm, labelled), []).append(value)
+    known = dict.fromkeys(values[0].name for values in found.values())
+    for name in names:
+        if name not in known:
+            raise UsageError(f'--name: {runs.job_id} has no metric "{name}"; it has {", ".join(known)}')
+    every = (_headline(arm, values) for (arm, _), values in found.items())
+    return [each for each in every if each is not None and (not names or each.name in names)]
+
+
+def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber | None:
+    """Return the headline of a metric over its runs."""
+    of_runs = figures([each.value for each in values])
+    if of_runs is None:
+        return None
+    first = values[0]
+    return HeadlineNumber(
+        name=first.name,
+        labels=first.labels if arm is None else (*first.labels, ("arm", arm)),
+        units=first.units,
+        better=first.better,
+        runs=of_runs,
+    )
+
+
+def text_of(
+    form: str, headlines: Sequence[HeadlineNumber], *, job_id: str, benchmark: str
+) -> tuple[bytes, list[str]]:
+    """Return the text of one of the forms, and sentences for a person. Raises UsageError."""
+    if form == "bmf":
+        return _json(_bmf(headlines, benchmark)), []
+    if form == "gha":
+        taken, notes = _of_one_direction(headlines)
+        return _json([_gha(each, job_id) for each in taken]), notes
+    return _openmetrics(headlines, job_id), []
+
+
+def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[str, dict[str, float]]]:
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for each in headlines:
+        measure = {"value": each.value}
+        if each.runs.count > 1:
+            measure |= {"lower_value": each.runs.minimum, "upper_value": each.runs.maximum}
+        benchmarks.setdefault(f"{benchmark}{_in_braces(each.labels)}", {})[each.name] = measure
+    return benchmarks
+
+
+def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[HeadlineNumber], list[str]]:
+    """Return the metrics that have a direction, which is one for a whole file."""
+    taken: dict[Better, list[HeadlineNumber]] = {}
+    for each in headlines:
+        if each.better is not None:
+            taken.setdefault(each.better, []).append(each)
+    if not taken:
+        raise UsageError(
+            '--format gha: no metric has better = "lower" or "higher", without which it cannot be judged'
+        )
+    if len(taken) > 1:
+        listed = "; ".join(
+            f"{direction.value} is better for {_names(taken[direction])}"
+            for direction in _TOOLS
+            if direction in taken
+        )
+        raise UsageError(f"--format gha: one file has one direction, and {listed}; choose with --name")
+    ((direction, every),) = taken.items()
+    notes = [f"tool: {_TOOLS[direction]}"]
+    if left := _names(each for each in headlines if each.better is None):
+        notes.append(f"left out, as they have no better: {left}")
+    return every, notes
+
+
+def _names(headlines: Iterable[HeadlineNumber]) -> str:
+    return ", ".join(dict.fromkeys(each.name for each in headlines))
+
+
+def _gha(each: HeadlineNumber, job_id: str) -> dict[str, Any]:
+    entry = {"name": each.labelled, "unit": each.units, "value": each.value}
+    if each.runs.stdev is not None:
+        entry["range"] = f"± {each.runs.stdev:.4g}"
+    runs = "1 run" if each.runs.count == 1 else f"the median of {each.runs.count} runs"
+    return {**entry, "extra": f"job {job_id}, {runs}"}
+
+
+def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
+    # Only here: it takes time to load, and most commands print none.
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.openmetrics.exposition import generate_latest
+
+    families: dict[str, Metric] = {}
+    for each in headlines:
+        name = _PREFIX + _NOT_IN_A_NAME.sub("_", each.name)
+        labels = dict(_labels(each, job_id, renamed=name != _PREFIX + each.name))
+        units = f", {_valid(each.units)}" if each.units else ""
+        family = families.setdefault(name, Metric(name, f"{_valid(each.name)}{units}", "gauge"))
+        family.add_sample(name, labels, each.value)
+
+    class Collected:
+        def collect(self) -> Iterator[Metric]:
+            yield from families.values()
+
+    return bytes(generate_latest(Collected()))  # type: ignore[no-untyped-call]
+
+
+def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tuple[str, str]]:
+    """Yield labels under names that Prometheus takes; those of ours win."""
+    for key, value in each.labels:
+        name = _NOT_IN_A_NAME.sub("_", key)
+        yield (
+            (f"label_{name}" if not name or name[0].isdigit() or name.startswith("__") else name),
+            _valid(value),
+        )
+    if renamed:
+        # Two metrics may have become one name.
+        yield "metric", _valid(each.name)
+    yield "job_id", job_id
+
+
+def _in_braces(labels: tuple[tuple[str, str], ...]) -> str:
+    return f"{{{','.join(f'{key}={value}' for key, value in labels)}}}" if labels else ""
+
+
+def _valid(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedTimes:
+    """One command with its parameters and times."""
+
+    command: str
+    parameters: Mapping[str, str]
+    times: CommandTimes
+
+
+def as_json(every: Sequence[ExportedTimes], *, job_id: str) -> str:
+    """Return hyperfine's `--export-json`, and the job's id. Times are in seconds, memory in bytes."""
+    return json.dumps({"results": [_table(each) for each in every], "job_id": job_id}, indent=2) + "\n"
+
+
+def as_csv(every: Sequence[ExportedTimes]) -> str:
+    """Return hyperfine's `--export-csv`: one line for each command, times in seconds."""
+    names = list(every[0].parameters) if every else []
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    figures = ["mean", "stddev", "median", "user", "system", "min", "max"]
+    writer.writerow(["command", *figures, *(f"parameter_{name}" for name in names)])
+    for each in every:
+        table = _table(each)
+        values = [table[name] if table[name] is not None else 0.0 for name in figures]
+        writer.writerow([each.command, *values, *(each.parameters[name] for name in names)])
+    return stream.getvalue()
+
+
+def as_markdown(every: Sequence[ExportedTimes]) -> str:
+    """Return a table like hyperfine's `--export-markdown`, in milliseconds or seconds, relative to the first command."""
+    in_seconds = any(each.times.mean >= 1 for each in every)
+    factor, unit = (1.0, "s") if in_seconds else (1e3, "ms")
+    lines = [
+        f"| Command | Mean [{unit}] | Min [{unit}] | Max [{unit}] | Relative |",
+        "|:---|---:|---:|---:|---:|",
+    ]
+    for each in every:
+        times, first = each.times, every[0].times
+        # ± is the standard deviation, as in hyperfine's own table.
+        mean = f"{times.mean * factor:.3f}" + (
+            f" ± {times.deviation * factor:.3f}" if times.deviation is not None else ""
+        )
+        lines.append(
+            f"| `{_escaped(each.command)}` | {mean} | {min(times.walls) * factor:.3f} | {max(times.walls) * factor:.3f} "
+            f"| {times.mean / first.mean:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(each: ExportedTimes) -> dict[str, Any]:
+    times = each.times
+    return {
+        "command": each.command,
+        "mean": times.mean,
+        "stddev": times.deviation,
+        "median": times.median,
+        "user": times.user,
+        "system": times.system,
+        "min": min(times.walls),
+        "max": max(times.walls),
+        "times": list(times.walls),
+        "memory_usage_byte": list(times.memory),
+        "exit_codes": list(times.exit_codes),
+        **({"parameters": dict(each.parameters)} if each.parameters else {}),
+    }

@@ -1,0 +1,134 @@
+"""An index of the ended jobs in a folder, so that a list reads the results of the jobs that it shows, and not of all others.
+
+The index is in this user's cache, and only a hint. An entry counts if the job's folder and its `result.json` are the very files that were
+read: both have another time of change (`st_ctime`) as soon as anything about them changes, and that time cannot be set. Jobs without a
+valid entry are read. An index that is missing, damaged, of another version or of another folder is as good as empty.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from bai_agent.job.run_directory import make_folder, write_atomic
+from executor.owned_folders import cache_folder
+
+_FORMAT = 1
+"""Raised if the content of the file or the meaning of a field changes."""
+_WORTH = 64
+"""Changed entries for which the index is written: reading so many results takes less than writing it each time."""
+_SETTLED_NS = 2_000_000_000
+"""Age of a file from which each further change gives it another time: clocks of file systems advance in steps."""
+_DRAFT_AGE_S = 3600
+_AT_ONCE = 16
+"""Results that are read side by side."""
+
+_Files: TypeAlias = list[int]
+"""Inode and time of change of a job's folder, the same of its result, and the result's size."""
+_Entry: TypeAlias = tuple[_Files, "StartedJob"]
+
+
+class StartedJob(NamedTuple):
+    """A job, and what is known without its descriptor."""
+
+    job_id: str
+    started: int
+    """ms UTC; 0 if unknown."""
+    status: str | None = None
+    """Status and outcome of an ended job; None if it goes on, or if that takes more than a look at its result."""
+    outcome: str | None = None
+
+
+def ended_jobs(
+    folder: Path, job_ids: Sequence[str], read: Callable[[str], StartedJob | None]
+) -> dict[str, StartedJob]:
+    """Return the jobs with a result among all jobs of a store's folder.
+
+    read: reads a job's result; returns None if that does not say enough, or if there is no such job.
+    """
+    file = _index_file(folder)
+    known = _load(file, folder) if file is not None else {}
+    entries: dict[str, _Entry] = {}
+    unknown: dict[str, _Files] = {}
+    now = time.time_ns()
+    for job_id in job_ids:
+        if (files := _files(folder, job_id)) is None:
+            continue
+        entry = known.get(job_id)
+        if entry is not None and entry[0] == files:
+            entries[job_id] = entry
+        else:
+            unknown[job_id] = files
+    outdated = len(known) - len(entries)
+    found = {job_id: job for job_id, (_, job) in entries.items()}
+    added = 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for (job_id, files), ended in zip(unknown.items(), pool.map(read, unknown), strict=True):
+            if ended is None:
+                continue
+            found[job_id] = ended
+            if max(files[1], files[3]) < now - _SETTLED_NS:
+                entries[job_id] = (files, ended)
+                added += 1
+    if file is not None and added + outdated >= _WORTH:
+        _save(file, folder, entries)
+    return found
+
+
+def _files(folder: Path, job_id: str) -> _Files | None:
+    """Return what tells whether a job is still the one that was read; None if it has no result."""
+    try:
+        # For ten thousand jobs the `Path` objects would take as long as the call.
+        job = os.stat(f"{folder}/{job_id}")  # noqa: PTH116
+        result = os.stat(f"{folder}/{job_id}/result.json")  # noqa: PTH116
+    except OSError:
+        return None
+    return [job.st_ino, job.st_ctime_ns, result.st_ino, result.st_ctime_ns, result.st_size]
+
+
+def _index_file(folder: Path) -> Path | None:
+    """Return the path of a store's index; None without a home folder."""
+    try:
+        cache = cache_folder(os.environ)
+    except RuntimeError:
+        return None
+    return cache / "jobs" / f"{sha256(os.fsencode(folder)).hexdigest()[:32]}.v{_FORMAT}.json"
+
+
+def _load(file: Path, folder: Path) -> Mapping[str, _Entry]:
+    try:
+        checksum, _, content = file.read_bytes().partition(b"\n")
+        if int(checksum, 16) != zlib.crc32(content):
+            return {}
+        table = json.loads(content)
+        if table["format"] != _FORMAT or table["folder"] != os.fspath(folder):
+            return {}
+        return {job[0]: (files, StartedJob(*job)) for files, job in table["jobs"]}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return {}
+
+
+def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
+    """Replace the index. Of several commands that do so at once the last one wins."""
+    table = {"format": _FORMAT, "folder": os.fspath(folder), "jobs": list(entries.values())}
+    with suppress(OSError, ValueError):
+        content = json.dumps(table, separators=(",", ":")).encode()
+        make_folder(file.parent, private=file.parent)
+        _remove_drafts(file.parent)
+        write_atomic(file, b"%08x\n%b" % (zlib.crc32(content), content))
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Remove what commands left that were killed while they wrote an index."""
+    for draft in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            if draft.stat().st_mtime < time.time() - _DRAFT_AGE_S:
+                draft.unlink()

@@ -1,0 +1,190 @@
+"""Which jobs a store has, in which order they started, and which one a name means."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bai_agent.errors import BaiError, RecordError, StoreError
+from bai_agent.job.descriptor import is_job_id
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore
+from executor.errors import UsageError
+from executor.jobs.ended_jobs import StartedJob, ended_jobs
+from executor.planning.request import LAST
+from executor.records.job_status import created
+from executor.records.reading import events_in, result_of
+
+_AT_ONCE = 16
+"""Jobs that are read side by side; in a bucket each takes several requests."""
+_LAST_OF = f"{LAST}:"
+
+
+def job_ids(store: JobStore) -> list[str]:
+    """Return the ids of all jobs in `store`. Raises StoreError."""
+    names = job_names(store)
+    folder = store.folder
+    if folder is not None:
+        return [name for name in names if _has_descriptor(folder, name)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        exist = pool.map(lambda name: JobRecord(store, name).exists(), names)
+        return [name for name, exists in zip(names, exist, strict=True) if exists]
+
+
+def job_names(store: JobStore) -> list[str]:
+    """Return the names of folders that may be jobs. Raises StoreError."""
+    # Whatever else lies there: an id is printed, completed in shells and part of paths.
+    return [name for name in store.folders("") if is_job_id(name)]
+
+
+def newest_first(store: JobStore) -> list[StartedJob]:
+    """Return all jobs of `store` by their start. Raises StoreError.
+
+    In a folder ended jobs are known from an index. In a bucket each job is read: a list of a bucket does not say whether a job was replaced.
+    """
+    folder = store.folder
+    if folder is None:
+        ended, others = {}, job_ids(store)
+    else:
+        names = job_names(store)
+        ended = ended_jobs(folder, names, lambda job_id: _ended(folder, JobRecord(store, job_id)))
+        others = [name for name in names if name not in ended and _has_descriptor(folder, name)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        started = pool.map(lambda job_id: started_of(JobRecord(store, job_id)), others)
+        jobs = [*ended.values(), *map(StartedJob, others, started)]
+    return sorted(jobs, key=lambda each: (each.started, each.job_id), reverse=True)
+
+
+def started_of(record: JobRecord) -> int:
+    """Return when a job was started (ms UTC); 0 if that is unknown. Raises StoreError."""
+    try:
+        result = result_of(record)
+    except RecordError:
+        result = None
+    if result is not None and result.started is not None:
+        return result.started
+    first, _, _ = record.node().read("events", 0, limit=4096).partition(b"\n")
+    times = [each.time for each in events_in(first)]
+    return times[0] if times else created(record) or 0
+
+
+def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
+    """Return the job that `name` means: its id, the only id that starts so, "last", or "last:NAME". Raises UsageError, StoreError.
+
+    Earlier stores come first. A store that cannot be reached matters only if the others do not have the job.
+    """
+    found, opened, failed = _with_id(stores, name)
+    if found is not None:
+        return found
+    if name == LAST and failed is None and (jobs := _newest(opened)):
+        return jobs[0]
+    every, failed = _every(opened, failed)
+    meant = [each for each in every if name and each.job_id.startswith(name)]
+    if len(meant) == 1:
+        return meant[0]
+    if failed is not None:
+        raise failed
+    if name.startswith(_LAST_OF) and every:
+        return _newest_of(name.removeprefix(_LAST_OF), _newest(opened))
+    raise UsageError(_why_not_found(name, every, meant, where=" and ".join(map(place_of, opened))))
+
+
+def _with_id(
+    stores: Iterable[JobStore], job_id: str
+) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
+    """Return the job with this id, if a store has it; the stores that do not; why the next one cannot be reached.
+
+    Raises the error if that is the first one.
+    """
+    opened: list[JobStore] = []
+    try:
+        for store in stores:
+            record = JobRecord(store, job_id)
+            if is_job_id(job_id) and record.exists():
+                return record, opened, None
+            opened.append(store)
+    except BaiError as error:
+        if not opened:
+            raise
+        return None, opened, error
+    return None, opened, None
+
+
+def _every(stores: Iterable[JobStore], failed: BaiError | None) -> tuple[list[JobRecord], BaiError | None]:
+    """Return the jobs of all stores that can be read, and the first error."""
+    every: list[JobRecord] = []
+    for store in stores:
+        try:
+            every += [JobRecord(store, job_id) for job_id in job_ids(store)]
+        except StoreError as error:
+            failed = failed or error
+    return every, failed
+
+
+def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRecord], *, where: str) -> str:
+    if not every:
+        return f"there are no jobs in {where}; another place is named with --store or BAI_STORE"
+    if meant:
+        names = ", ".join(each.job_id for each in meant[:5])
+        shown = names + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")
+        return f'"{name}" may mean any of {shown}; write more of the id'
+    hint = _hint(name, [each.job_id for each in every], "`bai list` shows them all")
+    return f'there is no job "{name}" in {where}; {hint}'
+
+
+def _hint(name: str, known: Iterable[str], otherwise: str) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f'did you mean "{close[0]}"?' if close else otherwise
+
+
+def _newest(stores: Sequence[JobStore]) -> list[JobRecord]:
+    """Return the jobs of all stores, the newest first."""
+    started = [(each.started, each.job_id, store) for store in stores for each in newest_first(store)]
+    started.sort(key=lambda each: each[:2], reverse=True)
+    return [JobRecord(store, job_id) for _, job_id, store in started]
+
+
+def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
+    """Return the first of `jobs` whose benchmark is called `name`. Raises UsageError, StoreError."""
+    names = set()
+    for each in jobs:
+        try:
+            found = each.job().job.name
+        except RecordError:  # `bai list` names it
+            continue
+        if found == name:
+            return each
+        names.add(found)
+    hint = _hint(name, filter(None, names), "`bai list` shows the names")
+    raise UsageError(f'there is no job of the name "{name}"; {hint}')
+
+
+def place_of(store: JobStore) -> str:
+    """Return where a store is, for a person."""
+    return str(store.folder or store.url)
+
+
+def _has_descriptor(folder: Path, job_id: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(f"{folder}/{job_id}/job.toml").st_mode)  # noqa: PTH116 - of each of very many
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"the job store failed at {error.filename}: {error.strerror}") from error
+
+
+def _ended(folder: Path, record: JobRecord) -> StartedJob | None:
+    """Return how a job ended and when it started; None if its result does not say both, or if it is no job."""
+    if not _has_descriptor(folder, record.job_id):
+        return None
+    try:
+        result = result_of(record)
+    except RecordError:
+        return None
+    if result is None or result.started is None:
+        return None
+    return StartedJob(record.job_id, result.started, result.status, result.outcome)

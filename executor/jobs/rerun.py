@@ -1,0 +1,234 @@
+"""A request like the one that a job was made of: `--like JOB`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from bai_agent.errors import PullError, StoreError
+from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore
+from bai_agent.job.store.directory import DirectoryStore
+from executor.descriptor.model import Script
+from executor.descriptor.override_places import put_overrides
+from executor.descriptor.overrides import REDACTED, Override, overlap, read_overrides
+from executor.descriptor.raw_table import at, text_at
+from executor.descriptor.toml_file import parse_toml
+from executor.errors import ScriptsError, UsageError
+from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.job_sources import script_archive, script_folder
+from executor.planning.request import JobRequest
+from executor.planning.rerun_record import kept_request, kept_scripts, scripts_digest
+from executor.planning.scripts_folder import ScriptsOrigin
+
+_SCRATCH = ".bai-like-"
+_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+"""Keys that name the scripts."""
+_SECONDS = 600.0
+"""Longest time for all of it (seconds)."""
+_PIECE = 8 << 20
+
+
+def request_like(
+    record: JobRecord,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+    overrides: Sequence[Override] = (),
+    takes_scripts: bool = True,
+) -> JobRequest:
+    """Return the request that asks for what the job `record` ran: the same descriptor, scripts, arguments and `--set`.
+
+    overrides: what is set anew, and not part of what is returned. takes_scripts: its own, unless `overrides` name others;
+    fetched ones are there until `stack` ends.
+    open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError.
+    """
+    request = kept_request(record)
+    if request is None:
+        repeat = record.job().repeat
+        if repeat is not None and repeat.arms:
+            raise UsageError(
+                f"--like {record.job_id}: it compared several files; run `bai ab` with them again"
+            )
+        raise UsageError(
+            f"--like {record.job_id}: its record does not say how it was asked for: it came through the service, or an older version "
+            "of bai started it; name its FILE"
+        )
+    keys = {each.key for each in overrides}
+    values = {key: text for key, text in request.set.items() if key not in keys}
+    for key, text in values.items():
+        if text == REDACTED:
+            raise UsageError(
+                f"--like {record.job_id}: the value of {key} was a secret and is not kept; add --set {key}=…"
+            )
+    again = JobRequest(
+        file=Path(request.file),
+        content=request.descriptor.encode(),
+        on=request.on,
+        arguments=tuple(request.arguments),
+        script=_path(request.script),
+        data_root=_path(request.data_root),
+        overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
+    )
+    digest = request.scripts_sha256
+    # Beside `--script` they name nothing that runs.
+    named_anew = again.script is None and any(
+        overlap(each.path, place) for each in overrides for place in _SCRIPTS
+    )
+    if digest is None or named_anew or not takes_scripts:
+        return again
+    return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
+
+
+def _with_scripts(
+    again: JobRequest,
+    record: JobRecord,
+    digest: str,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+) -> JobRequest:
+    """Return the request with scripts of this sum: the unchanged original ones, or the job's copy, with its commit."""
+    with_copy = dataclasses.replace(again, of_copy=True, git=record.job().git)
+    leave_out = [record.store.folder] if record.store.folder is not None else []
+    why, origin = "they are gone", None
+    try:
+        origin = _origin(again)
+        if origin is not None and origin.path.exists():
+            if scripts_digest(origin, leave_out) == digest:
+                return again
+            why = "they have changed since"
+    except (ScriptsError, OSError) as error:
+        why = str(error)
+    if origin is not None and not origin.is_folder and origin.member is None:
+        where = "and of an archive a job keeps no copy"
+    elif isinstance(record.store, DirectoryStore):
+        copy = kept_scripts(record, nodes=record.job().strategy.nodes)
+        try:
+            if scripts_digest(ScriptsOrigin(path=copy)) == digest:
+                return _with_copy(with_copy, copy)
+        except (ScriptsError, OSError):
+            pass
+        where = "and the run has changed the copy that the job kept"
+    else:
+        sources = [each for each in record.job().sources if each.kind is SourceKind.SCRIPTS]
+        where = "and the job kept none"
+        if sources:
+            try:
+                return _fetched(with_copy, sources[0], digest, stack=stack, open_store=open_store)
+            except (StoreError, PullError, ScriptsError, OSError) as error:
+                where = f"and those that the job used cannot be had: {error}"
+    raise UsageError(
+        f"--like {record.job_id}: its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
+    )
+
+
+def _origin(again: JobRequest) -> ScriptsOrigin | None:
+    """Return the original folder of the scripts, even if other files of the request are gone; None if it is not known."""
+    if again.script is not None:
+        return ScriptsOrigin(path=again.script, member=again.script.name, is_folder=again.script.is_dir())
+    table, _ = parse_toml(again.content or b"", file=str(again.file))
+    if table is None:
+        return None
+    put_overrides(table, again.overrides, file=str(again.file))
+    named, folder = at(table, "ml", "script"), again.file.absolute().parent
+    try:
+        script = Script(path=text_at(named, "path") or None, script=text_at(named, "script") or None)
+    except ValueError:
+        return None
+    return script_folder(script, folder=folder) or script_archive(script, folder=folder)
+
+
+def _fetched(
+    again: JobRequest,
+    source: Source,
+    digest: str,
+    *,
+    stack: ExitStack,
+    open_store: Callable[[str], JobStore],
+) -> JobRequest:
+    """Return the request with the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
+    parent = Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=_SCRATCH, user=os.getuid())
+    folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    scripts = fetch_scripts(source, folder, open_store=open_store)
+    if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
+        raise PullError(f"what {source.src} holds is not what the job's record says")
+    return _with_copy(again, scripts)
+
+
+def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
+    """Return the request with the scripts' folder `scripts`; of a request with `--script` its one member."""
+    if again.script is not None:
+        return dataclasses.replace(again, script=scripts / again.script.name)
+    return dataclasses.replace(again, scripts=scripts)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:
+    """Bring the scripts of `source`, an object in a bucket, into the empty `folder`; return their path.
+
+    They are pulled as by an agent: checked against their SHA-256, and without leaving the folder.
+    open_store: opens the store at an address of the bucket. Raises StoreError, PullError.
+    """
+    # Imported here: the scripts of most jobs are still in their places.
+    from bai_agent.pull.journal import file_journal, folder_journal
+    from bai_agent.pull.sources import pull
+
+    if source.sha256 is None or source.size is None:
+        raise PullError(f"{source.src}: the job's record lacks its checksum or its size")
+    if PurePosixPath(source.path).is_absolute():
+        raise PullError(f'{source.src}: its path "{source.path}" leads out of the scripts\' folder')
+    deadline = time.monotonic() + _SECONDS
+    archive, scripts = folder / "archive", folder / "scripts"
+    try:
+        _download(source, archive, open_store=open_store, deadline=deadline)
+        pull(
+            [replace(source, src=archive.as_uri(), region=None, arm=None)],
+            folders={SourceKind.SCRIPTS: scripts},
+            manifest=folder / "pulled.json",
+            deadline=deadline,
+            report=lambda progress: None,
+            stopping=lambda: False,
+        )
+        archive.unlink()
+        # The records of the pull are not part of the scripts.
+        for record in (folder_journal, file_journal):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                record(scripts / source.path).unlink()
+    except OSError as error:
+        raise PullError(f"{error.filename or folder}: {error.strerror}") from error
+    return scripts
+
+
+def _download(
+    source: Source, archive: Path, *, open_store: Callable[[str], JobStore], deadline: float
+) -> None:
+    place, _, key = source.src.rpartition("/")
+    store = open_store(place)
+    most, written = source.size or 0, 0
+    with archive.open("xb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        while True:
+            if time.monotonic() > deadline:
+                raise StoreError(f"{source.src}: did not arrive within {_SECONDS:g} s")
+            piece = store.get(key, start=written, limit=_PIECE)
+            file.write(piece)
+            written += len(piece)
+            # Everybody who may write to the bucket could enlarge it without a limit.
+            if written > most:
+                raise PullError(f"{source.src}: is larger than the {most:,} bytes that the job used")
+            if len(piece) < _PIECE:
+                return

@@ -1,0 +1,104 @@
+"""The figures of one series: location, scatter, and headline."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.figures import deviation, mean_of
+from bai_agent.job.job_headlines import headline_of
+from bai_agent.light_dataclass import dataclass
+from executor.records.points import PointSeries, SeriesKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Figures of one or more values in their order, none beyond `LIMIT`."""
+
+    count: int
+    mean: float
+    median: float
+    stdev: float | None
+    """Standard deviation of a sample (n - 1). None for one value."""
+    p5: float
+    p95: float
+    """Quantiles are interpolated between the two nearest values, as numpy's are."""
+    minimum: float
+    maximum: float
+    first: float
+    last: float
+
+    def as_table(self) -> dict[str, Any]:
+        """Return them as JSON values."""
+        names = {"minimum": "min", "maximum": "max"}
+        return {names.get(name, name): value for name, value in self.__dict__.items()}
+
+
+def figures(values: Sequence[float]) -> Figures | None:
+    """Return the figures of `values`, however many; None if there are none."""
+    if not values:
+        return None
+    stdev = deviation(values) if len(values) > 1 else None
+    ordered = sorted(values)
+    return Figures(
+        count=len(values),
+        mean=mean_of(values),
+        median=quantile(ordered, 0.5),
+        stdev=stdev,
+        p5=quantile(ordered, 0.05),
+        p95=quantile(ordered, 0.95),
+        minimum=ordered[0],
+        maximum=ordered[-1],
+        first=values[0],
+        last=values[-1],
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the quantile of sorted values, interpolated: Hyndman and Fan's type 7."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    part = position - low
+    if not part:
+        return ordered[low]
+    between = ordered[low] * (1 - part) + ordered[low + 1] * part
+    return min(max(between, ordered[low]), ordered[low + 1])
+
+
+def headline(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> float | None:
+    """Return the headline of a run, without the warm-up; None if no values are left."""
+    values = measured(series, metric, started=started)
+    return headline_of(metric.headline if metric is not None else Headline.LAST, values) if values else None
+
+
+def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
+    """Return the values of a series without its warm-up.
+
+    started: when the benchmark, or this repeat of it, was started (ms UTC); unset: the first value's time stands for it.
+    """
+    return series.values[warmup_count(series, metric, started=started) :]
+
+
+def warmup_count(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> int:
+    """Return how many values a series' warm-up has."""
+    if metric is None:
+        return 0
+    if metric.warmup is None:
+        return min(metric.warmup_values, len(series))
+    if not series.timestamps:
+        return 0
+    begin = series.timestamps[0] if started is None else started
+    return bisect_left(series.timestamps, begin + round(metric.warmup.total_seconds() * 1000))
+
+
+def start_of(key: SeriesKey, starts: Mapping[int | None, int]) -> int | None:
+    """Return when the run or generation of a series was started (ms UTC). starts: as `benchmark_starts` returns them."""
+    return starts.get(key.part, starts.get(None))
+
+
+def metric_of(series: PointSeries, metrics: Mapping[str, Metric]) -> Metric | None:
+    """Return the descriptor's metric of a series; None for metrics of the machine or the run itself."""
+    return None if series.key.src in ("host", "run") else metrics.get(series.key.name)

@@ -1,0 +1,207 @@
+"""The generation that an elastic job is in, and the number of nodes that it should have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from bai_agent.errors import RecordError
+from bai_agent.job.attempt import AttemptRecord, Control
+from bai_agent.job.descriptor import Job
+from bai_agent.job.generation_records import Change, DecisionKind, NextGeneration, ScaleRequest
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import now_ms
+from bai_agent.light_dataclass import dataclass, field
+from executor.errors import UsageError
+from executor.records.reading import result_of
+
+_LEFT = {
+    Change.LOST: "lost",
+    Change.BROKE: "lost the benchmark",
+    Change.NOT_STOPPED: "did not stop",
+    Change.NOT_RESTORED: "did not restore",
+    Change.LEFT: "left",
+    Change.SCALED: "no longer wanted",
+}
+"""What became of the nodes that are the reason for a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationStatus:
+    """The newest generation of an elastic job. Times are ms UTC, by the store's clock."""
+
+    number: int
+    members: tuple[int, ...]
+    """Numbers of its nodes, in the order of their ranks; if the job is parked, those that were left."""
+    since: int | None
+    """Time at which it began or, if it has not begun, was decided on."""
+    has_begun: bool = True
+    is_parked: bool = False
+    until: int | None = None
+    """Time at which a parked job ends. None if it is not parked."""
+    why: str = ""
+    """Reason for it: "node 1 gave no sign of life". Empty for the first one."""
+    desired: int
+    least: int
+    most: int
+    restarts: int = 0
+    max_restarts: int = 0
+    left: Mapping[int, str] = field(default_factory=dict)
+    """By number of a node that is no member any more: "lost in generation 1"."""
+
+    @property
+    def leader(self) -> int:
+        """The node that decides for the job, as far as is known."""
+        return self.members[0] if self.members else 0
+
+    def rank(self, node: int) -> int | None:
+        """Return the rank of a node in it; None if the node is no member."""
+        return self.members.index(node) if node in self.members and not self.is_parked else None
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            **self.__dict__,
+            "members": list(self.members),
+            "left": {str(k): v for k, v in self.left.items()},
+        }
+
+
+def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
+    """Return how many nodes an elastic job should have: the newest request that its range allows. Raises StoreError."""
+    for number in sorted(attempt.scale_requests(), reverse=True):
+        with suppress(RecordError):
+            if is_allowed(job, wanted := attempt.scale_request(number).desired):
+                return wanted
+    return job.desired_nodes
+
+
+def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
+    """Return the numbers of nodes that were requested and that the range allows, in their order. Raises StoreError.
+
+    A smaller number that was followed by another request counts as far as the nodes had obeyed it by then.
+    """
+    asked: list[tuple[int, int]] = []
+    for number, (put, _) in sorted(attempt.scale_requests().items()):
+        with suppress(RecordError):
+            if is_allowed(job, wanted := attempt.scale_request(number).desired):
+                asked.append((put, wanted))
+    found: list[int] = []
+    before = job.desired_nodes
+    for index, (_, wanted) in enumerate(asked):
+        if wanted < before and index + 1 < len(asked):
+            wanted = max(wanted, min(before, _members_at(attempt, asked[index + 1][0], none=before)))
+        found.append(wanted)
+        before = wanted
+    return found
+
+
+def _members_at(attempt: AttemptRecord, time: int, *, none: int) -> int:
+    """Return how many members the job had at a time (ms UTC, the store's clock). none: the number before the first decision. Raises StoreError."""
+    control = attempt.control()
+    put = [each for each in control.decided if control.generations[each][0] <= time]
+    return len(attempt.decision(put[-1], control).members) if put else none
+
+
+def is_allowed(job: Job, nodes: int) -> bool:
+    """Return whether an elastic job may have so many nodes."""
+    return (job.strategy.min_nodes or 1) <= nodes <= job.strategy.nodes
+
+
+def check_scale(record: JobRecord, nodes: int) -> None:
+    """Raise UsageError unless a job that runs may be asked to have so many nodes. Raises StoreError."""
+    if (result := result_of(record)) is not None:
+        raise UsageError(f"{record.job_id} has ended: {result.sentence}")
+    job = record.job()
+    if not job.is_elastic:
+        raise UsageError(
+            f"{record.job_id} is not elastic: it always runs on {count_of(job.strategy.nodes)}; a job whose descriptor says for example "
+            'num_instances = "2:4" can be scaled'
+        )
+    if not is_allowed(job, nodes):
+        raise UsageError(
+            f"{count_of(nodes)}: {record.job_id} runs on {job.strategy.min_nodes} to {count_of(job.strategy.nodes)}; its descriptor says "
+            "so in hardware.distributed.num_instances"
+        )
+    if record.cancelled():
+        raise UsageError(f"{record.job_id} is being cancelled")
+
+
+def request_scale(record: JobRecord, nodes: int) -> None:
+    """Ask an elastic job to have so many nodes from now on. Raises StoreError."""
+    AttemptRecord(record).request_scale(ScaleRequest(desired=nodes, by="bai scale", time=now_ms()))
+
+
+def count_of(nodes: int) -> str:
+    """Return a number of nodes in words."""
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:
+    """Return the newest generation of an elastic job; None of a fixed one, or before the first. Raises StoreError, RecordError."""
+    if not job.is_elastic:
+        return None
+    attempt = AttemptRecord(record, job.job.attempt)
+    control = attempt.control()
+    number = control.newest
+    if number is None:
+        return None
+    decision = attempt.decision(number, control)
+    if decision.kind is DecisionKind.END and number:
+        number -= 1
+        decision = attempt.decision(number, control)
+    return _status(attempt, job, control, number, decision)
+
+
+def _status(
+    attempt: AttemptRecord, job: Job, control: Control, number: int, decision: NextGeneration
+) -> GenerationStatus:
+    is_parked = decision.kind is DecisionKind.PARK
+    begun = control.begun.get(number)
+    since = (begun or control.generations[number])[0] or None
+    waits = decision.ledger.waiting_since or since
+    wait_ms = round(job.elastic.wait.total_seconds() * 1000)
+    return GenerationStatus(
+        number=number,
+        members=tuple(decision.members),
+        since=since,
+        has_begun=begun is not None,
+        is_parked=is_parked,
+        until=waits + wait_ms if is_parked and waits is not None else None,
+        why=reason_for(decision) if number else "",
+        desired=desired_nodes(attempt, job),
+        least=job.strategy.min_nodes or 1,
+        most=job.strategy.nodes,
+        restarts=decision.ledger.restarts,
+        max_restarts=job.restart_policy.max_restarts,
+        left=_left(attempt, control, number, decision),
+    )
+
+
+def reason_for(decision: NextGeneration) -> str:
+    """Return why it was decided so, for a person: "node 1 gave no sign of life"."""
+    with suppress(ValueError):  # of a newer version
+        return Change(decision.why).sentence(decision.nodes)
+    return decision.sentence
+
+
+def _left(attempt: AttemptRecord, control: Control, number: int, decision: NextGeneration) -> dict[int, str]:
+    """Return what became of the nodes that were members before. Raises StoreError."""
+    found: dict[int, str] = {}
+    now = set(decision.members)
+    while number > 0:
+        number -= 1
+        before = attempt.decision(number, control)
+        for node in set(before.members) - now:
+            if node not in found and node not in decision.members:
+                found[node] = f"{_left_word(decision, node)} in generation {number}"
+        decision = before
+    return found
+
+
+def _left_word(decision: NextGeneration, node: int) -> str:
+    with suppress(ValueError):
+        if node in decision.nodes:
+            return _LEFT.get(Change(decision.why), "left")
+    return "left"

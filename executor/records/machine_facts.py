@@ -1,0 +1,191 @@
+"""The facts of a machine in `environment.json`: which of them are compared, and the words that show each.
+
+A row here and its reader in `bai_agent/machine/` are all that a fact needs. A test compares both with each other and with
+`docs/run-directory.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from bai_agent.light_dataclass import dataclass
+from executor.records.environments import table_in, tables_in
+
+
+def same(value: Any) -> Any:
+    """Compare a fact as it is."""
+    return value
+
+
+def same_size(value: Any) -> Any:
+    """Compare a size by two digits: the kernel keeps a little more or less of the memory from boot to boot."""
+    return f"{value / 2**30:.2g} GiB" if type(value) is int else value
+
+
+@dataclass(frozen=True)
+class MachineFact:
+    """A fact of a machine."""
+
+    path: str
+    """Its keys in `environment.json`; `[]` means each table of a list, `*` each name. A value is a size if the last key ends in "bytes".
+    """
+    compared: Callable[[Any], Any] | None = None
+    """Part of the value by which two runs are compared. None if it jitters, or does not affect measurements."""
+    words: str | Callable[[Any, Mapping[str, Any]], str] = ""
+    """Text with {} for the value, or a function that chooses it by the value and its table; "" for none."""
+    line: str = ""
+    """Label of the line that shows it, if not its first key."""
+    called: str = ""
+    """Name among the differences of two runs, if not its own key; the table's comes before it."""
+
+    @property
+    def table(self) -> str:
+        """The path of its table."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Its key there."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def title(self) -> str:
+        """Its name among the differences of two runs; `*` is the name of its table."""
+        return f"{_TITLES.get(self.table, self.table)} {self.called or self.name.replace('_', ' ')}"
+
+
+_TITLES = {
+    "gpus.devices[]": "gpu",
+    "software.open_mpi": "software",
+    "disks[]": "disk",
+    "network[]": "network",
+    "mounts.*": "mount *",
+}
+"""Names of tables among the differences of two runs, if not their paths."""
+
+LINES = (
+    "instance", "image", "kernel", "cpu", "memory", "gpus", "disk", "network", "python", "packages", "software", "load",
+)  # fmt: skip
+"""Labels of the lines that show a machine, in their order."""
+
+
+def _processors(count: Any, cpu: Mapping[str, Any]) -> str:
+    usable = cpu.get("usable")
+    return "{} processors" + (f" ({usable} usable)" if usable not in (None, count) else "")
+
+
+FACTS = (
+    MachineFact("instance.type", same, "{}"),
+    MachineFact("instance.id", words="{}"),
+    MachineFact("instance.availability_zone", words="{}"),
+    MachineFact("instance.market", same, "{}"),
+    MachineFact("instance.image_id", same, "{}", line="image"),
+    MachineFact("cpu.model", same, "{}"),
+    MachineFact("cpu.count", same, _processors),
+    MachineFact("cpu.usable", same),
+    MachineFact("cpu.threads_per_core", same),
+    MachineFact("cpu.numa_nodes", same, lambda count, _: "{} NUMA node" if count == 1 else "{} NUMA nodes"),
+    MachineFact("cpu.virtualised", same),
+    MachineFact("cpu.governors", same, "governor {}"),
+    MachineFact("cpu.scaling_driver"),
+    MachineFact("cpu.mhz", words="{} MHz"),
+    MachineFact("cpu.max_mhz", same, "{} MHz at most"),
+    MachineFact("gpus.devices[].name", same, "{}"),
+    MachineFact("gpus.devices[].memory_bytes", same, "{}"),
+    MachineFact("gpus.devices[].sm_mhz"),
+    MachineFact("gpus.devices[].max_sm_mhz", same, "{} MHz at most"),
+    MachineFact("gpus.devices[].memory_mhz"),
+    MachineFact("gpus.devices[].power_limit_watts", same, "{} W"),
+    MachineFact("gpus.devices[].default_power_limit_watts"),
+    MachineFact(
+        "gpus.devices[].persistence",
+        same,
+        lambda on, _: "persistence off" if on is False else "",
+    ),
+    MachineFact("gpus.devices[].ecc", same),
+    MachineFact("gpus.devices[].mig", same),
+    MachineFact("gpus.devices[].processes"),
+    MachineFact("gpus.driver", same, "driver {}"),
+    MachineFact("gpus.cuda", same, "CUDA {}"),
+    MachineFact("system.kernel", same, "{}", line="kernel"),
+    MachineFact("system.architecture", same, "{}", line="kernel"),
+    MachineFact("system.image_name", same, "{}", line="image"),
+    MachineFact("system.distribution", same, "{}", line="image"),
+    MachineFact("system.cloud_init", words="cloud-init {}", line="kernel"),
+    MachineFact("system.boot_parameters", same),
+    MachineFact("memory.total_bytes", same_size, "{}", called="size"),
+    MachineFact("memory.available_bytes", words="{} available"),
+    MachineFact("memory.swap_bytes"),
+    MachineFact("memory.swap_used_bytes", words=lambda used, _: "{} of swap used" if used else ""),
+    MachineFact("memory.transparent_huge_pages", same),
+    MachineFact("python.version", same, "{}"),
+    MachineFact("python.executable", words="{}"),
+    MachineFact("python.prefix"),
+    MachineFact("software.open_mpi.mpirun"),
+    MachineFact("software.open_mpi.version", same, "Open MPI {}", called="Open MPI"),
+    MachineFact("software.open_mpi.says", words=lambda _, mpi: "" if mpi.get("version") else "Open MPI {}"),
+    MachineFact("software.nccl", same, "NCCL {}"),
+    MachineFact("software.cudnn", same, "cuDNN {}"),
+    MachineFact("software.cuda_toolkit", same, "CUDA toolkit {}"),
+    MachineFact("software.libfabric", same, "libfabric {}"),
+    MachineFact("software.efa_installer", same, "EFA installer {}"),
+    MachineFact("software.efa_driver", same, "EFA driver {}"),
+    MachineFact("agent.version", same, "agent {}", line="kernel"),
+    MachineFact("disks[].name"),
+    MachineFact("disks[].model", same),
+    MachineFact("disks[].bytes"),
+    MachineFact("disks[].rotates", same),
+    MachineFact("disks[].scheduler", same),
+    MachineFact("network[].name", words="{}"),
+    MachineFact("network[].driver", same, "{}"),
+    MachineFact("network[].mbit_per_second", same, "{} Mbit/s"),
+    MachineFact("network[].mtu", same),
+    MachineFact("network[].state"),
+    MachineFact("mounts.*.point"),
+    MachineFact("mounts.*.device", words="{}", line="disk"),
+    MachineFact("mounts.*.type", same, "{}", line="disk"),
+    MachineFact("mounts.*.options"),
+    MachineFact("mounts.*.bytes"),
+    MachineFact("mounts.*.free_bytes", words="{} free", line="disk"),
+    MachineFact("load.average", words="{} (1, 5, 15 minutes)"),
+    MachineFact("load.busiest[].name", words="{}"),
+    MachineFact("load.busiest[].user", words="({})"),
+    MachineFact("load.busiest[].cores", words="{} cores"),
+    MachineFact("load.busiest[].cpu_seconds"),
+)
+"""In the order in which differences are named, the important ones first. After them come the packages of the benchmark's Python, each
+a fact of its own."""
+
+TABLES: Mapping[str, tuple[MachineFact, ...]] = {
+    path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)
+}
+
+
+def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the tables at a path of `TABLES`, each with the name at `*` ("" if the path has none)."""
+    *above, key = path.removesuffix(".*").removesuffix("[]").split(".")
+    for name in above:
+        environment = table_in(environment, name)
+    if path.endswith("[]"):
+        return [("", each) for each in tables_in(environment.get(key))]
+    found = table_in(environment, key)
+    if path.endswith("*"):
+        return [(name, each) for name, each in found.items() if isinstance(each, Mapping)]
+    return [("", found)]
+
+
+def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what two runs are compared by of a machine: name and value. Several devices have the same names."""
+    for path, facts in TABLES.items():
+        for name, table in tables_at(path, environment):
+            for fact in facts:
+                value = table.get(fact.name)
+                if fact.compared is not None and value is not None:
+                    yield fact.title.replace("*", name.replace("_", " ")), fact.compared(value)
+
+
+def times(count: int, text: str) -> str:
+    """Return the words for several equal devices."""
+    return f"{count} x {text}" if count > 1 else text

@@ -1,0 +1,1 @@
+"""Patterns tried on a text before a job runs: `metrics-test`."""

@@ -1,0 +1,203 @@
+"""`bai time` on a screen: one line while the runs go on, then a table of the commands and what it allows to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from bai_agent.job.figures import half_width, mean_of
+from bai_agent.job.outcome import Outcome
+from bai_agent.light_dataclass import dataclass
+from executor.analysis.compared_metric import MetricComparison, Verdict
+from executor.analysis.timing_analysis import CommandTimes, duration
+from executor.documents.document import Block, Column, Notes, Phrase, Table, Tone
+from executor.documents.job_view import JobView
+from executor.documents.text import plain_text, speaks_unicode
+from executor.quantities import size
+from executor.records.follower import News
+from executor.records.reading import records_in
+from executor.view.stage import DrawnTerminal, cropped
+
+_REFRESH = 0.2
+_LAST_LINES = 10
+_LARGE = 1.0
+"""Change from which it is shown as a factor: twice as long."""
+
+
+class TimeView:
+    """Draws one line about the runs so far on a terminal; elsewhere it is silent until the end."""
+
+    def __init__(self, console: Console, *, metric: str, drawn: bool) -> None:
+        """metric: the metric with the wall times. drawn: the console is a terminal on which lines can be drawn again."""
+        self._console = console
+        self._metric = metric
+        self._unicode = speaks_unicode(console.file)
+        self._stage = DrawnTerminal(console, self._draw) if drawn else None
+        self._picture: JobView | None = None
+        self._walls: dict[str, list[float]] = {}
+        self._turns: list[str] = []
+        """The arm of each run that counts."""
+        self._next = 0.0
+
+    def begin(self, job_view: JobView) -> None:
+        self._picture = job_view
+        if (repeat := job_view.job.repeat) is not None:
+            names = [each.name for each in repeat.arms] or [""]
+            self._turns = [names[each] for each in repeat.sequence[repeat.warmup_runs :]]
+        if self._stage is not None:
+            self._stage.open()
+
+    def notice(self, sentence: str) -> None:
+        text = Text(f"[bai] {plain_text(sentence)}", style="cyan")
+        if self._stage is None:
+            self._console.print(text, soft_wrap=True)
+            return
+        with self._stage.above():
+            self._console.print(text, soft_wrap=True)
+
+    def show(self, job_view: JobView, news: News) -> None:
+        for record in records_in(news.records):
+            number = record.get("repeat")
+            if record["name"] == self._metric and number is not None and number < len(self._turns):
+                self._walls.setdefault(self._turns[number], []).append(record["value"])
+        for event in (*news.before, *news.after):
+            if (phrase := job_view.remark(event)) is not None:
+                self.notice(phrase.text)
+
+    def refresh(self, job_view: JobView) -> None:
+        if self._stage is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _REFRESH
+            self._stage.refresh()
+
+    def end(self, job_view: JobView) -> None:
+        self.close()
+        result = job_view.result
+        if result is not None and result.exit_code != 0:
+            self._console.print(Text(plain_text(result.sentence), style="bold red"), soft_wrap=True)
+            said = [line for line in result.last_lines or () if line and not line.startswith("[bai] ")]
+            for line in said[-_LAST_LINES:]:
+                self._console.print(Text(f"  {plain_text(line)}"), soft_wrap=True)
+            more = job_view.command("logs", job_view.job_id)
+            failed = any(each.outcome == Outcome.FAILED.value for each in result.repeats or ())
+            hint = "; --ignore-failure lets runs count whose exit code is not 0" if failed else ""
+            self._console.print(Text(f"all that was printed: {more}{hint}", style="dim"), soft_wrap=True)
+
+    def close(self) -> None:
+        if self._stage is not None:
+            self._stage.close()
+
+    def _draw(self) -> RenderableType:
+        job_view = self._picture
+        if job_view is None:
+            return Text()
+        run = job_view.state.repeat if job_view.state.phase == "run" else None
+        # Without the arm's name, which changes too fast to be read.
+        doing = (run or "").partition(" (")[0] or job_view.state.phase or "starting"
+        text = Text(plain_text(doing), style="bold cyan")
+        repeat = job_view.job.repeat
+        for name in [each.name for each in repeat.arms] if repeat is not None and repeat.arms else [""]:
+            if walls := self._walls.get(name):
+                text.append_text(self._so_far(name, walls))
+        return cropped(text, self._console.width, unicode=self._unicode)
+
+    def _so_far(self, name: str, walls: Sequence[float]) -> Text:
+        """Return the mean of a command's wall times, and its interval."""
+        text = Text(f"   {plain_text(name)}" if name else "  ")
+        text.append(f" {duration(mean_of(walls))}", style="bold")
+        if len(walls) > 1:
+            plus = "±" if self._unicode else "+-"
+            text.append(f" {plus} {duration(half_width(walls), like=mean_of(walls))}", style="dim")
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCommand:
+    """A row of the final table."""
+
+    text: str
+    times: CommandTimes
+    doubts: Sequence[str]
+    compared: MetricComparison | None = None
+    """Its wall times against those of the first command; None of the first one."""
+
+
+_COLUMNS = [
+    Column("command", number=False, wraps=True),
+    *(Column(name, pointed=False) for name in ("wall time", "range", "user + system", "peak memory", "runs")),
+]
+
+
+def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
+    """Yield the table of all commands, what each says against the first, and what is doubtful."""
+    yield Table(_COLUMNS, [_row(each) for each in every], stacks=True)
+    sentences = []
+    for each in every:
+        if each.compared is not None:
+            sentences.append(_sentence(each.text, every[0].text, each.compared))
+            # The verdict's own notes: what else would tell, what disagrees.
+            sentences += [Phrase(note, "soft") for note in each.compared.notes]
+    yield Notes(sentences)
+    yield Notes([Phrase(f"{each.text}: {doubt}", "caution") for each in every for doubt in each.doubts])
+    if any(len(each.times.walls) > 1 for each in every):
+        yield Notes([Phrase("±: the 95 % confidence interval of the mean", "soft")])
+
+
+def _row(shown: ShownCommand) -> list[Phrase]:
+    """Return wall time, range, CPU time, peak memory and number of runs, all times in the unit of the mean."""
+    times = shown.times
+    mean, memory = times.mean, times.peak_memory
+    half = f" ± {_number(times.half_width, like=mean)}" if len(times.walls) > 1 else ""
+    return [
+        Phrase(shown.text),
+        Phrase(f"{_number(mean, like=mean)}{half} {_unit(mean)}", "strong"),
+        Phrase(f"{_number(min(times.walls), like=mean)} … {duration(max(times.walls), like=mean)}"),
+        Phrase(f"{_number(times.user, like=mean)} + {duration(times.system, like=mean)}"),
+        Phrase(size(memory) if memory is not None else f"below {size(times.floor)}"),
+        Phrase(str(len(times.walls))),
+    ]
+
+
+def _number(seconds: float, *, like: float) -> str:
+    return duration(seconds, like=like).rpartition(" ")[0]
+
+
+def _unit(seconds: float) -> str:
+    return duration(seconds).rpartition(" ")[2]
+
+
+_TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.UNKNOWN: "caution"}
+
+
+def _sentence(name: str, first: str, compared: MetricComparison) -> Phrase:
+    """Return the comparison of a command with the first one, in words."""
+    effect, large = compared.effect, _is_large(compared.effect.change)
+    interval = ""
+    if effect.low is not None and effect.high is not None:
+        ends = " … ".join(_change(each, factor=large) for each in (effect.low, effect.high))
+        interval = f" (95 % interval {ends})"
+    change = f"{_change(effect.change, factor=large)} wall time"
+    match compared.verdict:
+        case Verdict.BETTER | Verdict.WORSE if large:
+            text = f"{name} takes {_change(effect.change, factor=True)} as long as {first}"
+        case Verdict.BETTER:
+            text = f"{name} is faster than {first}: {change}"
+        case Verdict.WORSE:
+            text = f"{name} is slower than {first}: {change}"
+        case Verdict.UNKNOWN:
+            text = f"cannot tell whether {name} is faster or slower than {first}: {change}"
+        case Verdict.NONE if effect.excludes_zero:
+            text = f"{name} may be faster or slower than {first}, or not: {change}"
+        case _:
+            text = f"no difference found between {name} and {first}: {change}"
+    return Phrase(text + interval, _TONES.get(compared.verdict, ""))
+
+
+def _is_large(change: float) -> bool:
+    return change >= _LARGE or change <= -_LARGE / 2
+
+
+def _change(change: float, *, factor: bool) -> str:
+    return f"{1 + change:.2f} times" if factor else f"{100 * change:+.1f} %"
